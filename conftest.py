@@ -1,0 +1,68 @@
+"""Root conftest: the tests of the plugin run pytest inside pytest.
+
+Where the package is not installed, its entry point is missing, and the plugin is loaded here, also
+for the inner runs. torch is not imported here: a test module whose in-process suites import torch
+imports it itself, because pytester forgets what was imported within, and torch cannot be imported
+twice.
+
+Property tests draw the same examples in every run, so that a red run is the change's doing;
+`pytest --hypothesis-profile=default` looks for new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+pytest_plugins = ["pytester"]
+
+SLOWEST_LAST = (
+    "parity",
+    "optim",
+    "formats",
+    "trace",
+    "report",
+    "workloads",
+    "plugin",
+    "ranks",
+    "layouts",
+    "regressions",
+)
+"""Folders of tests, in the order in which they run; what stands elsewhere runs first."""
+
+INSTALLED = "precision"
+"""Name of the plugin where its entry point loads it."""
+
+settings.register_profile("reproducible", derandomize=True)
+settings.load_profile("reproducible")
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.has_plugin(INSTALLED):
+        pluginmanager.import_plugin("pytest_precision.plugin")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the fast folders first."""
+    tests = config.rootpath / "tests"
+
+    order = {tests / folder: number for number, folder in enumerate(SLOWEST_LAST)}
+    items.sort(key=lambda item: order.get(item.path.parent, -1))
+
+
+@pytest.fixture
+def pytester(
+    pytester: pytest.Pytester, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> pytest.Pytester:
+    """The fixture of that name with the plugin loaded and no option of it set from outside."""
+    for variable in os.environ:
+        if variable.startswith("PRECISION_"):
+            monkeypatch.delenv(variable)
+    if not pytestconfig.pluginmanager.has_plugin(INSTALLED):
+        monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin")
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    return pytester
