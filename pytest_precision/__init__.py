@@ -1,0 +1,64 @@
+"""Prove that a change to a training stack leaves its numbers alone.
+
+Attributes are resolved on first use: importing this package imports neither torch nor anything of
+it, so that pytest starts and collects as fast as without the plugin.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_precision.cell import Cell as Cell
+    from pytest_precision.check import Parity as Parity
+    from pytest_precision.check import ParityError as ParityError
+    from pytest_precision.engine import Engine as Engine
+    from pytest_precision.parity.criterion import bitwise as bitwise
+    from pytest_precision.parity.criterion import close as close
+    from pytest_precision.parity.criterion import ulp as ulp
+    from pytest_precision.parity.criterion import unchecked as unchecked
+    from pytest_precision.parity.verdict import Verdict as Verdict
+    from pytest_precision.ranks.pool import RankError as RankError
+    from pytest_precision.ranks.pool import Ranks as Ranks
+    from pytest_precision.workloads.base import Workload as Workload
+
+_MODULES = {
+    "Cell": "cell",
+    "Engine": "engine",
+    "Parity": "check",
+    "ParityError": "check",
+    "RankError": "ranks.pool",
+    "Ranks": "ranks.pool",
+    "Verdict": "parity.verdict",
+    "Workload": "workloads.base",
+    "bitwise": "parity.criterion",
+    "close": "parity.criterion",
+    "ulp": "parity.criterion",
+    "unchecked": "parity.criterion",
+}
+
+__all__ = [
+    "Cell",
+    "Engine",
+    "Parity",
+    "ParityError",
+    "RankError",
+    "Ranks",
+    "Verdict",
+    "Workload",
+    "bitwise",
+    "close",
+    "ulp",
+    "unchecked",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,32 @@
+"""What several test folders need: one rank in this process, where a second one adds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+# Of a module, since the ranks that run inline need a process without a group.
+@pytest.fixture(scope="module")
+def _process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(tmp_path_factory.mktemp("rendezvous") / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def one_rank(_process_group: None) -> Iterator[None]:
+    """A process group of this process alone, and the determinism that ranks run with."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(0)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)

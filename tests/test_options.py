@@ -1,0 +1,247 @@
+"""Options: every source, which of them wins, and what a bad value is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_precision.options import MARKER_OPTIONS, OPTIONS, Settings
+
+VALUES: dict[str, tuple[str, Any]] = {
+    "matrix": ("true", True),
+    "select": ("precision=bf16,fp32", (("precision", ("bf16", "fp32")),)),
+    "coverage": ("pairwise", "pairwise"),
+    "shard": ("2/3", (2, 3)),
+    "device": ("cpu", "cpu"),
+    "backend": ("native", "native"),
+    "ranks": ("fresh", "fresh"),
+    "timeout": ("7.5", 7.5),
+    "report": ("/somewhere/else", Path("/somewhere/else")),
+}
+
+OTHERS = {
+    "select": "precision=bf8",
+    "coverage": "smoke",
+    "shard": "1/3",
+    "device": "cuda",
+    "backend": "emulated",
+    "ranks": "inline",
+    "timeout": "8",
+    "report": "/yet/another",
+}
+
+BAD = {
+    "select": ["precision", "=bf16", "precision=", "precision=bf16,,fp32"],
+    "coverage": ["al", "Full"],
+    "shard": ["0/2", "3/2", "2", "1/2/3", "a/b", "1/0", "-1/2"],
+    "device": ["tpu"],
+    "backend": ["te"],
+    "ranks": ["kept"],
+    "timeout": ["0", "-1", "nan", "inf", "soon"],
+    "report": [],
+}
+
+OPTION = {option.name: option for option in OPTIONS}
+
+each_option = pytest.mark.parametrize("name", VALUES)
+
+each_bad_value = pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name, texts in BAD.items() for text in texts]
+)
+
+Give = Callable[[str, str], list[str]]
+
+
+@pytest.fixture(params=["command line", "environment", "ini"])
+def give(
+    request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Give:
+    """Give an option in one of the sources; returns arguments for pytest."""
+
+    def give(name: str, text: str) -> list[str]:
+        if request.param == "ini":
+            pytester.makeini(f"[pytest]\n{OPTION[name].key} = {text}")
+        elif request.param == "environment":
+            monkeypatch.setenv(OPTION[name].variable, text)
+        elif name == "matrix":
+            return [OPTION[name].flag]
+        else:
+            return [f"{OPTION[name].flag}={text}"]
+        return []
+
+    return give
+
+
+def setting(pytester: pytest.Pytester, name: str, *args: str) -> Any:
+    return getattr(Settings.of(pytester.parseconfig(*args)), OPTION[name].field)
+
+
+def test_names() -> None:
+    """The command line is a contract: options are added, not renamed."""
+    assert list(VALUES) == [option.name for option in OPTIONS]
+    assert [option.flag for option in OPTIONS] == [f"--precision-{name}" for name in VALUES]
+    assert set(MARKER_OPTIONS) == {"timeout", "coverage", "device", "backend", "ranks"}
+
+
+def test_defaults(pytester: pytest.Pytester) -> None:
+    """Without any source every option has its default."""
+    assert Settings.of(pytester.parseconfig()) == Settings()
+
+
+@each_option
+def test_every_source(name: str, give: Give, pytester: pytest.Pytester) -> None:
+    """Every option can be given in every source."""
+    text, value = VALUES[name]
+    assert setting(pytester, name, *give(name, text)) == value
+
+
+@each_bad_value
+def test_bad_value(name: str, text: str, give: Give, pytester: pytest.Pytester) -> None:
+    """A bad value is a usage error with value, source, what is known, and the next step."""
+    args = give(name, text)
+    with pytest.raises(pytest.UsageError) as refusal:
+        setting(pytester, name, *args)
+    option, message = OPTION[name], str(refusal.value)
+    assert f"expected {option.expected} but got " in message
+    assert text in message
+    assert message.endswith(f"the default, {option.default}")
+    assert any(
+        words in message
+        for words in (
+            f"command line: expected {option.expected} but got {option.flag}=",
+            f"environment: expected {option.expected} but got {option.variable}=",
+            f"{pytester.path / 'tox.ini'}: expected {option.expected} but got {option.key}",
+        )
+    )
+
+
+def test_bad_flag(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag is true or false wherever it takes a value."""
+    pytester.makeini("[pytest]\nprecision_matrix = maybe")
+    with pytest.raises(pytest.UsageError, match=r"tox.ini: expected true or false .*'maybe'"):
+        setting(pytester, "matrix")
+    monkeypatch.setenv("PRECISION_MATRIX", "2")
+    with pytest.raises(pytest.UsageError, match=r"environment: .* got PRECISION_MATRIX='2'"):
+        setting(pytester, "matrix")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_precedence(name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Command line beats environment beats ini."""
+    option, (text, value) = OPTION[name], VALUES[name]
+    pytester.makeini(f"[pytest]\n{option.key} = {OTHERS[name]}")
+    before = setting(pytester, name)
+    monkeypatch.setenv(option.variable, text)
+    assert setting(pytester, name) == value != before
+    assert setting(pytester, name, f"{option.flag}={OTHERS[name]}") == before
+
+
+def test_precedence_of_the_flag(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment can switch off what an ini file switches on; the command line wins."""
+    pytester.makeini("[pytest]\nprecision_matrix = true")
+    assert setting(pytester, "matrix") is True
+    monkeypatch.setenv("PRECISION_MATRIX", "0")
+    assert setting(pytester, "matrix") is False
+    assert setting(pytester, "matrix", "--precision-matrix") is True
+
+
+def test_several_selections(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The selection is repeatable on the command line, and a list elsewhere."""
+    both = (("precision", ("bf16",)), ("world_size", ("1", "2")))
+    args = ["--precision-select=precision=bf16", "--precision-select=world_size=1,2"]
+    assert setting(pytester, "select", *args) == both
+    monkeypatch.setenv("PRECISION_SELECT", "precision=bf16 world_size=1,2")
+    assert setting(pytester, "select") == both
+    monkeypatch.delenv("PRECISION_SELECT")
+    pytester.makeini("[pytest]\nprecision_select =\n  precision=bf16\n  world_size=1,2")
+    assert setting(pytester, "select") == both
+
+
+@each_option
+def test_empty_variable(
+    name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that is set but empty is not set."""
+    monkeypatch.setenv(OPTION[name].variable, "")
+    assert setting(pytester, name) == getattr(Settings(), OPTION[name].field)
+
+
+def test_report_folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative folder is relative to where it was written: the ini file, or the shell."""
+    pytester.makeini("[pytest]\nprecision_report = out")
+    inner = pytester.mkdir("inner")
+    monkeypatch.chdir(inner)
+    assert setting(pytester, "report") == pytester.path / "out"
+    assert setting(pytester, "report", "--precision-report=there") == inner / "there"
+
+
+def test_typed_ini(pytester: pytest.Pytester) -> None:
+    """In pyproject.toml values are written as strings, numbers and booleans alike."""
+    pytester.makepyprojecttoml(
+        """
+        [tool.pytest.ini_options]
+        precision_timeout = 120
+        precision_matrix = true
+        precision_shard = "1/2"
+        precision_select = ["precision=bf16"]
+        """
+    )
+    settings = Settings.of(pytester.parseconfig())
+    assert (settings.timeout, settings.enabled, settings.shard) == (120.0, True, (1, 2))
+    assert settings.select == (("precision", ("bf16",)),)
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest.toml is of pytest 9")
+def test_native_toml(pytester: pytest.Pytester) -> None:
+    """In pytest.toml values have types of their own."""
+    path = pytester.path / "pytest.toml"
+    path.write_text("[pytest]\nprecision_timeout = 120\nprecision_matrix = true\n")
+    settings = Settings.of(pytester.parseconfig())
+    assert (settings.timeout, settings.enabled) == (120.0, True)
+    path.write_text('[pytest]\nprecision_timeout = "soon"\n')
+    with pytest.raises(pytest.UsageError, match="seconds above 0 but got precision_timeout"):
+        Settings.of(pytester.parseconfig())
+
+
+@pytest.mark.parametrize("name", MARKER_OPTIONS)
+def test_marker_beats_all(name: str) -> None:
+    """A marker's options replace those of the session; its axes are left alone."""
+    text, value = VALUES[name]
+    before = Settings(coverage="smoke", timeout=1.0)
+    after = before.with_marker({name: text, "precision": ["bf16"]}, "test")
+    assert getattr(after, name) == value != getattr(before, name)
+    assert getattr(before.with_marker({}, "test"), name) == getattr(before, name)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "got"),
+    [
+        ({"timeout": [1, 2]}, "got timeout=[1, 2] (list)"),
+        ({"timeout": True}, "got timeout=True (bool)"),
+        ({"coverage": "al"}, "got coverage='al' (str)"),
+        ({"device": None}, "got device=None (NoneType)"),
+    ],
+)
+def test_bad_marker_option(keywords: dict[str, object], got: str) -> None:
+    """A bad value in a marker is a usage error with the test that has the marker."""
+    with pytest.raises(pytest.UsageError) as refusal:
+        Settings().with_marker(keywords, "test_a.py::test_a")
+    assert str(refusal.value).startswith("test_a.py::test_a: expected ")
+    assert got in str(refusal.value)
+
+
+def test_marker_takes_numbers() -> None:
+    """A timeout may be written as a number."""
+    assert Settings().with_marker({"timeout": 5}, "test").timeout == 5.0
+
+
+def test_help(pytester: pytest.Pytester) -> None:
+    """`pytest --help` has every option with its default."""
+    text = " ".join(pytester.runpytest_inprocess("--help").outlines)
+    for option in OPTIONS:
+        assert option.flag in text
+        assert option.key in text
+    assert "(default: 300)" in " ".join(text.split())
