@@ -1,0 +1,62 @@
+"""Number formats of low-precision training, bit for bit as Transformer Engine computes them.
+
+    quantized = formats.by_name("mxfp8_e4m3").quantize(x)
+    quantized.rowwise.data, quantized.rowwise.scale, quantized.dequantize(torch.bfloat16)
+
+The names are loaded when they are first used: importing this package imports no torch.
+Denormals must not be flushed (`torch.set_flush_denormal(False)`, which is torch's default): the
+ends of the range of an e8m0 scale are subnormal fp32 numbers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_precision.formats.delayed import DelayedScaling
+    from pytest_precision.formats.layout import (
+        gemm_ready_scale,
+        padded_scale,
+        swizzled_scale,
+        unswizzled_scale,
+    )
+    from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
+    from pytest_precision.formats.recipes import Recipe, recipe
+    from pytest_precision.formats.registry import Format, by_name, names
+
+__all__ = [
+    "DelayedScaling",
+    "Format",
+    "Operand",
+    "QuantizedTensor",
+    "Recipe",
+    "Storage",
+    "by_name",
+    "gemm_ready_scale",
+    "names",
+    "padded_scale",
+    "recipe",
+    "swizzled_scale",
+    "unswizzled_scale",
+]
+
+# A function and its module must not share a name: importing the module would replace the function.
+_HOMES = {
+    "delayed": ("DelayedScaling",),
+    "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
+    "quantized": ("Operand", "QuantizedTensor", "Storage"),
+    "recipes": ("Recipe", "recipe"),
+    "registry": ("Format", "by_name", "names"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, exported in _HOMES.items():
+        if name in exported:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

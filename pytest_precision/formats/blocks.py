@@ -1,0 +1,76 @@
+"""An operand with one scale a block, filled tile by tile."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_precision.formats.elements import Element
+from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
+from pytest_precision.formats.tiles import Tile, scratch
+
+
+class BlockOperand:
+    """Bytes and scales of an 8-bit operand that is being quantized.
+
+    Attributes:
+        block: rows and columns of the input that share a scale.
+    """
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        element: Element,
+        block: tuple[int, int],
+        scale_dtype: torch.dtype,
+        *,
+        transposed: bool = False,
+    ) -> None:
+        """An operand of nothing yet.
+
+        Args:
+            x: the input.
+            element: e4m3 or e5m2.
+            block: rows and columns of the input that share a scale.
+            scale_dtype: float32, or uint8 for e8m0 codes.
+            transposed: store the bytes and scales of the transposed input.
+        """
+        self.block = block
+        self._element = element
+        self._transposed = transposed
+        shape = (x.shape[0], x.shape[1])
+        scales = (-(-shape[0] // block[0]), -(-shape[1] // block[1]))
+        if transposed:
+            shape, scales = shape[::-1], scales[::-1]
+        self._data = torch.empty(shape, dtype=torch.uint8, device=x.device)
+        self._scale = torch.empty(scales, dtype=scale_dtype, device=x.device)
+
+    def fill(self, tile: Tile, scale: torch.Tensor, multiplier: torch.Tensor) -> None:
+        """Store a tile.
+
+        Args:
+            tile: a part of the input, in whole blocks.
+            scale: what to store for each block of it.
+            multiplier: fp32, what to multiply each block of it by.
+        """
+        scaled = tile.cut(tile.scaled(multiplier, self.block))
+        data, scales = self._data, self._scale
+        if self._transposed:
+            data, scales = data.t(), scales.t()
+        target = data[tile.rows, tile.columns]
+        if self._transposed:
+            # A cast does not transpose in blocks, as a copy of bytes does.
+            casted = scratch("bytes", tuple(target.shape), scaled, torch.uint8)
+            self._element.cast_(scaled, casted)
+            target.copy_(casted)
+        else:
+            self._element.cast_(scaled, target)
+        top, left = tile.rows.start // self.block[0], tile.columns.start // self.block[1]
+        region = scales[top : top + scale.shape[0], left : left + scale.shape[1]]
+        region.copy_(scale[: region.shape[0], : region.shape[1]])
+
+    def finished(self) -> Operand:
+        """The operand, once every tile was stored."""
+        rows, columns = self.block[::-1] if self._transposed else self.block
+        kind: ScaleKind = "fp32" if self._scale.dtype is torch.float32 else "e8m0"
+        storage = Storage(self._element.name, kind, (rows, columns), self._transposed)
+        return Operand(self._data, self._scale, None, storage)

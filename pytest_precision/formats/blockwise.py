@@ -1,0 +1,94 @@
+"""fp8 with one fp32 scale for 128 elements of a row, or for 128 x 128 of a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pytest_precision.formats.blocks import BlockOperand
+from pytest_precision.formats.elements import Element
+from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
+from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
+from pytest_precision.formats.scaling import scale_from_amax
+from pytest_precision.formats.tiles import tiles
+
+SIDE = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockScaling:
+    """Blockwise fp8.
+
+    Attributes:
+        name: of the format.
+        element: e4m3 or e5m2.
+        two_dimensional: blocks are 128 x 128 rather than 1 x 128. Then the columnwise operand is
+            the transpose of the rowwise one; otherwise it is the transposed matrix, quantized by
+            itself.
+        power_of_two: round scales down to powers of two.
+        epsilon: least amax of a block that is believed.
+        if_infinite: the scale of a block whose amax is too small to divide by; None for the largest
+            finite number of the input's dtype, as the kernels have it. The cast of fp32 masters to
+            primary weights takes that of fp32 whatever the dtype.
+    """
+
+    name: str
+    element: Element
+    two_dimensional: bool
+    power_of_two: bool = True
+    epsilon: float = 0.0
+    if_infinite: float | None = None
+
+    def quantize(
+        self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Quantize a matrix; blocks at its edges may be partial.
+
+        Raises:
+            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
+            ValueError: `x` is no matrix; an unknown usage.
+        """
+        x = checked_matrix(x)
+        refuse_random_bits(random_bits, self.name)
+        rowwise, columnwise = checked_usage(usage)
+        parts: dict[str, BlockOperand] = {}
+        if self.two_dimensional:
+            parts["rowwise"] = BlockOperand(x, self.element, (SIDE, SIDE), torch.float32)
+        elif rowwise:
+            parts["rowwise"] = BlockOperand(x, self.element, (1, SIDE), torch.float32)
+        if columnwise and not self.two_dimensional:
+            parts["columnwise"] = BlockOperand(
+                x, self.element, (SIDE, 1), torch.float32, transposed=True
+            )
+        block = (max(part.block[0] for part in parts.values()), SIDE)
+        for tile in tiles(x, block):
+            scales = [self._scale(tile.amax(part.block), x.dtype) for part in parts.values()]
+            for part, scale in zip(parts.values(), scales, strict=True):
+                part.fill(tile, scale.reciprocal(), scale)
+        operands = {side: part.finished() for side, part in parts.items()}
+        if self.two_dimensional and columnwise:
+            operands["columnwise"] = _transposed(operands["rowwise"])
+        return QuantizedTensor(
+            self.name,
+            (x.shape[0], x.shape[1]),
+            {side: operand for side, operand in operands.items() if usage in ("both", side)},
+        )
+
+    def _scale(self, amax: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return scale_from_amax(
+            amax,
+            self.element.maximum,
+            power_of_two=self.power_of_two,
+            epsilon=self.epsilon,
+            if_infinite=self.if_infinite or torch.finfo(dtype).max,
+        )
+
+
+def _transposed(operand: Operand) -> Operand:
+    storage = Storage(
+        operand.storage.element, operand.storage.scale, operand.storage.block, transposed=True
+    )
+    return Operand(
+        operand.data.t().contiguous(), operand.scale.t().contiguous(), operand.amax, storage
+    )

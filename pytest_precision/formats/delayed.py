@@ -1,0 +1,129 @@
+"""fp8 with one fp32 scale a tensor, from the amaxes of earlier steps (delayed scaling)."""
+
+from __future__ import annotations
+
+from math import ldexp
+from typing import Literal
+
+import torch
+
+from pytest_precision.formats.elements import element_named
+from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
+from pytest_precision.formats.per_tensor import quantize_by
+from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax, tensor_amax
+
+ALGORITHMS = ("max", "most_recent")
+UPDATES = ("fused", "unfused")
+
+
+class DelayedScaling:
+    """Per-tensor fp8 with delayed scaling: the state of one tensor's slot.
+
+    `quantize` casts with the scale as it stands and records the amax in row 0 of the history, which
+    so becomes the largest of all calls since the last update: microbatches, and evaluations too. An
+    evaluation calls `quantize` but never `update`, and therefore changes the scale of the training
+    step after it: with this format, train-eval-train is not train-train bit for bit.
+
+    Attributes:
+        name: of the format.
+        scale: fp32 [1], what the next cast multiplies by; 1 at first.
+        history: fp32 [length], amaxes; row 0 is being recorded, the last row is the newest.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "fp8_delayed",
+        element: str = "e4m3",
+        algorithm: Literal["max", "most_recent"] = "max",
+        history_length: int = 1024,
+        margin: int = 0,
+        update: Literal["fused", "unfused"] = "fused",
+        reduce_amax: ReduceAmax | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """A slot that has seen nothing.
+
+        Args:
+            name: of the format.
+            element: "e4m3" or "e5m2".
+            algorithm: the amax is the "max" of the history, or its "most_recent" entry.
+            history_length: how many updates an amax is remembered for.
+            margin: the scale is smaller by 2**margin.
+            update: "fused" as the kernel, or "unfused" as the Python code that the environment
+                variable NVTE_UNFUSED_FP8_UPDATE switches on: it rolls the history after an amax
+                of 0 too, and its division is a multiplication by the reciprocal.
+            reduce_amax: MAX over the ranks that share the scale, where there are any.
+            device: of the state.
+
+        Raises:
+            ValueError: an unknown element, algorithm or update, or no room for a history.
+        """
+        if algorithm not in ALGORITHMS:
+            raise _unknown("algorithm", algorithm, ALGORITHMS)
+        if update not in UPDATES:
+            raise _unknown("update", update, UPDATES)
+        if history_length < 1:
+            raise ValueError(
+                "expected a history_length from 1 but got "
+                f"history_length={history_length!r} ({type(history_length).__name__}); use 1 to "
+                "remember one step"
+            )
+        self.name = name
+        self.scale = torch.ones(1, device=device, dtype=torch.float32)
+        self.history = torch.zeros(history_length, device=device, dtype=torch.float32)
+        self._element = element_named(element)
+        self._algorithm = algorithm
+        self._margin = margin
+        self._update = update
+        self._reduce_amax = reduce_amax
+
+    def quantize(
+        self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Quantize a matrix with the scale of earlier steps, and record its amax.
+
+        Raises:
+            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
+            ValueError: `x` is no matrix; an unknown usage.
+        """
+        x = checked_matrix(x)
+        refuse_random_bits(random_bits, self.name)
+        amax = tensor_amax(x)
+        quantized = quantize_by(self.name, x, self.scale, amax, self._element, usage)
+        torch.maximum(self.history[:1], amax, out=self.history[:1])
+        return quantized
+
+    def update(self) -> None:
+        """Move the history on by one step and compute the scale of the next.
+
+        Call it once a training step: after the forward pass for inputs and weights, after the
+        backward pass for gradients. An infinite amax leaves the scale alone for as long as the
+        history remembers it.
+        """
+        newest = self.history[:1].clone()
+        if self._reduce_amax is not None:
+            reduced = self._reduce_amax(newest)
+            newest = torch.where(reduced != 0, reduced, newest)
+            self.history[:1] = newest
+        if self._update == "fused" and float(newest) == 0:
+            return
+        amax = self.history.amax(0, keepdim=True) if self._algorithm == "max" else newest
+        if float(amax) > 0 and bool(amax.isfinite()):
+            scale = self._scale(amax)
+            self.scale.copy_(scale.masked_fill_(scale.isinf(), FP32_MAXIMUM))
+        self.history.copy_(self.history.roll(-1))
+        self.history[:1] = 0.0
+
+    def _scale(self, amax: torch.Tensor) -> torch.Tensor:
+        if self._update == "fused":
+            return torch.full_like(amax, ldexp(self._element.maximum, -self._margin)).div_(amax)
+        return amax.reciprocal().mul_(self._element.maximum).div_(2.0**self._margin)
+
+
+def _unknown(what: str, value: object, known: tuple[str, ...]) -> ValueError:
+    return ValueError(
+        f"expected a known {what} but got {what}={value!r} ({type(value).__name__}); "
+        f"use one of {', '.join(known)}"
+    )

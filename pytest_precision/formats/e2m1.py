@@ -1,0 +1,110 @@
+"""The 4-bit floating-point element e2m1: codes 0 to 7 are 0, .5, 1, 1.5, 2, 3, 4, 6; bit 3 negates.
+
+Its grid has step 1/2 below 2, step 1 below 4 and step 2 below 6, so the code of a value `a` on the
+grid is 2a, a + 2 or a/2 + 4: whichever is least. Rounding is monotone, hence the code of any other
+value is the least of the three after each was rounded, which takes no comparison of elements.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_precision.formats.tiles import scratch
+
+MAXIMUM = 6.0
+STEPS = 256
+"""Random bits of stochastic rounding are integers below this."""
+
+# Adding 2**23 to an fp32 number below 2**23 rounds it to an integer, ties to even, and leaves that
+# integer in the low bits of the sum.
+_ROUND = float(1 << 23)
+# (factor, offset): the three lines above; each offset is even, so ties stay where they are.
+_LINES = ((2.0, 0.0), (1.0, 2.0), (0.5, 4.0))
+_POWER_OF_TWO = 0x7F800000
+
+
+def codes_(magnitude: torch.Tensor, least: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Codes 0 to 7 of fp32 magnitudes, rounded to nearest even, saturating.
+
+    Args:
+        magnitude: |y|; overwritten. The code of NaN is any.
+        least: scratch of the same shape, fp32; holds the result.
+        other: scratch of the same shape, fp32.
+
+    Returns:
+        int32 view of `least`, with the code in its low byte (the bytes above hold anything).
+    """
+    magnitude.clamp_(max=MAXIMUM)
+    for target, (factor, offset) in zip((least, other, other), _LINES, strict=True):
+        rounder = torch.tensor(_ROUND + offset, dtype=torch.float32, device="cpu")
+        torch.add(rounder, magnitude, alpha=factor, out=target)
+        if target is other:
+            torch.minimum(least, other, out=least)
+    return least.view(torch.int32)
+
+
+def stochastic_codes_(
+    magnitude: torch.Tensor, random: torch.Tensor, least: torch.Tensor, other: torch.Tensor
+) -> torch.Tensor:
+    """Codes 0 to 7 of fp32 magnitudes, rounded up with a chance of floor(256 f) / 256.
+
+    f is the position between the two neighbours on the grid. As the hardware's instruction and its
+    software fallback: t = fma(r / 256, step(a), a) in fp32, then the largest grid value <= t.
+
+    Args:
+        magnitude: a = |y|; overwritten. The code of NaN is any.
+        random: integers 0 to 255 in fp32, same shape; overwritten.
+        least: scratch of the same shape, fp32; holds the result.
+        other: scratch of the same shape, fp32.
+
+    Returns:
+        int32 view of `least`, as `codes_`.
+    """
+    magnitude.clamp_(max=MAXIMUM)
+    # The step of the grid is half the power of two below max(a, 1); r * step is exact, so that the
+    # sum is rounded once, as in the fma.
+    torch.clamp(magnitude, min=1.0, out=other)
+    other.view(torch.int32).bitwise_and_(_POWER_OF_TWO)
+    random.mul_(other)
+    magnitude.add_(random, alpha=0.5 / STEPS).clamp_(max=MAXIMUM)
+    for target, (factor, offset) in zip((least, other, other), _LINES, strict=True):
+        torch.mul(magnitude, factor, out=target)
+        target.floor_().add_(_ROUND + offset)
+        if target is other:
+            torch.minimum(least, other, out=least)
+    return least.view(torch.int32)
+
+
+def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
+    """Bytes [rows, columns / 2] of codes [rows, columns]; the even column is the low nibble.
+
+    It is also the low byte of a pair.
+    """
+    pairs = codes.view(torch.int16)
+    packed = scratch("pairs", tuple(pairs.shape), codes, torch.int16)
+    torch.bitwise_right_shift(pairs, 4, out=packed)
+    out.copy_(packed.bitwise_or_(pairs))
+
+
+def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
+    """Bytes [rows / 2, columns] of codes [rows, columns]; the even row is the low nibble."""
+    odd = codes[1::2]
+    packed = scratch("pairs", tuple(odd.shape), codes, torch.uint8)
+    torch.bitwise_left_shift(odd, 4, out=packed)
+    out.copy_(packed.bitwise_or_(codes[0::2]))
+
+
+def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """The fp32 values [rows, columns] of bytes [rows, columns / 2], in `out`.
+
+    In the place of an fp16 number, a code is smaller by 2**14.
+    """
+    wide = scratch("wide", (*data.shape, 2), data, torch.int16)
+    low, high = wide.unbind(-1)
+    low.copy_(data)
+    torch.bitwise_left_shift(low, 5, out=high)
+    low.bitwise_left_shift_(9)
+    signs = scratch("signs", tuple(wide.shape), data, torch.int16)
+    torch.bitwise_and(wide, 0x1000, out=signs).bitwise_left_shift_(3)
+    wide.bitwise_and_(0x0E00).bitwise_or_(signs)
+    return out.copy_(wide.view(torch.float16).flatten(-2)).mul_(2.0**14)

@@ -1,0 +1,112 @@
+"""What every format asks of its input, and says where it is not so."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+Usage = Literal["both", "rowwise", "columnwise"]
+"""Which operands to make: each costs its own pass over the input."""
+
+USAGES = ("both", "rowwise", "columnwise")
+
+
+def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
+    """`x`, detached, if a format can quantize it.
+
+    Args:
+        x: what the caller gave.
+        multiple: what both dimensions must be a multiple of.
+
+    Raises:
+        TypeError: no tensor, or none of `DTYPES`.
+        ValueError: not two dimensions, or not a multiple.
+    """
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(
+            f"expected a torch.Tensor but got x={x!r} ({type(x).__name__}); "
+            "wrap it with torch.as_tensor"
+        )
+    if x.dtype not in DTYPES:
+        known = ", ".join(map(str, DTYPES))
+        raise TypeError(
+            f"expected x of a dtype in ({known}) but got x.dtype={x.dtype} (dtype); cast it first"
+        )
+    if x.dim() != 2:
+        raise ValueError(
+            f"expected a matrix but got x.shape={tuple(x.shape)} (Size); "
+            "flatten the leading dimensions first: x.flatten(0, -2)"
+        )
+    if x.shape[0] % multiple or x.shape[1] % multiple:
+        raise ValueError(
+            f"expected dimensions that are multiples of {multiple} but got "
+            f"x.shape={tuple(x.shape)} (Size); pad x with zeros"
+        )
+    return x.detach()
+
+
+def checked_usage(usage: Usage) -> tuple[bool, bool]:
+    """Whether to make the rowwise operand, and whether to make the columnwise one.
+
+    Raises:
+        ValueError: not one of `USAGES`.
+    """
+    if usage not in USAGES:
+        raise ValueError(
+            f"expected a usage but got usage={usage!r} ({type(usage).__name__}); "
+            f"use one of {', '.join(USAGES)}"
+        )
+    return usage != "columnwise", usage != "rowwise"
+
+
+def refuse_random_bits(random_bits: object, name: str) -> None:
+    """Raise where a format that rounds to nearest was given random bits.
+
+    Raises:
+        TypeError: `random_bits` is not None.
+    """
+    if random_bits is not None:
+        raise TypeError(
+            f"expected random_bits=None but got random_bits=... ({type(random_bits).__name__}), "
+            f"and {name} rounds to nearest; leave them out, or take a format whose name ends in _sr"
+        )
+
+
+RandomBits = tuple[torch.Tensor | None, torch.Tensor | None]
+"""uint8 [rows, columns] for the rowwise operand, [columns, rows] for the columnwise one."""
+
+
+def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: str) -> RandomBits:
+    """The pair of bits that `usage` needs.
+
+    Raises:
+        TypeError: no pair, or no uint8 tensors.
+        ValueError: tensors of another shape.
+    """
+    if not isinstance(random_bits, tuple) or len(random_bits) != 2:
+        raise TypeError(
+            f"expected a pair of random bits for {name} but got random_bits=... "
+            f"({type(random_bits).__name__}); draw uint8 tensors of shapes [rows, columns] and "
+            "[columns, rows] with torch.randint(0, 256, ...)"
+        )
+    wanted = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
+    for (side, needed), bits, shape in zip(
+        wanted, random_bits, (x.shape, x.shape[::-1]), strict=True
+    ):
+        if not needed:
+            continue
+        if not isinstance(bits, torch.Tensor) or bits.dtype is not torch.uint8:
+            kind = bits.dtype if isinstance(bits, torch.Tensor) else type(bits).__name__
+            raise TypeError(
+                f"expected {side} random bits of dtype torch.uint8 but got {kind} (dtype); "
+                "draw them with torch.randint(0, 256, ..., dtype=torch.uint8)"
+            )
+        if bits.shape != shape:
+            raise ValueError(
+                f"expected {side} random bits of shape {tuple(shape)} but got "
+                f"random_bits.shape={tuple(bits.shape)} (Size); draw one byte an element"
+            )
+    return random_bits

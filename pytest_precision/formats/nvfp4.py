@@ -1,0 +1,116 @@
+"""NVFP4: e2m1 with an e4m3 scale for 16 elements, under one fp32 amax of the tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from pytest_precision.formats import hadamard
+from pytest_precision.formats.inputs import (
+    RandomBits,
+    Usage,
+    checked_matrix,
+    checked_random_bits,
+    checked_usage,
+    refuse_random_bits,
+)
+from pytest_precision.formats.packed import SIDE, PackedOperand
+from pytest_precision.formats.quantized import QuantizedTensor, ScaleKind
+from pytest_precision.formats.scaling import (
+    ReduceAmax,
+    nvfp4_scaling,
+    nvfp4_scaling_torchao,
+    tensor_amax,
+)
+from pytest_precision.formats.tiles import tiles
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nvfp4:
+    """NVFP4.
+
+    The rowwise operand is the input, the columnwise one the transposed input. Each has blocks of 16
+    along its rows and is quantized by itself from high precision.
+
+    Attributes:
+        name: of the format.
+        two_dimensional: one scale for 16 x 16, stored 16 times; the codes of the columnwise operand
+            are then the transposed ones of the rowwise operand.
+        hadamard: the columnwise operand is that of the Hadamard transform; bf16 only.
+        stochastic: round stochastically, by random bits that the caller injects. The kernels draw
+            theirs in an order of their own: equal bits, not equal seeds, give equal codes.
+        scaling: the arithmetic of block scales.
+        reduce_amax: MAX over the ranks that hold parts of the tensor, where there are any.
+    """
+
+    name: str
+    two_dimensional: bool = False
+    hadamard: bool = False
+    stochastic: bool = False
+    scaling: Literal["transformer_engine", "torchao"] = "transformer_engine"
+    reduce_amax: ReduceAmax | None = None
+
+    def quantize(
+        self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Quantize a matrix.
+
+        Args:
+            x: [rows, columns], multiples of 16.
+            random_bits: where the format is stochastic, a pair of uint8 tensors: [rows, columns]
+                for the rowwise operand, [columns, rows] for the columnwise one.
+            usage: which operands to make.
+
+        Raises:
+            TypeError: `x` or the random bits are not tensors of a fitting dtype.
+            ValueError: shapes that do not fit; an unknown usage.
+        """
+        x = checked_matrix(x, multiple=SIDE)
+        if self.hadamard and x.dtype is not torch.bfloat16:
+            raise TypeError(
+                f"expected x of dtype torch.bfloat16 for {self.name} but got x.dtype={x.dtype} "
+                "(dtype); cast it, as the kernels transform nothing else"
+            )
+        rowwise, columnwise = checked_usage(usage)
+        bits: RandomBits = (None, None)
+        if self.stochastic:
+            bits = checked_random_bits(random_bits, x, usage, self.name)
+        else:
+            refuse_random_bits(random_bits, self.name)
+        kind: ScaleKind = "nvfp4_torchao" if self.scaling == "torchao" else "nvfp4"
+        turned = hadamard.transformed(x) if columnwise and self.hadamard else x
+        operands: dict[str, PackedOperand] = {}
+        if rowwise:
+            operands["rowwise"] = PackedOperand(x, self._amax(x), kind, bits[0], transposed=False)
+        if columnwise:
+            amax = operands["rowwise"].amax if rowwise and turned is x else self._amax(turned)
+            operands["columnwise"] = PackedOperand(turned, amax, kind, bits[1], transposed=True)
+        if turned is x:
+            self._fill(x, list(operands.values()))
+        else:
+            for side, source in (("rowwise", x), ("columnwise", turned)):
+                self._fill(source, [operands[side]] if side in operands else [])
+        return QuantizedTensor(
+            self.name,
+            (x.shape[0], x.shape[1]),
+            {side: operand.finished() for side, operand in operands.items()},
+        )
+
+    def _amax(self, x: torch.Tensor) -> torch.Tensor:
+        amax = tensor_amax(x)
+        return amax if self.reduce_amax is None else self.reduce_amax(amax)
+
+    def _fill(self, source: torch.Tensor, operands: list[PackedOperand]) -> None:
+        scaling_of = nvfp4_scaling_torchao if self.scaling == "torchao" else nvfp4_scaling
+        scalings = [scaling_of(operand.amax) for operand in operands]
+        for tile in tiles(source, (SIDE, SIDE)):
+            codes = scale = None
+            for operand, scaling in zip(operands, scalings, strict=True):
+                block = (SIDE, SIDE) if self.two_dimensional else operand.block
+                if codes is None or not self.two_dimensional:
+                    scale, multiplier = scaling(tile.amax(block))
+                    codes = operand.codes(tile, multiplier, block)
+                assert scale is not None
+                operand.store(tile, codes, scale)

@@ -1,0 +1,115 @@
+"""An NVFP4 operand, filled tile by tile."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_precision.formats import e2m1
+from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
+from pytest_precision.formats.tiles import BITS, Tile, scratch
+
+SIDE = 16
+
+
+class PackedOperand:
+    """Packed codes and scales of an operand that is being quantized.
+
+    Attributes:
+        block: rows and columns of the source that share a scale.
+        amax: fp32 [1], of the source.
+    """
+
+    def __init__(
+        self,
+        source: torch.Tensor,
+        amax: torch.Tensor,
+        kind: ScaleKind,
+        random_bits: torch.Tensor | None,
+        *,
+        transposed: bool,
+    ) -> None:
+        """An operand of nothing yet.
+
+        Args:
+            source: what is quantized, [rows, columns].
+            amax: fp32 [1], of the source.
+            kind: how a scale is read back.
+            random_bits: uint8 in the shape of the unpacked operand; None to round to nearest.
+            transposed: the operand is that of the transposed source.
+        """
+        rows, columns = source.shape[::-1] if transposed else source.shape
+        self.block = (SIDE, 1) if transposed else (1, SIDE)
+        self.amax = amax
+        self._kind: ScaleKind = kind
+        self._transposed = transposed
+        self._random_bits = random_bits
+        self._data = torch.empty((rows, columns // 2), dtype=torch.uint8, device=source.device)
+        self._scale = torch.empty((rows, columns // SIDE), dtype=torch.uint8, device=source.device)
+
+    def codes(self, tile: Tile, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
+        """The codes of a tile, uint8 in scratch.
+
+        Args:
+            tile: a part of the source.
+            multiplier: fp32, what to multiply each block of it by.
+            block: the size of those blocks.
+        """
+        magnitude = tile.scaled(multiplier, block).abs_()
+        shape = tuple(magnitude.shape)
+        least, other = (scratch(name, shape, magnitude) for name in ("least", "other"))
+        if self._random_bits is None:
+            rounded = e2m1.codes_(magnitude, least, other)
+        else:
+            bits = self._random_bits.t() if self._transposed else self._random_bits
+            random = scratch("random", shape, magnitude).copy_(bits[tile.rows, tile.columns])
+            rounded = e2m1.stochastic_codes_(magnitude, random, least, other)
+        # The cast keeps the low byte, which holds nothing but the code.
+        codes = scratch("bytes", shape, magnitude, torch.uint8).copy_(rounded)
+        codes.bitwise_or_(_sign_bits(tile.source))
+        if tile.has_nan:
+            codes.masked_fill_(tile.source.isnan(), 7)
+        return codes
+
+    def store(self, tile: Tile, codes: torch.Tensor, scale: torch.Tensor) -> None:
+        """Store a tile.
+
+        Args:
+            tile: a part of the source.
+            codes: uint8, in the shape of the tile.
+            scale: uint8, for each block of the tile; blocks may be larger than `block`.
+        """
+        if self._transposed:
+            data, pack = self._data.t(), e2m1.pack_rows
+            down, across = _shrunk(tile.rows, 2), tile.columns
+            scale_down, scale_across = _shrunk(tile.rows, SIDE), tile.columns
+        else:
+            data, pack = self._data, e2m1.pack_columns
+            down, across = tile.rows, _shrunk(tile.columns, 2)
+            scale_down, scale_across = tile.rows, _shrunk(tile.columns, SIDE)
+        pack(codes, data[down, across])
+        target = (self._scale.t() if self._transposed else self._scale)[scale_down, scale_across]
+        for axis in (0, 1):
+            if scale.shape[axis] != target.shape[axis]:
+                scale = scale.repeat_interleave(SIDE, axis)
+        target.copy_(scale)
+
+    def finished(self) -> Operand:
+        """The operand, once every tile was stored."""
+        storage = Storage("e2m1", self._kind, (1, SIDE), self._transposed)
+        return Operand(self._data, self._scale, self.amax, storage)
+
+
+def _sign_bits(source: torch.Tensor) -> torch.Tensor:
+    """8 where a number is negative, or -0; uint8 in scratch."""
+    integer = BITS[source.dtype].dtype
+    shape = tuple(source.shape)
+    signs = torch.bitwise_right_shift(
+        source.view(integer),
+        8 * source.element_size() - 4,
+        out=scratch("signs", shape, source, integer),
+    )
+    return scratch("sign bytes", shape, source, torch.uint8).copy_(signs.bitwise_and_(8))
+
+
+def _shrunk(span: slice, divisor: int) -> slice:
+    return slice(span.start // divisor, span.stop // divisor)

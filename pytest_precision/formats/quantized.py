@@ -1,0 +1,158 @@
+"""What quantizing gives: bytes, their scales, and how to read both back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from pytest_precision.formats import e2m1
+from pytest_precision.formats.elements import E4M3, ELEMENTS, e8m0_decode
+from pytest_precision.formats.inputs import DTYPES
+from pytest_precision.formats.scaling import NVFP4_RANGE
+from pytest_precision.formats.tiles import scratch, spans, split_blocks
+
+ScaleKind = Literal["fp32", "e8m0", "nvfp4", "nvfp4_torchao"]
+"""How a scale is read: e4m3 under the amax of the tensor for "nvfp4", and in "nvfp4_torchao"
+multiplied in the order of torchao."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How the bytes of an operand are laid out.
+
+    Attributes:
+        element: "e4m3", "e5m2", or "e2m1" (two elements a byte, the even column in the low bits).
+        scale: how the scale is read.
+        block: rows and columns of `data`'s matrix that share a scale; None if all of it does.
+        transposed: the bytes are those of the transposed matrix.
+    """
+
+    element: Literal["e4m3", "e5m2", "e2m1"]
+    scale: ScaleKind
+    block: tuple[int, int] | None = None
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A quantized matrix, as one of the two orders in which a GEMM reads it.
+
+    Attributes:
+        data: uint8; [rows, columns], transposed where `storage` says so, half as wide for e2m1.
+        scale: what a decoded element is multiplied by: fp32 (the kernels call it scale_inv), or
+            uint8 codes of e8m0 or e4m3; one an element block, without padding.
+        amax: fp32 [1], the largest magnitude of the tensor; None where the format keeps none.
+        storage: how `data` is laid out.
+    """
+
+    data: torch.Tensor
+    scale: torch.Tensor
+    amax: torch.Tensor | None
+    storage: Storage
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The values, [rows, columns], computed in fp32 and rounded once to `dtype`.
+
+        The columnwise operand of a format with a Hadamard transform gives the transformed matrix,
+        which is what its GEMM multiplies.
+
+        Raises:
+            TypeError: a dtype that is no input of a format either.
+        """
+        if dtype not in DTYPES:
+            raise TypeError(
+                f"expected a dtype in ({', '.join(map(str, DTYPES))}) but got dtype={dtype} "
+                f"({type(dtype).__name__}); cast the result instead"
+            )
+        packed = 2 if self.storage.element == "e2m1" else 1
+        rows, columns = self.data.shape[0], self.data.shape[1] * packed
+        out = torch.empty((rows, columns), dtype=dtype, device=self.data.device)
+        block = self.storage.block
+        for down, across in spans(rows, columns, out.device, block[0] if block else 1):
+            part = self.data[down, across.start // packed : across.stop // packed]
+            target = out[down, across]
+            values = target
+            if dtype is not torch.float32:
+                values = scratch("values", tuple(target.shape), part)
+            if self.storage.element == "e2m1":
+                e2m1.decode(part, values)
+            else:
+                ELEMENTS[self.storage.element].decode(part, values)
+            if block is None:
+                values.mul_(self._factors(self.scale))
+            else:
+                here = self.scale[
+                    down.start // block[0] : -(-down.stop // block[0]),
+                    across.start // block[1] : -(-across.stop // block[1]),
+                ]
+                _multiply_blocks_(values, self._factors(here), block)
+            if values is not target:
+                target.copy_(values)
+        return out.t() if self.storage.transposed else out
+
+    def _factors(self, scale: torch.Tensor) -> torch.Tensor:
+        """Some of the scales as fp32 numbers."""
+        if self.storage.scale == "fp32":
+            return scale
+        if self.storage.scale == "e8m0":
+            return e8m0_decode(scale)
+        assert self.amax is not None
+        decoded = E4M3.decode(scale, torch.empty_like(scale, dtype=torch.float32))
+        largest = torch.full_like(self.amax, NVFP4_RANGE)
+        if self.storage.scale == "nvfp4":
+            return decoded.mul_(self.amax).mul_(largest.reciprocal())
+        tensor_scale = (self.amax / largest).masked_fill_(self.amax == 0, 1.0)
+        return decoded.mul_(tensor_scale)
+
+
+def _multiply_blocks_(values: torch.Tensor, factors: torch.Tensor, block: tuple[int, int]) -> None:
+    """Multiply each block of `values` by its factor; blocks at the edge may be partial."""
+    rows, columns = (
+        min(size, length) or 1 for size, length in zip(block, values.shape, strict=True)
+    )
+    if values.shape[0] % rows or values.shape[1] % columns:
+        whole = factors.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+        values.mul_(whole[: values.shape[0], : values.shape[1]])
+    else:
+        split_blocks(values, (rows, columns)).mul_(factors[:, None, :, None])
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedTensor:
+    """A matrix in a number format.
+
+    Attributes:
+        format: the name of the format.
+        shape: of the matrix.
+        operands: what was made of "rowwise" and "columnwise"; each quantized by itself from high
+            precision unless the format says that one is the transpose of the other.
+    """
+
+    format: str
+    shape: tuple[int, int]
+    operands: dict[str, Operand]
+
+    @property
+    def rowwise(self) -> Operand:
+        """The operand whose blocks lie along the columns of a row."""
+        return self._operand("rowwise")
+
+    @property
+    def columnwise(self) -> Operand:
+        """The operand whose blocks lie along the rows of a column."""
+        return self._operand("columnwise")
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The values of the rowwise operand, computed in fp32 and rounded once to `dtype`."""
+        return self.rowwise.dequantize(dtype)
+
+    def _operand(self, side: str) -> Operand:
+        if side not in self.operands:
+            made = ", ".join(self.operands)
+            raise ValueError(
+                f"expected a {side} operand but got usage={made!r} (str); "
+                f"quantize with usage='both' or usage={side!r}"
+            )
+        return self.operands[side]

@@ -1,0 +1,78 @@
+"""The golden vectors: which inputs a file was made from, and its arrays case by case."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+FOLDER = Path(
+    os.environ.get("PRECISION_GOLDEN_DIR")
+    or Path(__file__).resolve().parents[2] / "fixtures" / "golden"
+)
+
+INPUTS = {
+    "fp8_current_e4m3": "inputs_A",
+    "fp8_current_e4m3_pow2": "inputs_A",
+    "fp8_current_e5m2": "inputs_A",
+    "fp8_block_128x128_e4m3_f32": "inputs_B",
+    "fp8_block_128x128_e4m3_pow2": "inputs_B",
+    "fp8_block_1x128_e4m3_f32": "inputs_B",
+    "fp8_block_1x128_e4m3_pow2": "inputs_B",
+    "fp8_block_1x128_e5m2_pow2": "inputs_B",
+    "mxfp8_e4m3": "inputs_A",
+    "mxfp8_e4m3_2d": "inputs_A",
+    "mxfp8_e5m2": "inputs_A",
+    "nvfp4_1d": "inputs_A4",
+    "nvfp4_1d_rht": "inputs_A4",
+    "nvfp4_1d_rht_sr": "inputs_A4",
+    "nvfp4_2d": "inputs_A4",
+}
+"""The files of the formats without a state, and the files of their inputs."""
+
+
+@cache
+def arrays(file: str) -> dict[str, np.ndarray]:
+    """All arrays of a file."""
+    with np.load(FOLDER / f"{file}.npz", allow_pickle=False) as opened:
+        return {key: opened[key] for key in opened.files}
+
+
+@cache
+def cases(file: str) -> tuple[dict[str, object], ...]:
+    """The `meta` of a file: an object a case."""
+    return tuple(json.loads(str(arrays(file)["meta"])))
+
+
+def fields(file: str, case: int) -> dict[str, np.ndarray]:
+    """The arrays of one case, by their names without its number."""
+    prefix = f"{case:02d}_"
+    return {
+        key.removeprefix(prefix): array
+        for key, array in arrays(file).items()
+        if key.startswith(prefix)
+    }
+
+
+def tensor(array: np.ndarray) -> torch.Tensor:
+    """A tensor of its own; uint16 holds the bits of bf16."""
+    made = torch.from_numpy(array.copy())
+    return made.view(torch.bfloat16) if array.dtype == np.uint16 else made
+
+
+def matrix(name: str, case: int) -> torch.Tensor:
+    """The input of a case of a format."""
+    x = tensor(fields(INPUTS[name], case)["x"])
+    return x.bfloat16() if "rht" in name else x
+
+
+def differing_bytes(made: torch.Tensor, golden: torch.Tensor) -> int:
+    """How many elements differ in their bits; all of them where shape or dtype does."""
+    if made.shape != golden.shape or made.dtype != golden.dtype:
+        return max(made.numel(), golden.numel(), 1)
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[made.element_size()]
+    return int((made.contiguous().view(bits) != golden.contiguous().view(bits)).sum())

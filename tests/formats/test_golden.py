@@ -1,0 +1,144 @@
+"""Every array of the golden files, bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+
+import golden_vectors as golden
+import pytest
+import torch
+
+from pytest_precision import formats
+from pytest_precision.formats.elements import ELEMENTS
+from pytest_precision.formats.hadamard import transformed
+from pytest_precision.formats.scaling import scale_from_amax
+
+SPECIAL = 19
+"""The case with inf and NaN: it records what the kernels say, and references differ on it."""
+
+FIELDS = {
+    "fp8_current": {"data", "amax", "scale", "scale_inv", "dequant"},
+    "fp8_block": {"data", "scale_inv", "data_t", "scale_inv_t", "dequant_sha256"},
+    "mxfp8": {"data", "scale", "data_c", "scale_c", "dequant", "scale_swizzled"},
+    "nvfp4": {"data", "scale", "amax", "data_t", "scale_t", "amax_t", "dequant"},
+}
+
+
+def quantize(name: str, case: int) -> formats.QuantizedTensor:
+    """The case's input in the format, with the case's random bits where it is stochastic."""
+    bits = None
+    if name.endswith("_sr"):
+        recorded = golden.fields(name, case)
+        bits = tuple(golden.tensor(recorded[side]) for side in ("rbits", "rbits_t"))
+    return formats.by_name(name).quantize(golden.matrix(name, case), bits)
+
+
+def made(name: str, quantized: formats.QuantizedTensor, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the golden file should hold, by the names of its fields."""
+    rowwise, columnwise = quantized.rowwise, quantized.columnwise
+    fields = {"data": rowwise.data, "dequant": quantized.dequantize()}
+    if name.startswith("fp8_current"):
+        scale = scale_from_amax(
+            rowwise.amax,
+            ELEMENTS[rowwise.storage.element].maximum,
+            power_of_two=name.endswith("pow2"),
+        )
+        assert golden.differing_bytes(columnwise.data, rowwise.data.t()) == 0
+        fields |= {"amax": rowwise.amax, "scale": scale, "scale_inv": rowwise.scale}
+    elif name.startswith("fp8_block"):
+        fields |= {"scale_inv": rowwise.scale, "data_t": columnwise.data}
+        fields |= {"scale_inv_t": columnwise.scale}
+    elif name.startswith("mxfp8"):
+        fields |= {"scale": rowwise.scale, "data_c": columnwise.data, "scale_c": columnwise.scale}
+        fields |= {"scale_swizzled": formats.swizzled_scale(rowwise.scale)}
+    else:
+        fields |= {"scale": rowwise.scale, "amax": rowwise.amax, "data_t": columnwise.data}
+        fields |= {"scale_t": columnwise.scale, "amax_t": columnwise.amax}
+    if "rht" in name:
+        fields["rht_xt"] = transformed(x).t()
+    return fields
+
+
+def without_zero_signs(packed: torch.Tensor) -> torch.Tensor:
+    """Packed e2m1 codes with +0 for -0, until its sign was seen on hardware."""
+    low, high = packed & 0x0F, packed & 0xF0
+    return low.masked_fill((low & 0x07) == 0, 0) | high.masked_fill((high & 0x70) == 0, 0)
+
+
+@pytest.mark.parametrize("case", [case for case in range(20) if case != SPECIAL])
+@pytest.mark.parametrize("name", golden.INPUTS)
+def test_quantized_arrays(name: str, case: int) -> None:
+    """Bytes, scales, amaxes and values equal the golden ones in every bit."""
+    expected = golden.fields(name, case)
+    fields = made(name, quantize(name, case), golden.matrix(name, case))
+    digest = expected.pop("dequant_sha256", None)
+    if digest is not None:
+        raw = fields.pop("dequant").numpy().tobytes()
+        assert hashlib.sha256(raw).hexdigest() == str(digest)
+    expected = {field: array for field, array in expected.items() if "rbits" not in field}
+    assert fields.keys() == expected.keys()
+    for field, array in expected.items():
+        ours, theirs = fields[field], golden.tensor(array)
+        if name.startswith("nvfp4") and field in ("data", "data_t"):
+            ours, theirs = without_zero_signs(ours), without_zero_signs(theirs)
+        if name.startswith("nvfp4") and field == "dequant":
+            ours, theirs = ours + 0.0, theirs + 0.0
+        assert golden.differing_bytes(ours, theirs) == 0, field
+
+
+@pytest.mark.parametrize("name", golden.INPUTS)
+def test_files_hold_nothing_else(name: str) -> None:
+    """No array of a file is left unchecked because its name is unknown."""
+    family = next(family for family in FIELDS if name.startswith(family))
+    extra = {"rht_xt"} if "rht" in name else set()
+    extra |= {"rbits", "rbits_t"} if name.endswith("_sr") else set()
+    assert len(golden.cases(golden.INPUTS[name])) == 20
+    for case in range(20):
+        assert golden.fields(name, case).keys() == FIELDS[family] | extra
+    assert len(golden.arrays(name)) == 20 * len(FIELDS[family] | extra)
+
+
+@pytest.mark.parametrize("name", golden.INPUTS)
+def test_special_values_are_quantized(name: str) -> None:
+    """Infinity and NaN raise nothing; NaN stays NaN in fp8 where the file has it, as a class."""
+    quantized = quantize(name, SPECIAL)
+    expected = golden.fields(name, SPECIAL).get("dequant")
+    if expected is None or name.startswith("nvfp4"):
+        assert quantized.rowwise.data.shape[0] == golden.matrix(name, SPECIAL).shape[0]
+    else:
+        nans = golden.tensor(expected).isnan()
+        assert nans.any()
+        assert torch.equal(quantized.dequantize().isnan(), nans)
+
+
+@pytest.mark.parametrize("case", range(20))
+@pytest.mark.parametrize("update", ["fused", "unfused"])
+def test_delayed_scaling(case: int, update: str) -> None:
+    """40 steps: the scale of each cast, its bytes and amax, and the scale after each update."""
+    about = golden.cases("fp8_delayed")[case]
+    expected = {k: golden.tensor(v) for k, v in golden.fields("fp8_delayed", case).items()}
+    slot = formats.by_name(
+        "fp8_delayed",
+        element=about["fmt"],
+        algorithm=about["algo"],
+        history_length=about["history_len"],
+        margin=about["margin"],
+        update=update,
+    )
+    after = expected["scale_after" if update == "fused" else "scale_after_unfused"]
+    for step in range(40):
+        used = slot.scale.clone()
+        quantized = slot.quantize(expected[f"x{step:02d}"])
+        slot.update()
+        assert golden.differing_bytes(slot.scale[0], after[step]) == 0, step
+        if update == "fused":
+            assert golden.differing_bytes(used[0], expected["scale_used"][step]) == 0, step
+            assert golden.differing_bytes(quantized.rowwise.data, expected["data"][step]) == 0, step
+            assert golden.differing_bytes(quantized.rowwise.amax[0], expected["amax"][step]) == 0
+    assert expected.keys() == {f"x{step:02d}" for step in range(40)} | {
+        "amax",
+        "scale_used",
+        "data",
+        "scale_after",
+        "scale_after_unfused",
+    }

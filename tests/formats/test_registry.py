@@ -1,0 +1,119 @@
+"""Names, recipes, and what is said to who asks for something else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import golden_vectors
+import pytest
+import torch
+
+from pytest_precision import formats
+
+
+def test_every_golden_file_has_its_format() -> None:
+    """The names are those of the files."""
+    assert set(golden_vectors.INPUTS) | {"fp8_delayed"} <= set(formats.names())
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_a_format_knows_its_name(name: str) -> None:
+    """What by_name gives says the name that it was asked for."""
+    assert formats.by_name(name).name == name
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    """The next step is in the message."""
+    with pytest.raises(ValueError, match=r"expected a format but got name='fp8' \(str\)") as caught:
+        formats.by_name("fp8")
+    assert all(name in str(caught.value) for name in formats.names())
+
+
+def test_an_option_that_a_format_lacks_is_refused() -> None:
+    """MXFP8 reduces no amax."""
+    with pytest.raises(TypeError, match="reduce_amax"):
+        formats.by_name("mxfp8_e4m3", reduce_amax=lambda amax: amax)
+
+
+def test_delayed_scaling_is_a_new_slot_each_time() -> None:
+    """Two tensors do not share a history by accident."""
+    first, second = formats.by_name("fp8_delayed"), formats.by_name("fp8_delayed")
+    first.quantize(torch.ones(2, 2))
+    assert float(second.history[0]) == 0.0
+
+
+@pytest.mark.parametrize("precision", ["fp8_current", "fp8_delayed", "fp8_block", "mxfp8"])
+def test_hybrid_means_e5m2_for_gradients(precision: str) -> None:
+    """Inputs and weights stay e4m3; all names exist."""
+    hybrid, uniform = (formats.recipe(precision, element) for element in ("hybrid", "e4m3"))
+    assert "e5m2" in hybrid.gradient
+    assert (hybrid.input, hybrid.weight) == (uniform.input, uniform.weight)
+    assert {hybrid.gradient, uniform.input, uniform.weight, uniform.gradient} <= set(
+        formats.names()
+    )
+
+
+def test_the_defaults_of_recipes() -> None:
+    """Transformer Engine's: hybrid for one scale a tensor, e4m3 for blocks, RHT and SR in NVFP4."""
+    assert formats.recipe("fp8_current").gradient == "fp8_current_e5m2"
+    assert formats.recipe("fp8_block").weight == "fp8_block_128x128_e4m3_pow2"
+    assert formats.recipe("mxfp8").gradient == "mxfp8_e4m3"
+    nvfp4 = formats.recipe("nvfp4")
+    assert (nvfp4.input, nvfp4.weight, nvfp4.gradient) == (
+        "nvfp4_1d_rht",
+        "nvfp4_2d",
+        "nvfp4_1d_rht_sr",
+    )
+
+
+@pytest.mark.parametrize("arguments", [("fp4",), ("mxfp8", "e5m2"), ("nvfp4", "e4m3")])
+def test_unknown_recipes_are_refused(arguments: tuple[str, ...]) -> None:
+    """Nothing trains with e5m2 throughout, and NVFP4 has one element."""
+    with pytest.raises(ValueError, match=r"expected an? .* but got .*; use one of"):
+        formats.recipe(*arguments)
+
+
+@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        ([1.0], TypeError, r"expected a torch\.Tensor but got x=\[1\.0\] \(list\); wrap it"),
+        (
+            torch.ones(16, 16, dtype=torch.float64),
+            TypeError,
+            r"got x\.dtype=torch\.float64 .* cast",
+        ),
+        (torch.ones(2, 16, 16), ValueError, r"got x\.shape=\(2, 16, 16\) \(Size\); flatten"),
+    ],
+)
+def test_unfit_inputs_are_refused(
+    name: str, x: object, error: type[Exception], message: str
+) -> None:
+    """By every format, with what was expected, what came and what to do."""
+    with pytest.raises(error, match=message):
+        formats.by_name(name).quantize(x)
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (24, 16)])
+def test_nvfp4_needs_multiples_of_16(shape: tuple[int, int]) -> None:
+    """In both dimensions."""
+    with pytest.raises(ValueError, match=r"multiples of 16 but got .* pad x with zeros"):
+        formats.by_name("nvfp4_1d").quantize(torch.ones(shape))
+
+
+@pytest.mark.parametrize("name", [n for n in formats.names() if not n.endswith("sr")])
+def test_random_bits_for_rounding_to_nearest_are_refused(name: str) -> None:
+    """Bits that nobody reads are a mistake."""
+    x = torch.ones(16, 16).bfloat16()
+    with pytest.raises(TypeError, match=r"expected random_bits=None .* rounds to nearest"):
+        formats.by_name(name).quantize(x, (x, x))
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    """Names are loaded when they are used."""
+    program = (
+        "import sys, pytest_precision.formats as f; assert 'torch' not in sys.modules; "
+        "f.by_name; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
