@@ -1,0 +1,149 @@
+"""AnyPrecisionAdamW: AdamW in bf16 whose rounding errors are kept and added to the next update.
+
+Source: AReaL's `adam_bf16` (`areal/engine/fsdp_utils/optimizer.py`), which comes from
+llama-cookbook. The sequence of torch operations is its arithmetic, so it is the same here, but for
+the square root of fp32, which torch's own gives differently on different CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from pytest_precision.optim import arithmetic
+from pytest_precision.optim.exact_state import ExactStateOptimizer
+from pytest_precision.optim.hyperparameters import check_dtype, check_grad, check_group
+
+DTYPES = (torch.bfloat16, torch.float32)
+
+
+class AnyPrecisionAdamW(ExactStateOptimizer):
+    """AdamW with moments in dtypes of their own and Kahan summation of the updates.
+
+    The update goes to the compensation first; what the parameter's rounding then leaves of it stays
+    there. Without compensation, bf16 parameters lose every update below half a unit in the last
+    place; and with or without it, the weight decay of bf16 parameters is lost where
+    `lr * weight_decay < 2**-9`, since it multiplies the parameter itself.
+
+    Args:
+        params: parameters (bf16, fp32), or groups of them; every option can be a group's own.
+        lr: learning rate.
+        betas: decay of the moments.
+        eps: added to the denominator.
+        weight_decay: decoupled.
+        use_kahan_summation: keep the compensation.
+        momentum_dtype: of `exp_avg`, bf16 or fp32.
+        variance_dtype: of `exp_avg_sq`, bf16 or fp32; in bf16 and with a beta above 0.996 it never
+            decreases.
+        compensation_buffer_dtype: of `compensation`, bf16 or fp32.
+
+    Raises:
+        ValueError: for arguments out of their range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        use_kahan_summation: bool = True,
+        momentum_dtype: torch.dtype = torch.bfloat16,
+        variance_dtype: torch.dtype = torch.bfloat16,
+        compensation_buffer_dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "use_kahan_summation": use_kahan_summation,
+            "momentum_dtype": momentum_dtype,
+            "variance_dtype": variance_dtype,
+            "compensation_buffer_dtype": compensation_buffer_dtype,
+        }
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        check_group(group, DTYPES)
+        for name in ("momentum_dtype", "variance_dtype", "compensation_buffer_dtype"):
+            check_dtype(name, group[name], DTYPES)
+
+    def master(self, param: Tensor) -> Tensor:
+        """The effective weight of `param`, the parameter and its compensation, summed in fp32.
+
+        It may share memory with the parameter.
+        """
+        weight = param.detach().float()
+        state = self.state.get(param)
+        return weight + state["compensation"] if state and "compensation" in state else weight
+
+    def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
+        """The tensors that this optimizer keeps for `param`, and their dtypes."""
+        group = next(g for g in self.param_groups if any(p is param for p in g["params"]))
+        return self._state_dtypes(group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient; return what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    check_grad(param.grad)
+                    self._update(param, group)
+        return loss
+
+    @staticmethod
+    def _state_dtypes(group: dict[str, Any]) -> dict[str, torch.dtype]:
+        dtypes = {
+            "step": torch.float32,
+            "exp_avg": group["momentum_dtype"],
+            "exp_avg_sq": group["variance_dtype"],
+        }
+        if group["use_kahan_summation"]:
+            dtypes["compensation"] = group["compensation_buffer_dtype"]
+        return dtypes
+
+    def _update(self, param: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[param]
+        if not state:
+            for name, dtype in self._state_dtypes(group).items():
+                zeros = torch.zeros_like(param, dtype=dtype)
+                state[name] = zeros if name != "step" else torch.zeros((), dtype=dtype)
+        state["step"] += 1
+        lr, (beta1, beta2) = float(group["lr"]), group["betas"]
+        grad, exp_avg, exp_avg_sq = param.grad, state["exp_avg"], state["exp_avg_sq"]
+        param.mul_(1 - lr * group["weight_decay"])
+        exp_avg.mul_(beta1).add_(grad, alpha=1 - beta1)
+        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        # The counter is an fp32 tensor, and so are the corrections; torch divides a number by a
+        # tensor as the reciprocal times the number.
+        step_size = float(lr / (1 - beta1 ** state["step"]))
+        root_correction = arithmetic.sqrt(1 - beta2 ** state["step"])
+        denominator = (arithmetic.sqrt(exp_avg_sq) / root_correction).add_(group["eps"])
+        if "compensation" not in state:
+            param.addcdiv_(exp_avg, denominator, value=-step_size)
+            return
+        compensation = state["compensation"]
+        compensation.addcdiv_(exp_avg, denominator, value=-step_size)
+        before = param.clone()
+        param.add_(compensation)
+        compensation.add_(before.sub_(param))

@@ -1,0 +1,67 @@
+"""Optimizers whose state survives saving and loading bit for bit, whatever its dtypes are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class ExactStateOptimizer(Optimizer):
+    """An optimizer that loads state in the dtypes it was saved in, or refuses it.
+
+    `Optimizer.load_state_dict` casts what it loads to the parameter's dtype: fp32 moments of a bf16
+    parameter lose 16 bits, and an int16 remainder becomes a bf16 number.
+    """
+
+    @abstractmethod
+    def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
+        """The tensors that this optimizer keeps for `param`, and their dtypes."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a copy of what `state_dict` of an optimizer of the same options gave.
+
+        Raises:
+            ValueError: where tensors are missing, unknown or of another dtype; nothing is loaded.
+        """
+        saved_ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        params = chain.from_iterable(group["params"] for group in self.param_groups)
+        loaded: dict[Tensor, dict[str, Tensor]] = {}
+        # Lengths that differ are refused by torch below, before anything is loaded.
+        for index, (saved_id, param) in enumerate(zip(saved_ids, params)):  # noqa: B905
+            saved = state_dict["state"].get(saved_id)
+            if saved:
+                self._check(index, param, saved)
+                # A step counter stays where it is, as with torch's own optimizers.
+                loaded[param] = {
+                    name: value.to(value.device if name == "step" else param.device, copy=True)
+                    for name, value in saved.items()
+                }
+        super().load_state_dict({**state_dict, "state": {}})
+        self.state.update(loaded)
+
+    def _check(self, index: int, param: Tensor, saved: Mapping[str, Tensor]) -> None:
+        expected = self.state_dtypes(param)
+        if saved.keys() != expected.keys():
+            raise ValueError(
+                f"expected state {sorted(expected)} of parameter {index} but got {sorted(saved)}; "
+                "load what an optimizer of the same options saved"
+            )
+        for name, dtype in expected.items():
+            if saved[name].dtype == dtype:
+                continue
+            advice = "load what an optimizer of the same options saved"
+            if torch.int16 in (dtype, saved[name].dtype):
+                advice = (
+                    "an int16 remainder is the low half of the master's bits, which no cast gives: "
+                    "convert with pytest_precision.optim.remainder.split or join"
+                )
+            raise ValueError(
+                f"expected {name} of parameter {index} to be {dtype} but got {saved[name].dtype}; "
+                + advice
+            )

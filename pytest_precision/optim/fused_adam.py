@@ -1,0 +1,203 @@
+"""FusedAdam: Adam with Transformer Engine's arithmetic and its ways to store weights and moments.
+
+Source: `transformer_engine/pytorch/optimizers/fused_adam.py` of Transformer Engine (TE) 2.20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from pytest_precision.optim import remainder
+from pytest_precision.optim.exact_state import ExactStateOptimizer
+from pytest_precision.optim.hyperparameters import check, check_dtype, check_grad, check_group
+from pytest_precision.optim.kernel import Scalars, adam_
+from pytest_precision.optim.scaled_state import RANGES, decode, encode_, scale_name
+
+PARAM_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MASTER_DTYPES = (torch.float32, torch.float16)
+MOMENT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
+
+
+class FusedAdam(ExactStateOptimizer):
+    """Adam whose master weights and moments are stored in dtypes of their own.
+
+    Takes the arguments of `transformer_engine.pytorch.optimizers.FusedAdam` that change numbers.
+    The state of a parameter has TE's names: `exp_avg`, `exp_avg_sq`, `master_param`; beside what is
+    stored as fp16 or fp8 stands its scale, e.g. `exp_avg_scale`. An fp32 parameter is its own
+    master. The step counter belongs to the group, `group["step"]`, and advances in empty groups
+    too, so that ranks whose share of a group is empty stay in step. A parameter's state is made in
+    the first step, with or without a gradient.
+
+    Args:
+        params: parameters (fp32, bf16, fp16), or groups of them.
+        lr: learning rate; like all scalars here, rounded to fp32.
+        betas: decay of the moments; `1 - beta` is computed in fp32.
+        eps: added to the denominator.
+        weight_decay: decoupled, or L2 without `adam_w_mode`.
+        amsgrad: refused, as it is in TE.
+        bias_correction: divide the moments by `1 - beta**step`.
+        adam_w_mode: decouple the weight decay from the moments.
+        master_weights: update a copy of each bf16 or fp16 parameter; the parameter is the copy,
+            rounded to nearest even.
+        master_weight_dtype: of that copy, fp32 or fp16.
+        exp_avg_dtype: fp32, bf16, fp16 or uint8, which is fp8 (e4m3).
+        exp_avg_sq_dtype: likewise.
+        use_decoupled_grad: take gradients from `param.decoupled_grad`, whose dtype may differ.
+        store_param_remainders: store fp32 masters of bf16 parameters as 16-bit remainders; the
+            parameter is then rounded to nearest with ties away from zero. Without effect on other
+            parameters, on fp16 masters and without `master_weights`.
+
+    Raises:
+        ValueError: for arguments out of their range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        bias_correction: bool = True,
+        adam_w_mode: bool = True,
+        master_weights: bool = False,
+        master_weight_dtype: torch.dtype = torch.float32,
+        exp_avg_dtype: torch.dtype = torch.float32,
+        exp_avg_sq_dtype: torch.dtype = torch.float32,
+        use_decoupled_grad: bool = False,
+        store_param_remainders: bool = False,
+    ) -> None:
+        check(not amsgrad, "no AMSGrad", "amsgrad", amsgrad)
+        if master_weights:
+            check_dtype("master_weight_dtype", master_weight_dtype, MASTER_DTYPES)
+        check_dtype("exp_avg_dtype", exp_avg_dtype, MOMENT_DTYPES)
+        check_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, MOMENT_DTYPES)
+        self.adam_w_mode = adam_w_mode
+        self.master_weights = master_weights
+        self.master_weight_dtype = master_weight_dtype
+        self.exp_avg_dtype = exp_avg_dtype
+        self.exp_avg_sq_dtype = exp_avg_sq_dtype
+        self.use_decoupled_grad = use_decoupled_grad
+        self.store_param_remainders = (
+            store_param_remainders and master_weights and master_weight_dtype == torch.float32
+        )
+        defaults = {
+            "lr": lr,
+            "bias_correction": bias_correction,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "step": 0,
+        }
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own; the group's steps count from now on."""
+        super().add_param_group(param_group)
+        check_group(self.param_groups[-1], PARAM_DTYPES)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset `grad`, and `decoupled_grad` if that is what a step reads."""
+        super().zero_grad(set_to_none)
+        if not self.use_decoupled_grad:
+            return
+        for group in self.param_groups:
+            for param in group["params"]:
+                if set_to_none:
+                    param.decoupled_grad = None
+                elif self._grad(param) is not None:
+                    param.decoupled_grad.zero_()
+
+    def master(self, param: Tensor) -> Tensor:
+        """The effective weight of `param` in fp32: what the next step updates.
+
+        The stored master, the parameter with its remainder, or the parameter itself. It may share
+        memory with them.
+        """
+        state = self.state.get(param)
+        if not state or "master_param" not in state:
+            return param.detach().float()
+        if state["master_param"].dtype == torch.int16:
+            return remainder.join(param.detach(), state["master_param"])
+        return self._decode(state, "master_param")
+
+    def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
+        """The tensors that this optimizer keeps for `param`, and their dtypes."""
+        stored = self._stored_dtypes(param)
+        return stored | {scale_name(n): torch.float32 for n, d in stored.items() if d in RANGES}
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient; return what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            group["step"] += 1
+            scalars = Scalars.of(group, self.adam_w_mode)
+            for param in group["params"]:
+                if not self.state[param]:
+                    self._initialize(param)
+                grad = self._grad(param)
+                if grad is not None:
+                    check_grad(grad)
+                    self._update(param, grad, scalars)
+        return loss
+
+    def _grad(self, param: Tensor) -> Tensor | None:
+        return getattr(param, "decoupled_grad" if self.use_decoupled_grad else "grad", None)
+
+    def _stored_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
+        dtypes = {"exp_avg": self.exp_avg_dtype, "exp_avg_sq": self.exp_avg_sq_dtype}
+        if self.master_weights and param.dtype != torch.float32:
+            remainders = self.store_param_remainders and param.dtype == torch.bfloat16
+            dtypes["master_param"] = torch.int16 if remainders else self.master_weight_dtype
+        return dtypes
+
+    def _initialize(self, param: Tensor) -> None:
+        state = self.state[param]
+        for name, dtype in self._stored_dtypes(param).items():
+            state[name] = torch.zeros_like(param, dtype=dtype)
+            if dtype in RANGES:
+                state[scale_name(name)] = torch.ones((), device=param.device)
+        if "master_param" in state and state["master_param"].dtype != torch.int16:
+            self._encode(state, "master_param", param.float())
+
+    def _update(self, param: Tensor, grad: Tensor, scalars: Scalars) -> None:
+        state = self.state[param]
+        master = self.master(param)
+        exp_avg, exp_avg_sq = self._decode(state, "exp_avg"), self._decode(state, "exp_avg_sq")
+        adam_(master, grad, exp_avg, exp_avg_sq, scalars)
+        self._encode(state, "exp_avg", exp_avg)
+        self._encode(state, "exp_avg_sq", exp_avg_sq)
+        if "master_param" in state and state["master_param"].dtype == torch.int16:
+            rounded, low = remainder.split(master)
+            param.copy_(rounded)
+            state["master_param"].copy_(low)
+            return
+        if param.dtype != torch.float32:
+            param.copy_(master)
+        if "master_param" in state:
+            self._encode(state, "master_param", master)
+
+    @staticmethod
+    def _decode(state: dict[str, Tensor], name: str) -> Tensor:
+        return decode(state[name], state.get(scale_name(name)))
+
+    @staticmethod
+    def _encode(state: dict[str, Tensor], name: str, values: Tensor) -> None:
+        encode_(state[name], state.get(scale_name(name)), values)

@@ -1,0 +1,59 @@
+"""Checks of what a parameter group may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -> None:
+    """Refuse a parameter group that Adam cannot update.
+
+    Args:
+        group: with `params`, `lr`, `betas`, `eps` and `weight_decay`.
+        param_dtypes: the dtypes that a parameter may have.
+
+    Raises:
+        ValueError: which names what was expected and got.
+    """
+    for name in ("lr", "eps", "weight_decay"):
+        check(group[name] >= 0, f"{name} >= 0", name, group[name])
+    betas = group["betas"]
+    check(len(betas) == 2 and all(0 <= b < 1 for b in betas), "two betas in [0, 1)", "betas", betas)
+    for param in group["params"]:
+        check_dtype("param.dtype", param.dtype, param_dtypes)
+
+
+def check_dtype(name: str, dtype: Any, allowed: Sequence[torch.dtype]) -> None:
+    """Refuse a dtype that is not of `allowed`.
+
+    Raises:
+        ValueError: which lists the allowed ones.
+    """
+    check(dtype in allowed, f"{name} of {', '.join(map(str, allowed))}", name, dtype)
+
+
+def check_grad(grad: Tensor) -> None:
+    """Refuse a gradient that is not dense or of a dtype that no kernel takes.
+
+    Raises:
+        ValueError: which names the layout or the dtype.
+    """
+    check(grad.layout == torch.strided, "a dense gradient", "grad.layout", grad.layout)
+    check_dtype("grad.dtype", grad.dtype, (torch.float32, torch.bfloat16, torch.float16))
+
+
+def check(holds: bool, expected: str, name: str, value: Any) -> None:
+    """Raise what this project says of a bad argument unless `holds`.
+
+    Raises:
+        ValueError: "expected ... but got name=value (type)".
+    """
+    if not holds:
+        raise ValueError(
+            f"expected {expected} but got {name}={value!r} ({type(value).__name__}); "
+            "see the optimizer's docstring for what it takes"
+        )

@@ -1,0 +1,72 @@
+"""The 16-bit remainder of a master weight."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_precision.optim.remainder import join, split
+
+BLOCK = 1 << 14
+"""Bit patterns a drawn example stands for; so few that torch computes them in one thread."""
+
+by_blocks = settings(deadline=None)
+blocks = st.integers(0, 2**32 // BLOCK - 1)
+
+
+def patterns(block: int) -> torch.Tensor:
+    """The 32-bit integers from `block * BLOCK` on; the blocks together are all of them."""
+    return torch.arange(block * BLOCK, (block + 1) * BLOCK).to(torch.int32)
+
+
+@by_blocks
+@given(blocks)
+def test_joining_what_was_split_gives_every_master_back(block: int) -> None:
+    """Infinities, NaNs, subnormals and zeros included."""
+    bits = patterns(block)
+    assert torch.equal(join(*split(bits.view(torch.float32))).view(torch.int32), bits)
+
+
+@by_blocks
+@given(blocks)
+def test_splitting_what_was_joined_gives_every_pair_back(block: int) -> None:
+    """No two pairs of a parameter and a remainder are the same master."""
+    pairs = patterns(block)
+    parameter = pairs.bitwise_right_shift(16).to(torch.int16).view(torch.bfloat16)
+    again, remainder = split(join(parameter, pairs.to(torch.int16)))
+    assert torch.equal(again.view(torch.int16), parameter.view(torch.int16))
+    assert torch.equal(remainder, pairs.to(torch.int16))
+
+
+@by_blocks
+@given(blocks)
+def test_only_a_tie_is_rounded_otherwise_than_by_a_cast(block: int) -> None:
+    """A master's parameter is its bf16 cast, but ties go away from zero, not to even."""
+    masters = patterns(block)
+    masters = masters[masters.view(torch.float32).isfinite()]
+    parameter, remainder = split(masters.view(torch.float32))
+    cast = masters.view(torch.float32).bfloat16()
+    tie_from_even = (remainder == -0x8000) & (masters.bitwise_right_shift(16) % 2 == 0)
+    assert torch.equal(parameter.view(torch.int16) != cast.view(torch.int16), tie_from_even)
+
+
+def test_a_tie_goes_away_from_zero() -> None:
+    """0x3F808000 lies between 0x3F80, which is even, and 0x3F81; negative numbers mirror it."""
+    tie = torch.tensor([0x3F808000, 0x3F808000 - 2**31], dtype=torch.int32).view(torch.float32)
+    parameter, _ = split(tie)
+    assert parameter.view(torch.int16).tolist() == [0x3F81, 0x3F81 - 2**15]
+
+
+def test_a_remainder_of_zero_is_the_parameter_itself() -> None:
+    """What a fresh optimizer starts from."""
+    parameter = torch.randn(7, 3).bfloat16()
+    assert torch.equal(join(parameter, torch.zeros(7, 3, dtype=torch.int16)), parameter.float())
+
+
+def test_any_shape_and_stride_is_split_elementwise() -> None:
+    """Numbers without dimensions, transposed views, and nothing at all."""
+    for master in (torch.tensor(1.1), torch.randn(5, 3).T, torch.empty(0, 4)):
+        parameter, remainder = split(master)
+        assert parameter.shape == remainder.shape == master.shape
+        assert torch.equal(join(parameter, remainder), master)
