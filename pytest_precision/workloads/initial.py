@@ -1,0 +1,26 @@
+"""Initial values: none is 0 or 1, and each is the same number in bf16 as in fp32."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+_GAIN = (0.6, 0.9)
+_BIAS = (-0.2, 0.2)
+
+
+def initialised(model: nn.Module) -> nn.Module:
+    """`model` with all its parameters drawn anew from torch's global generator.
+
+    Matrices are normal with deviation `1 / sqrt(columns)`; other parameters are uniform, gains
+    below 1 and biases around 0: a gain of 1 or a bias of 0 would hide that nobody applies it. All
+    are rounded to bf16, so that storing them in bf16 is no difference at the start.
+    """
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=parameter.shape[-1] ** -0.5)
+            else:
+                parameter.uniform_(*(_BIAS if name.endswith("bias") else _GAIN))
+            parameter.copy_(parameter.bfloat16())
+    return model

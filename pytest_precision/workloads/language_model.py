@@ -1,0 +1,111 @@
+"""Gpt: a small causal transformer whose embedding is also its head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pytest_precision.workloads.batches import LONGEST, Extent
+from pytest_precision.workloads.initial import initialised
+from pytest_precision.workloads.recipe import Recipe
+from pytest_precision.workloads.walk import walk
+
+if TYPE_CHECKING:
+    from pytest_precision.cell import Cell
+
+_VOCABULARY = 67
+_HEAD = 7
+"""Width of one attention head."""
+
+
+class Attention(nn.Module):
+    """Causal attention: several query heads, one head of keys and values."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(heads * _HEAD, (heads + 2) * _HEAD)
+        self.out = nn.Linear(heads * _HEAD, heads * _HEAD)
+        # A single element: with two or more ranks, some have an empty shard of it.
+        self.temperature = nn.Parameter(torch.empty(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        query, key, value = self.qkv(x).split([width, _HEAD, _HEAD], dim=-1)
+        # Written out: the fused kernels choose their own order of additions on each device.
+        query = query.reshape(rows, length * self.heads, _HEAD)
+        scores = (self.temperature * (query @ key.transpose(1, 2))).float()
+        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        scores = scores.masked_fill(future.repeat_interleave(self.heads, dim=0), -torch.inf)
+        mixed: torch.Tensor = scores.softmax(-1).to(value.dtype) @ value
+        attended: torch.Tensor = self.out(mixed.reshape(rows, length, width))
+        return attended
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each after a norm and beside a residual connection."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        width, hidden = heads * _HEAD, (3 * heads - 2) * _HEAD
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(heads)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        result: torch.Tensor = x + self.down(F.gelu(self.up(self.norm(x))))
+        return result
+
+
+class LanguageModel(nn.Module):
+    """Token ids, int64 `[rows, length]`, to logits `[rows, length, 67]`."""
+
+    def __init__(self, heads: int, depth: int) -> None:
+        super().__init__()
+        width = heads * _HEAD
+        self.embedding = nn.Embedding(_VOCABULARY, width)
+        self.blocks = nn.ModuleList(Block(heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, _VOCABULARY, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
+
+
+class Gpt(Recipe):
+    """Predicts the next token of a noisy affine sequence; 22 thousand parameters.
+
+    Args:
+        heads: query heads of width 7.
+        depth: number of blocks.
+        lr: learning rate of the matrices; vectors have twice as much.
+        seed: of the data.
+    """
+
+    def __init__(self, *, heads: int = 5, depth: int = 2, lr: float = 1e-2, seed: int = 0) -> None:
+        super().__init__(lr=lr, seed=seed)
+        self.heads = heads
+        self.depth = depth
+
+    def model(self, cell: Cell) -> nn.Module:
+        """A `LanguageModel`."""
+        return initialised(LanguageModel(self.heads, self.depth)).to(cell.device)
+
+    def examples(
+        self, generator: torch.Generator, shapes: list[Extent], step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and the tokens that follow them, int64 `[rows, LONGEST]` each."""
+        rows = sum(len(shape.stops) for shape in shapes)
+        tokens = walk(generator, rows, LONGEST + 1, _VOCABULARY)
+        return tokens[:, :-1], tokens[:, 1:]

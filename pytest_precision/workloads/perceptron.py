@@ -1,0 +1,88 @@
+"""Mlp: a residual perceptron, the smallest workload."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pytest_precision.workloads.batches import LONGEST, Extent
+from pytest_precision.workloads.initial import initialised
+from pytest_precision.workloads.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pytest_precision.cell import Cell
+
+_FEATURES, _CLASSES = 13, 7
+
+
+class Reader(nn.Linear):
+    """A linear layer that takes inputs of any floating dtype, and computes in its weight's."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return super().forward(features.to(self.weight.dtype))
+
+
+class Block(nn.Module):
+    """`x + scale * gelu(linear(x))`, with one scale for the whole block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        # A single element: with two or more ranks, some have an empty shard of it.
+        self.scale = nn.Parameter(torch.empty(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x + self.scale * F.gelu(self.linear(x))
+        return result
+
+
+class Perceptron(nn.Module):
+    """Features, fp32 `[..., 13]`, to logits `[..., 7]`."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.reader = Reader(_FEATURES, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, _CLASSES, bias=False)
+        self.temperature = nn.Parameter(torch.empty(1))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        x = self.reader(features)
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.temperature * self.head(x)
+        return logits
+
+
+class Mlp(Recipe):
+    """Classifies noisy points around 7 centres; 12 thousand parameters.
+
+    Args:
+        width: of the residual stream.
+        depth: number of residual blocks.
+        lr: learning rate of the matrices; vectors have twice as much.
+        seed: of the data.
+    """
+
+    def __init__(self, *, width: int = 61, depth: int = 3, lr: float = 1e-2, seed: int = 0) -> None:
+        super().__init__(lr=lr, seed=seed)
+        self.width = width
+        self.depth = depth
+
+    def model(self, cell: Cell) -> nn.Module:
+        """A `Perceptron`."""
+        return initialised(Perceptron(self.width, self.depth)).to(cell.device)
+
+    def examples(
+        self, generator: torch.Generator, shapes: list[Extent], step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Points around the centres, fp32 `[rows, LONGEST, 13]`, and their classes."""
+        size = (sum(len(shape.stops) for shape in shapes), LONGEST)
+        fixed = torch.Generator().manual_seed(self.seed)
+        centres = torch.randn(_CLASSES, _FEATURES, generator=fixed)
+        classes = torch.randint(_CLASSES, size, generator=generator)
+        noise = torch.randn(*size, _FEATURES, generator=generator)
+        return centres[classes] + 1.5 * noise, classes

@@ -1,0 +1,74 @@
+"""The built-in workloads hide nothing: one test a property, each refusing what lacks it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from workload_measures import CELL, fingerprint
+from workload_properties import PROPERTIES
+from workload_violators import VIOLATIONS
+
+from pytest_precision import workloads
+from pytest_precision.workloads import Workload
+
+BUILT_IN = pytest.mark.parametrize("make", [workloads.mlp, workloads.gpt, workloads.moe])
+Property = Callable[[Workload], Iterator[str]]
+
+
+@BUILT_IN
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda p: p.__name__)
+def test_built_in_workload_has(holds: Property, make: type[Workload]) -> None:
+    """A built-in workload has every property."""
+    assert list(holds(make())) == []
+
+
+@pytest.mark.parametrize(("holds", "violator"), VIOLATIONS, ids=lambda p: p.__name__)
+def test_property_refuses(holds: Property, violator: type[Workload]) -> None:
+    """A workload that lacks a property is told so."""
+    assert list(holds(violator()))
+
+
+def test_every_property_has_a_violator() -> None:
+    """No property is believed that was never seen refusing anything."""
+    assert {holds for holds, _ in VIOLATIONS} == set(PROPERTIES)
+
+
+@BUILT_IN
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ranks_cover_all_microbatches(make: type[Workload], world_size: int) -> None:
+    """Ranks that take every n-th microbatch, or n in a row, have equally many, and all of them."""
+    workload = make()
+    tokens = [workload.tokens(m) for m in workload.microbatches(CELL, 1)]
+    share, remainder = divmod(len(tokens), world_size)
+    dealt = [tokens[rank::world_size] for rank in range(world_size)]
+    in_a_row = [tokens[rank * share : (rank + 1) * share] for rank in range(world_size)]
+    assert remainder == 0
+    for ranks in (dealt, in_a_row):
+        assert sorted(t for rank in ranks for t in rank) == sorted(tokens)
+
+
+PRINT_FINGERPRINTS = """
+from workload_measures import fingerprint
+from pytest_precision import workloads
+for name in ("mlp", "gpt", "moe"):
+    print(fingerprint(getattr(workloads, name)()))
+"""
+
+
+def test_other_processes_compute_the_same_bits() -> None:
+    """Data, losses and gradients are those of every other process."""
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    process = subprocess.run(
+        [sys.executable, "-c", PRINT_FINGERPRINTS],
+        env=os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "5", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    here = [fingerprint(make()) for make in (workloads.mlp, workloads.gpt, workloads.moe)]
+    assert process.stdout.split() == here, process.stderr

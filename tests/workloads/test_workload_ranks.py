@@ -1,0 +1,80 @@
+"""Two real ranks train every workload: wrapped in DDP, and sharded block by block."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import nn
+from workload_measures import CELL, seeded
+
+from pytest_precision import workloads
+from pytest_precision.workloads import Workload
+
+RANKS = 2
+DEADLINE = 200
+"""Seconds until a rank that hangs is killed."""
+
+
+def replicate(model: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def shard(model: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    empty = [p for p in model.parameters() if p.to_local().numel() == 0]
+    assert bool(empty) == (dist.get_rank() > 0)
+    return model
+
+
+def backward(workload: Workload, model: nn.Module, rank: int = 0, ranks: int = 1) -> None:
+    """Accumulates the mean gradient of two steps: in the second one, moe's last expert is idle."""
+    for step in (1, 2):
+        microbatches = workload.microbatches(CELL, step)
+        tokens = sum(map(workload.tokens, microbatches))
+        for microbatch in microbatches[rank::ranks]:
+            # DDP and fully_shard divide by the number of ranks.
+            (workload.loss(model, microbatch)[0] * ranks / tokens).backward()
+
+
+def compare_with_one_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=RANKS)
+    for make in (workloads.mlp, workloads.gpt, workloads.moe):
+        workload, alone = make(), seeded(make())
+        backward(workload, alone)
+        for wrap in (replicate, shard):
+            model = seeded(make())
+            backward(workload, wrap(model), rank, RANKS)
+            for (name, parameter), expected in zip(
+                model.named_parameters(), alone.parameters(), strict=True
+            ):
+                grad = parameter.grad
+                grad = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+                torch.testing.assert_close(grad, expected.grad, msg=lambda m, n=name: f"{n}: {m}")
+    (Path(folder) / f"done{rank}").touch()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_two_ranks_get_the_gradients_of_one(tmp_path: Path) -> None:
+    """Without `find_unused_parameters`, with uneven shares, empty shards and an idle expert."""
+    ranks = torch.multiprocessing.spawn(
+        compare_with_one_rank, (str(tmp_path),), RANKS, join=False, daemon=True
+    )
+    deadline = time.monotonic() + DEADLINE
+    try:
+        while not ranks.join(timeout=1):
+            assert time.monotonic() < deadline, "a rank hangs"
+    finally:
+        for process in ranks.processes:
+            process.kill()
+            process.join()
+    assert len(list(tmp_path.glob("done*"))) == RANKS
