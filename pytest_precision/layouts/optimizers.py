@@ -1,0 +1,232 @@
+"""Layouts on optimizers that torch lacks: whole weights on every rank, state in exact dtypes.
+
+The weight that the next step updates (a stored master, the parameter with its remainder, the
+parameter with its compensation) is observed as `master`, whatever it is stored as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+from pytest_precision.cell import Cell
+from pytest_precision.engine import Engine
+from pytest_precision.layouts.storage import compute_in, dtypes
+from pytest_precision.optim.any_precision import AnyPrecisionAdamW
+from pytest_precision.optim.fused_adam import FusedAdam
+from pytest_precision.workloads.base import Workload
+
+STATE_DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.uint8,
+}
+"""Names of the dtypes that optimizer state is stored in; fp8 is e4m3 in bytes, with a scale."""
+
+MASTERS = ("fp32", "fp16")
+MOMENTS = tuple(STATE_DTYPES)
+UNSCALED = ("fp32", "bf16")
+
+
+class ExactStateEngine(Engine):
+    """Replicated training whose checkpoints hold every tensor in the dtype that it has in training.
+
+    torch's `get_state_dict` makes missing state by a step of its own, which counts; and a
+    distributed checkpoint is copied into whatever tensors it is offered, value by value, which
+    makes a remainder of 0 out of most masters. So this engine reads a checkpoint as it was written,
+    and refuses what would have to be cast.
+    """
+
+    optimizer: FusedAdam | AnyPrecisionAdamW
+
+    def effective(self, parameter: Tensor) -> Tensor:
+        """What the optimizer's next step updates, in fp32."""
+        return self.optimizer.master(parameter)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All training state as it is; optimizer state by the names of its parameters."""
+        names = [name for name, _ in self.masters()]
+        optimizer = self.optimizer.state_dict()
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": {
+                "state": {names[p]: kept for p, kept in optimizer["state"].items()},
+                "param_groups": [
+                    {**group, "params": [names[p] for p in group["params"]]}
+                    for group in optimizer["param_groups"]
+                ],
+            },
+            "rng": {str(self.rank): torch.get_rng_state()},
+        }
+        if self.scheduler is not None:
+            state["scheduler"] = self.scheduler.state_dict()
+        return state
+
+    def load(self, folder: Path) -> None:
+        """Take over the state of a checkpoint, which is read in the dtypes that it was saved in."""
+        self.load_state_dict(_load_state_dict_from_keys(checkpoint_id=folder))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` of an engine of the same options gave.
+
+        Raises:
+            ValueError: where something would have to be cast, or belongs to other parameters.
+        """
+        self._check_model(state["model"])
+        saved = [group["params"] for group in state["optimizer"]["param_groups"]]
+        own = self.state_dict()["optimizer"]["param_groups"]
+        if saved != [group["params"] for group in own]:
+            raise ValueError(
+                f"expected a checkpoint of parameter groups {[group['params'] for group in own]} "
+                f"but got {saved}; load what an engine of the same workload saved"
+            )
+        # Of an optimizer before its first step: a distributed checkpoint keeps no empty mapping.
+        self.optimizer.load_state_dict({"state": {}, **state["optimizer"]})
+        self.model.load_state_dict(state["model"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        torch.set_rng_state(state["rng"][str(self.rank)])
+
+    def _check_model(self, saved: Mapping[str, Tensor]) -> None:
+        for name, own in self.model.state_dict().items():
+            if name in saved and saved[name].dtype != own.dtype:
+                raise ValueError(
+                    f"expected {name} to be {own.dtype} but got {saved[name].dtype}; "
+                    "load what an engine of the same primary weight saved"
+                )
+
+
+class FusedAdamEngine(ExactStateEngine):
+    """Gradients are accumulated and reduced in the parameters' dtype, clipped and used in fp32."""
+
+    optimizer: FusedAdam
+
+    def clip_grads(self) -> None:
+        """Upcast the reduced gradients, then clip those: the optimizer's decoupled gradients.
+
+        The kernel upcasts what it is given; clipped in bf16, it would be given rounded gradients.
+        """
+        owners = []
+        for _, parameter in self.masters():
+            parameter.decoupled_grad = None  # type: ignore[attr-defined]
+            if parameter.grad is not None:
+                # torch takes gradients from their owners, and a bf16 tensor owns none in fp32.
+                owner = torch.empty_like(parameter, dtype=torch.float32)
+                owner.grad = parameter.decoupled_grad = parameter.grad.float()  # type: ignore[attr-defined]
+                owners.append(owner)
+        self.clip(owners)
+
+
+def fused_adam(
+    workload: Workload,
+    cell: Cell,
+    *,
+    master_weights: bool = True,
+    store_param_remainders: bool = False,
+    master_weight_dtype: str = "fp32",
+    exp_avg_dtype: str = "fp32",
+    exp_avg_sq_dtype: str = "fp32",
+) -> Engine:
+    """Transformer Engine's `FusedAdam` on parameters stored in `cell.primary_weight`.
+
+    Args:
+        workload: what is trained.
+        cell: where; an fp32 parameter is its own master.
+        master_weights: update a copy of each bf16 parameter.
+        store_param_remainders: store that copy as the parameter and 16 bits.
+        master_weight_dtype: of that copy: fp32, fp16.
+        exp_avg_dtype: of the first moment: fp32, bf16, fp16, fp8. The moments of a tensor whose
+            gradients are all zero are NaN in fp8, as they are in Transformer Engine.
+        exp_avg_sq_dtype: of the second moment, likewise.
+
+    Raises:
+        ValueError: for a dtype that is not known, and for options that would have no effect.
+    """
+    storage, compute = dtypes(cell, "fused_adam")
+    if master_weight_dtype != "fp32" or store_param_remainders:
+        _expect_masters(master_weights, storage, master_weight_dtype, store_param_remainders)
+    model = workload.model(cell).to(storage)
+    optimizer = FusedAdam(
+        workload.groups(model),
+        master_weights=master_weights,
+        master_weight_dtype=_dtype("master_weight_dtype", master_weight_dtype, MASTERS),
+        exp_avg_dtype=_dtype("exp_avg_dtype", exp_avg_dtype, MOMENTS),
+        exp_avg_sq_dtype=_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, MOMENTS),
+        use_decoupled_grad=True,
+        store_param_remainders=store_param_remainders,
+    )
+    return FusedAdamEngine(
+        workload, cell, model, optimizer, forward_model=compute_in(model, compute)
+    )
+
+
+def any_precision_adamw(
+    workload: Workload,
+    cell: Cell,
+    *,
+    use_kahan_summation: bool = True,
+    momentum_dtype: str = "bf16",
+    variance_dtype: str = "bf16",
+    compensation_buffer_dtype: str = "bf16",
+) -> Engine:
+    """AReaL's `adam_bf16` on parameters stored in `cell.primary_weight`.
+
+    Gradients are clipped and used in the parameters' dtype.
+
+    Args:
+        workload: what is trained.
+        cell: where.
+        use_kahan_summation: keep what the parameter's rounding leaves of an update.
+        momentum_dtype: of the first moment: fp32, bf16.
+        variance_dtype: of the second moment, likewise.
+        compensation_buffer_dtype: of what is kept, likewise.
+
+    Raises:
+        ValueError: for a dtype that is not known.
+    """
+    storage, compute = dtypes(cell, "any_precision_adamw")
+    model = workload.model(cell).to(storage)
+    optimizer = AnyPrecisionAdamW(
+        workload.groups(model),
+        use_kahan_summation=use_kahan_summation,
+        momentum_dtype=_dtype("momentum_dtype", momentum_dtype, UNSCALED),
+        variance_dtype=_dtype("variance_dtype", variance_dtype, UNSCALED),
+        compensation_buffer_dtype=_dtype(
+            "compensation_buffer_dtype", compensation_buffer_dtype, UNSCALED
+        ),
+    )
+    return ExactStateEngine(
+        workload, cell, model, optimizer, forward_model=compute_in(model, compute)
+    )
+
+
+def _expect_masters(
+    master_weights: bool, storage: torch.dtype, master_weight_dtype: str, remainders: bool
+) -> None:
+    """A cell must not pass by running something else than it says."""
+    if not master_weights or storage == torch.float32:
+        raise ValueError(
+            "expected bf16 parameters with master weights but got "
+            f"master_weights={master_weights!r} and {storage} parameters; without them, "
+            "master_weight_dtype and store_param_remainders have no effect: leave them out"
+        )
+    if remainders and master_weight_dtype != "fp32":
+        raise ValueError(
+            "expected store_param_remainders with fp32 masters only but got "
+            f"master_weight_dtype={master_weight_dtype!r} (str); leave one of them out"
+        )
+
+
+def _dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
+    if name not in known:
+        raise ValueError(
+            f"expected {option} to be one of {', '.join(known)} but got {option}={name!r} "
+            f"({type(name).__name__}); dtypes of optimizer state are given by these names"
+        )
+    return STATE_DTYPES[name]

@@ -1,0 +1,88 @@
+"""Layouts that shard weights, gradients and optimizer state over the ranks: FSDP2."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from pytest_precision.cell import Cell
+from pytest_precision.engine import Engine
+from pytest_precision.layouts.storage import DTYPES, dtypes
+from pytest_precision.workloads.base import Workload
+
+
+class FSDP2Engine(Engine):
+    """torch's `fully_shard`: DTensor shards, reduce-scatter inside backward."""
+
+    unobservable: ClassVar = {"grad": "fully_shard reduces gradients inside backward"}
+
+    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Reduce in the backward of the last microbatch only."""
+        assert isinstance(self.model, FSDPModule)
+        self.model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def reduce_grads(self) -> None:
+        """Nothing is left to do: FSDP2 has reduced in backward."""
+
+    def evaluate(self) -> None:
+        """Evaluate, then shard again: the root stays gathered after a forward without backward."""
+        super().evaluate()
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
+def fsdp2(
+    workload: Workload,
+    cell: Cell,
+    *,
+    reduce_dtype: str = "fp32",
+    output_dtype: str | None = None,
+) -> Engine:
+    """`fully_shard` on every block and the root, with `torch.optim.AdamW` on the shards.
+
+    Args:
+        workload: a model whose `blocks`, if it has any, are sharded one by one.
+        cell: `primary_weight` is the storage dtype of the shards, `precision` the dtype that
+            they are gathered and computed in.
+        reduce_dtype: of the reduce-scatter and of the accumulation over microbatches.
+        output_dtype: that the root casts its floating outputs to; as computed unless given.
+
+    Raises:
+        ValueError: for a dtype that this layout does not know.
+    """
+    storage, compute = dtypes(cell, "fsdp2")
+    inner = MixedPrecisionPolicy(
+        param_dtype=compute, reduce_dtype=_dtype("reduce_dtype", reduce_dtype)
+    )
+    outer = inner
+    if output_dtype is not None:  # of the root only: a block's output is the next block's input
+        outer = replace(inner, output_dtype=_dtype("output_dtype", output_dtype))
+    model = workload.model(cell).to(storage)
+    mesh = init_device_mesh(cell.device, (cell.world_size,))
+    for block in getattr(model, "blocks", ()):
+        fully_shard(block, mesh=mesh, mp_policy=inner)
+    fully_shard(model, mesh=mesh, mp_policy=outer)
+    _sum_over_ranks(model)
+    return FSDP2Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def _sum_over_ranks(model: nn.Module) -> None:
+    # The loss is already over all tokens; fully_shard would divide by the number of ranks again.
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def _dtype(option: str, name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ValueError(f"expected {option} to be one of {', '.join(DTYPES)} but got {name!r}")
+    return DTYPES[name]
