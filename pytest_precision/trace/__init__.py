@@ -1,0 +1,1 @@
+"""Record a sequence of an engine; keep it; read it back."""

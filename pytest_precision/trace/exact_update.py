@@ -1,0 +1,139 @@
+"""The update of one train step in exact arithmetic, fp64, from what an optimizer has kept of it.
+
+Sources: the formulas of `torch.optim.SGD` and `torch.optim.Adam(W)`; Transformer Engine's and
+AnyPrecision's Adam are the same in exact arithmetic, whatever they store their moments in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision.optim import AnyPrecisionAdamW
+from pytest_precision.optim.scaled_state import decode, scale_name
+
+Hyperparameters = Mapping[str, Any]
+"""Of a parameter group, as they were before the step: a scheduler may have moved them since."""
+
+OTHER_FORMULAS = (torch.optim.NAdam, torch.optim.RAdam, torch.optim.SparseAdam)
+"""Optimizers that keep Adam's moments and do something else with them."""
+
+
+class NotMeasurableError(ValueError):
+    """What an optimizer keeps does not say what its update should have been."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to compute the exact update of one parameter, any part of it at a time.
+
+    Attributes:
+        operands: tensors of the parameter's shape, as stored.
+        compute: the update, fp64, from the effective weights before the step, fp64, and the same
+            elements of the operands in their order.
+    """
+
+    operands: tuple[Tensor, ...]
+    compute: Callable[..., Tensor]
+
+
+def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:
+    """What the next step of `optimizer` reads, or None where it leaves the parameter alone."""
+    decoupled = getattr(optimizer, "use_decoupled_grad", False)
+    grad: Tensor | None = getattr(parameter, "decoupled_grad" if decoupled else "grad", None)
+    return grad
+
+
+def rule(
+    optimizer: torch.optim.Optimizer, before: Hyperparameters, parameter: Tensor, grad: Tensor
+) -> Rule:
+    """The rule of one parameter after a step.
+
+    Args:
+        optimizer: that has made the step.
+        before: hyperparameters of the parameter's group.
+        parameter: one of the optimizer's.
+        grad: that the step has read.
+
+    Raises:
+        NotMeasurableError: for an optimizer whose formula is not known.
+    """
+    state = optimizer.state.get(parameter, {})
+    if isinstance(optimizer, torch.optim.SGD):
+        return _sgd(before, state, grad)
+    name = type(optimizer).__name__
+    if isinstance(optimizer, OTHER_FORMULAS):
+        raise NotMeasurableError(f"{name} has a formula of its own")
+    if not {"exp_avg", "exp_avg_sq"} <= state.keys():
+        raise NotMeasurableError(f"{name} keeps no exp_avg and exp_avg_sq of it")
+    return _adam(optimizer, before, state)
+
+
+def _sgd(before: Hyperparameters, state: Mapping[str, Any], grad: Tensor) -> Rule:
+    lr, momentum = float(before["lr"]), before["momentum"]
+
+    def compute(weight: Tensor, grad: Tensor, buffer: Tensor | None = None) -> Tensor:
+        direction = grad.double() * (-1 if before["maximize"] else 1)
+        direction.add_(weight, alpha=before["weight_decay"])
+        if buffer is not None:
+            kept = buffer.double()
+            direction = direction.add_(kept, alpha=momentum) if before["nesterov"] else kept
+        return direction * -lr
+
+    buffer = state.get("momentum_buffer") if momentum else None
+    return Rule((grad,) if buffer is None else (grad, buffer), compute)
+
+
+def _adam(
+    optimizer: torch.optim.Optimizer, before: Hyperparameters, state: Mapping[str, Any]
+) -> Rule:
+    second = "max_exp_avg_sq" if before.get("amsgrad") else "exp_avg_sq"
+    scales = [_scale(state, name) for name in ("exp_avg", second)]
+    step = float(state["step"] if "step" in state else _group_step(optimizer, before))
+    corrections = [
+        1 - beta**step if before.get("bias_correction", True) else 1.0 for beta in before["betas"]
+    ]
+    lr, eps = float(before["lr"]), before["eps"]
+    decay = lr * before["weight_decay"] if _decoupled(optimizer, before) else 0.0
+
+    def compute(weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        m, v = (
+            stored.double() if scale is None else decode(stored, scale).double()
+            for stored, scale in zip((first, second), scales, strict=True)
+        )
+        denominator = v.div_(corrections[1]).sqrt_().add_(eps)
+        update = m.div_(denominator).mul_(-lr / corrections[0])
+        return update.add_(weight, alpha=-decay) if decay else update
+
+    return Rule((state["exp_avg"], state[second]), compute)
+
+
+def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
+    scale: Tensor | None = state.get(scale_name(name))
+    if scale is None and not state[name].is_floating_point():
+        raise NotMeasurableError(f"{name} is {state[name].dtype} without {scale_name(name)}")
+    return scale
+
+
+def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
+    """The counter of a group that counts once for all its parameters, after the step."""
+    if "step" not in before:
+        raise NotMeasurableError(f"{type(optimizer).__name__} counts no steps")
+    return before["step"] + 1
+
+
+def _decoupled(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> bool:
+    """Whether weight decay is no part of the moments."""
+    if not before["weight_decay"]:
+        return False
+    if "decoupled_weight_decay" in before:
+        return bool(before["decoupled_weight_decay"])
+    if hasattr(optimizer, "adam_w_mode"):
+        return bool(optimizer.adam_w_mode)
+    if isinstance(optimizer, AnyPrecisionAdamW):
+        return True
+    raise NotMeasurableError(f"{type(optimizer).__name__} does not say where its weight decay goes")

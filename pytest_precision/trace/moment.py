@@ -1,0 +1,50 @@
+"""Moment: when something was observed; Window: the train steps whose values are kept."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+
+class Moment(NamedTuple):
+    """When something was observed.
+
+    Attributes:
+        op: index of the operation in the sequence; -1 before the first one.
+        operation: its name, or `init`.
+        step: number of the train step, from 1; 0 before the first one.
+        phase: that has just run, or `init`.
+    """
+
+    op: int
+    operation: str
+    step: int
+    phase: str
+
+
+INIT = Moment(-1, "init", 0, "init")
+"""Right after the layout made its engine."""
+
+
+class Window(NamedTuple):
+    """The train steps whose observations are kept as values; a run ends behind the last of them.
+
+    Attributes:
+        first: number of the first one; 0 is the state before any.
+        last: number of the last one.
+    """
+
+    first: int
+    last: int
+
+    @classmethod
+    def around(cls, step: int) -> Window:
+        """A step, the one before it, and some in which a difference spreads."""
+        return cls(max(0, step - 1), step + SPREAD)
+
+
+SPREAD = 6
+"""Steps after a divergence that show where it goes; what a terminal has room for."""
+
+EVERYTHING = Window(0, sys.maxsize)
+"""All values of a run."""

@@ -1,0 +1,157 @@
+"""Run a layout through a sequence on one rank and write what its engine shows after each phase."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pytest_precision.cell import Cell
+from pytest_precision.engine import STEP_PHASES, Engine
+from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
+from pytest_precision.trace.store import Header, TraceWriter
+from pytest_precision.trace.updates import UpdateMeter
+from pytest_precision.workloads.base import Workload
+
+Layout = Callable[[Workload, Cell], Engine]
+
+SEED = 1234
+"""Of the weights that a run starts with."""
+
+SMALL_RUN = 1 << 19
+"""Parameters times train steps up to which all values are kept, some 10 MB a rank in fp32."""
+
+FRESH_SEED = 4321
+"""Of the weights that a checkpoint is loaded over, so that one that loads nothing is seen."""
+
+
+def record(
+    layout: Layout,
+    other: Layout,
+    workload: Callable[[], Workload],
+    cell: Cell,
+    folder: Path,
+    window: Window | None,
+) -> None:
+    """Write this rank's part of the trace of one run into `folder`.
+
+    Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
+    between layouts; values are the pieces as each rank holds them. A run of few elements and steps
+    is kept as values: gathering shards for digests would take longer. Lost updates are measured
+    where the whole run is recorded, and written beside the trace.
+
+    Args:
+        layout: makes the engine that is run.
+        other: makes the engine that goes on after `swap`.
+        workload: makes the workload.
+        cell: whose sequence is run.
+        folder: an existing one, the same for all ranks.
+        window: the train steps whose values are kept; None is the whole run.
+    """
+    run = _Run(layout, workload(), cell, folder, window)
+    operations: dict[str, Callable[[], None]] = {
+        "train": run.train,
+        "eval": run.evaluate,
+        "skip": run.skip,
+        "save": run.save,
+        "load": lambda: run.load(layout),
+        "swap": lambda: run.load(other),
+    }
+    with TraceWriter(folder, dist.get_rank(), digests=run.digests) as run.writer:
+        run.observe("init")
+        for run.op, run.operation in enumerate(cell.operations):
+            if window is not None and run.step + (run.operation == "train") > window.last:
+                break
+            operations[run.operation]()
+        if run.meter is not None:
+            run.meter.write(folder, dist.get_rank())
+        run.writer.close(Header(cell.world_size, dict(run.engine.unobservable), _environment()))
+
+
+class _Run:
+    """The state of one run between operations."""
+
+    writer: TraceWriter
+
+    def __init__(
+        self, layout: Layout, workload: Workload, cell: Cell, folder: Path, window: Window | None
+    ) -> None:
+        self.workload, self.cell, self.folder, self.window = workload, cell, folder, window
+        self.op, self.operation, self.step = INIT.op, INIT.operation, INIT.step
+        self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
+        self.engine = self._build(layout, SEED)
+        # The same on both sides, whose parameters and train steps are as many.
+        elements = sum(parameter.numel() for parameter in self.engine.model.parameters())
+        self.digests = window is None and elements * cell.operations.count("train") > SMALL_RUN
+        self.engine.gathers_shards = self.digests
+
+    def _build(self, layout: Layout, seed: int) -> Engine:
+        torch.manual_seed(seed)
+        engine = layout(self.workload, self.cell)
+        # A layout may draw more numbers than another while it builds; a run starts level.
+        torch.manual_seed(seed)
+        return engine
+
+    def observe(self, phase: str) -> None:
+        if self.window is None or self.step >= self.window.first:
+            moment = Moment(self.op, self.operation, self.step, phase)
+            self.writer.add(moment, self.engine.observe(phase))
+
+    def train(self) -> None:
+        self.step += 1
+        self.engine.forward_backward(self.step)
+        self.observe("forward_backward")
+        for phase in STEP_PHASES[1:]:
+            with self._measuring(phase):
+                getattr(self.engine, phase)()
+            self.observe(phase)
+
+    def _measuring(self, phase: str) -> AbstractContextManager[None]:
+        if self.meter is None or phase != "optimizer_step":
+            return nullcontext()
+        return self.meter.around(self.engine, self.step)
+
+    def skip(self) -> None:
+        """The next step overflows on one rank; all ranks must leave their state as it was."""
+        last_rank = self.engine.rank == self.cell.world_size - 1
+        self.engine.loss_scale = math.inf if last_rank else 1.0
+        self.engine.forward_backward(self.step + 1)
+        self.engine.loss_scale = 1.0
+        for phase in STEP_PHASES[1:]:
+            getattr(self.engine, phase)()
+        self.observe("optimizer_step")
+
+    def evaluate(self) -> None:
+        self.engine.evaluate()
+        self.observe("evaluate")
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def save(self) -> None:
+        self.engine.save(self._checkpoint)
+        # A rank must not load, or save over, what another has not finished.
+        dist.barrier()
+        self.observe("save")
+
+    def load(self, layout: Layout) -> None:
+        self.engine = self._build(layout, FRESH_SEED)
+        self.engine.gathers_shards = self.digests
+        self.engine.load(self._checkpoint)
+        dist.barrier()
+        self.observe("load")
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+    }

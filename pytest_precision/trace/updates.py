@@ -1,0 +1,249 @@
+"""Lost updates: what a train step's update should have been, beside what the weights show of it.
+
+The exact update is computed in fp64 from the optimizer's own state after the step and the
+hyperparameters before it, and compared with how the *effective* weight moved: on stored bf16
+parameters a run with fp32 masters and one that loses nearly every update look alike. It costs one
+copy of the effective weights a step, and is kept beside the trace as counts and sums that add up
+over shards, never compared between two sides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine import Engine
+from pytest_precision.observation import Observation
+from pytest_precision.trace.exact_update import (
+    Hyperparameters,
+    NotMeasurableError,
+    Rule,
+    gradient,
+    rule,
+)
+
+CHUNK = {"cpu": 1 << 14, "cuda": 1 << 24}
+"""Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element to a dtype that its bits can be compared in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was seen of some updates; those of shards and of steps add up.
+
+    Elements whose exact update or weight is not finite are left out.
+
+    Attributes:
+        updates: number of elements whose exact update is not zero.
+        lost: of them those whose effective weight kept every bit.
+        size: sum of the magnitudes of the exact updates.
+        lost_size: of those that are lost.
+        exact: sum of the squares of the exact updates.
+        error: sum of the squares of the differences between the exact updates and the actual ones.
+    """
+
+    updates: int = 0
+    lost: int = 0
+    size: float = 0.0
+    lost_size: float = 0.0
+    exact: float = 0.0
+    error: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.updates + other.updates,
+            self.lost + other.lost,
+            self.size + other.size,
+            self.lost_size + other.lost_size,
+            self.exact + other.exact,
+            self.error + other.error,
+        )
+
+    @property
+    def share(self) -> float:
+        """Of the updates that are lost; 0 where there are none."""
+        return self.lost / self.updates if self.updates else 0.0
+
+    @property
+    def lost_by_size(self) -> float:
+        """Likewise where an update counts as much as it would have moved its weight.
+
+        This tells runs apart: at the end of a decaying schedule the updates are so small that fp32
+        loses most of them, too, and nothing is lost with them.
+        """
+        return self.lost_size / self.size if self.size else 0.0
+
+    @property
+    def absorbed(self) -> float:
+        """Norm of what the weights lack of the exact update, over the norm of that update.
+
+        Near 1 where updates vanish, and above it where those that do not are rounded up.
+        """
+        return float((self.error / self.exact) ** 0.5) if self.exact else 0.0
+
+
+@dataclass
+class UpdateLog:
+    """The updates of one run.
+
+    Attributes:
+        steps: train step to logical tensor to its counts.
+        unmeasured: logical tensor to the reason why its updates cannot be measured.
+    """
+
+    steps: dict[int, dict[str, Counts]] = field(default_factory=dict)
+    unmeasured: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path, world_size: int) -> UpdateLog:
+        """Of all ranks together; what several ranks hold counts once."""
+        log = cls()
+        counted: set[tuple[int, str, str]] = set()
+        for rank in range(world_size):
+            part = json.loads(_path(folder, rank).read_text())
+            log.unmeasured |= part["unmeasured"]
+            own = set()
+            for step, rows in part["steps"]:
+                names = log.steps.setdefault(step, {})
+                for number, *counts in rows:
+                    name, place = part["pieces"][number]
+                    if (step, name, place) not in counted:
+                        names[name] = names.get(name, Counts()) + Counts(*counts)
+                        own.add((step, name, place))
+            counted |= own
+        return log
+
+    def totals(self) -> dict[str, Counts]:
+        """Logical tensor to its counts over the whole run."""
+        totals: dict[str, Counts] = {}
+        for names in self.steps.values():
+            for name, counts in names.items():
+                totals[name] = totals.get(name, Counts()) + counts
+        return totals
+
+
+class UpdateMeter:
+    """Measures the updates of one rank's engine, step by step."""
+
+    def __init__(self) -> None:
+        # Slot of each logical tensor's piece: its name, and its place as text that tells it apart.
+        self._pieces: dict[tuple[str, str], int] = {}
+        self._steps: list[tuple[int, list[tuple[float, ...]]]] = []
+        self._unmeasured: dict[str, str] = {}
+
+    @contextmanager
+    def around(self, engine: Engine, step: int) -> Iterator[None]:
+        """Entered around `engine.optimizer_step()`; one that overflowed is not measured."""
+        if not bool(torch.isfinite(engine.grad_norm).all()):
+            yield
+            return
+        with torch.no_grad():
+            watched = [*_watched(engine)]
+        yield
+        with torch.no_grad():
+            rows = [row for parameter in watched for row in self._measured(engine, parameter)]
+        self._steps.append((step, rows))
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Keep what was measured beside the trace of the run."""
+        part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
+        partial = _path(folder, rank).with_suffix(".partial")
+        partial.write_text(json.dumps(part))
+        os.replace(partial, _path(folder, rank))
+
+    def _measured(self, engine: Engine, watched: _Watched) -> Iterator[tuple[float, ...]]:
+        try:
+            own = rule(engine.optimizer, watched.group, watched.parameter, watched.grad)
+        except NotMeasurableError as reason:
+            self._unmeasured[watched.name] = str(reason)
+            return
+        after = engine.effective(watched.parameter)
+        columns = [_pieces(engine, watched.name, tensor) for tensor in (after, *own.operands)]
+        for before, (now, *operands) in zip(
+            watched.before, zip(*columns, strict=True), strict=True
+        ):
+            counts = _counts(own, before, now.tensor, [operand.tensor for operand in operands])
+            slot = self._pieces.setdefault((now.name, repr(now.place)), len(self._pieces))
+            yield (slot, *counts)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """What must be known of a parameter before the step."""
+
+    name: str
+    parameter: Tensor
+    grad: Tensor
+    group: Hyperparameters
+    before: list[Tensor]
+
+
+def _watched(engine: Engine) -> Iterator[_Watched]:
+    groups = {
+        id(parameter): {
+            key: value.clone() if isinstance(value, Tensor) else value
+            for key, value in group.items()
+            if key != "params"
+        }
+        for group in engine.optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for name, parameter in engine.masters():
+        grad = gradient(engine.optimizer, parameter)
+        if grad is not None:
+            effective = engine.effective(parameter)
+            before = [piece.tensor.clone() for piece in _pieces(engine, name, effective)]
+            yield _Watched(name, parameter, grad, groups[id(parameter)], before)
+
+
+def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
+    """The pieces that this rank itself holds of the logical tensors in `tensor`."""
+    gathers, engine.gathers_shards = engine.gathers_shards, False
+    try:
+        parts = engine.logical(name, tensor)
+        return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
+    finally:
+        engine.gathers_shards = gathers
+
+
+def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
+    """The fields of `Counts` of one piece."""
+    total = torch.zeros(6, dtype=torch.float64, device=after.device)
+    chunk = CHUNK[after.device.type]
+    flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]
+    bits = BITS[after.element_size()]
+    for old, new, *chunks in zip(*flat, strict=True):
+        weight = old.double()
+        exact = own.compute(weight, *chunks)
+        error = exact - (new.double() - weight)
+        finite = error.isfinite()
+        if not bool(finite.all()):
+            exact, error = exact.where(finite, 0.0), error.where(finite, 0.0)
+        updated = exact != 0
+        lost = (old.view(bits) == new.view(bits)).logical_and_(updated)
+        size = exact.abs()
+        total += torch.stack(
+            (
+                updated.count_nonzero().double(),
+                lost.count_nonzero().double(),
+                size.sum(),
+                size.dot(lost.double()),
+                exact.dot(exact),
+                error.dot(error),
+            )
+        )
+    updates, lost, *sums = total.tolist()
+    return (int(updates), int(lost), *sums)
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"updates{rank}.json"

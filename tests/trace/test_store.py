@@ -1,0 +1,99 @@
+"""A trace at rest gives back every bit that was observed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_precision.observation import Box, Observation, Span, whole
+from pytest_precision.trace.moment import INIT, Moment
+from pytest_precision.trace.store import Header, Trace, TraceWriter
+
+HEADER = Header(1, {"grad": "no reason"}, {"torch": "x"})
+
+
+def written(folder: Path, *observations: Observation) -> Trace:
+    with TraceWriter(folder, 0) as writer:
+        writer.add(INIT, observations)
+        writer.close(HEADER)
+    return Trace(folder, 1)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor([0.0, -0.0, float("nan"), float("inf"), 1e-45]),
+        torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).t(),
+        torch.tensor([0x7F, 0x80], dtype=torch.uint8).view(torch.float8_e4m3fn),
+        torch.tensor(3, dtype=torch.int64),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j]),
+        torch.empty(0, 5),
+    ],
+    ids=lambda tensor: str(tensor.dtype),
+)
+def test_every_bit_comes_back(tmp_path: Path, tensor: torch.Tensor) -> None:
+    """Whatever the dtype, shape and strides, the bytes are the same."""
+    trace = written(tmp_path, whole("param", "w", tensor))
+    (entry,) = trace.entries(INIT)
+    read = trace.tensor(entry)
+    assert (read.dtype, read.shape) == (tensor.dtype, tensor.shape)
+    raw = [t.contiguous().reshape(-1).view(torch.uint8).tolist() for t in (read, tensor)]
+    assert raw[0] == raw[1]
+
+
+def test_places_and_header_come_back(tmp_path: Path) -> None:
+    """An index says of each piece where in the logical tensor it lies."""
+    box = Observation("param", "w", torch.zeros(1, 3), (4, 3), Box((2, 0), (1, 3)), local=True)
+    span = Observation("loss", "l", torch.zeros(2), (9,), Span(4, 6))
+    trace = written(tmp_path, box, span)
+    first, second = trace.entries(INIT)
+    assert (first.place, first.shape, first.local) == (box.place, (4, 3), True)
+    assert (second.place, second.local) == (span.place, False)
+    assert trace.header == HEADER
+
+
+def test_a_tensor_observed_twice_is_stored_once(tmp_path: Path) -> None:
+    """The master of a layout without one is its parameter, and takes no second copy."""
+    tensor = torch.ones(100)
+    trace = written(tmp_path, whole("master", "w", tensor), whole("param", "w", tensor))
+    assert (tmp_path / "rank0.bin").stat().st_size == 400
+    assert [trace.tensor(entry).sum().item() for entry in trace.entries(INIT)] == [100, 100]
+
+
+def test_temporaries_at_one_address_are_kept_apart(tmp_path: Path) -> None:
+    """Tensors that exist only while they are observed are not taken for each other."""
+    seen = (whole("lr", f"group{i}", torch.full((3,), float(i))) for i in range(20))
+    with TraceWriter(tmp_path, 0) as writer:
+        writer.add(INIT, seen)
+        writer.close(HEADER)
+    trace = Trace(tmp_path, 1)
+    assert [trace.tensor(entry)[0].item() for entry in trace.entries(INIT)] == list(range(20))
+
+
+def test_an_observed_storage_can_still_be_resized(tmp_path: Path) -> None:
+    """Observing must not change what is observed: FSDP2 frees its gathered parameters."""
+    tensor = torch.ones(8)
+    written(tmp_path, whole("param", "w", tensor))
+    tensor.untyped_storage().resize_(0)
+    assert tensor.untyped_storage().size() == 0
+
+
+def test_an_unfinished_trace_is_no_trace(tmp_path: Path) -> None:
+    """A rank that dies while it records leaves nothing that could be read as whole."""
+    with TraceWriter(tmp_path, 0) as writer:
+        writer.add(INIT, [whole("param", "w", torch.ones(3))])
+    with pytest.raises(FileNotFoundError):
+        Trace(tmp_path, 1)
+
+
+def test_moments_keep_their_order(tmp_path: Path) -> None:
+    """Causal order is the order of recording, also where a step number comes twice."""
+    moments = [INIT, Moment(0, "train", 1, "clip_grads"), Moment(1, "eval", 1, "evaluate")]
+    with TraceWriter(tmp_path, 0) as writer:
+        for moment in moments:
+            writer.add(moment, [])
+        writer.close(HEADER)
+    assert Trace(tmp_path, 1).moments == tuple(moments)
