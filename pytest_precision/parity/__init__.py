@@ -1,0 +1,1 @@
+"""Align two traces, compare them, judge, explain."""

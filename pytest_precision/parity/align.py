@@ -1,0 +1,253 @@
+"""Align two traces: which moments belong together, and one whole tensor of each side to compare.
+
+The pieces that the ranks hold are put together by the place that each says it has. Every element
+must be covered, and what several ranks hold must agree bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pytest_precision.observation import Box, causal_rank
+from pytest_precision.parity.compare import Difference, compare
+from pytest_precision.parity.criterion import bitwise
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Entry, Trace
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+"""Bytes of an element to a dtype that its bits can be moved in."""
+
+
+class AlignmentError(ValueError):
+    """The two traces have no moments in common that could be compared one by one."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why the pieces of one logical tensor make no whole.
+
+    Attributes:
+        problem: `replicas` that differ, or elements that are `uncovered`, or `pieces` that do not
+            fit together.
+        text: what is wrong, naming ranks.
+        rank: the rank that is the first to disagree, None where nobody is.
+        difference: between that rank's replica and the first one.
+    """
+
+    problem: str
+    text: str
+    rank: int | None = None
+    difference: Difference | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's whole logical tensor, or why there is none.
+
+    Attributes:
+        trace: that holds the pieces.
+        pieces: what was put together.
+        fault: None where all pieces fit.
+        joined: the whole, where it had to be copied together.
+    """
+
+    trace: Trace
+    pieces: tuple[Entry, ...]
+    fault: Fault | None = None
+    joined: Tensor | None = None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The whole; None where `fault` says why there is none, or only its digest was kept."""
+        if self.fault is not None or (self.joined is None and self.pieces[0].offset is None):
+            return None
+        return self.trace.tensor(self.pieces[0]) if self.joined is None else self.joined
+
+    def same_bytes(self, other: Side) -> bool:
+        """Whether both hold the same logical tensor to the last bit; may miss what was copied."""
+        if self.fault or other.fault or self.joined is not None or other.joined is not None:
+            return False
+        ours, theirs = self.pieces[0], other.pieces[0]
+        alike = (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        return alike and self.trace.same_bytes(ours, other.trace, theirs)
+
+    def rank_of(self, index: tuple[int, ...]) -> int | None:
+        """The rank that holds the element, None where all ranks do."""
+        holders = [piece.rank for piece in self.pieces if _holds(piece, index)]
+        return None if len(holders) == len(self.pieces) > 1 else holders[0]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One logical tensor of both sides at one moment; None for a side that has not seen it.
+
+    Attributes:
+        moment: the candidate's.
+        kind: of both.
+        name: of both.
+        rank: whose tensor it is, where every rank has one of its own.
+        candidate: the layout under test.
+        reference: what it must agree with.
+    """
+
+    moment: Moment
+    kind: str
+    name: str
+    rank: int | None
+    candidate: Side | None
+    reference: Side | None
+
+
+def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Moment]]:
+    """Moments of both sides that belong together, in the candidate's order.
+
+    Where both ran the same operations, every moment of one has its partner. Where they ran
+    different ones (train-eval-train against train-only), the start and the train steps have.
+
+    Raises:
+        AlignmentError: if one side trains more steps than the other.
+    """
+    if candidate.moments == reference.moments:
+        return list(zip(candidate.moments, reference.moments, strict=True))
+    theirs = {_train_key(moment): moment for moment in reference.moments if _trains(moment)}
+    ours = [moment for moment in candidate.moments if _trains(moment)]
+    if [_train_key(moment) for moment in ours] != list(theirs):
+        raise AlignmentError(
+            f"expected both sides to train the same steps but the candidate trains "
+            f"{max(m.step for m in ours)} and the reference {max(m.step for m in theirs.values())}"
+        )
+    return [(moment, theirs[_train_key(moment)]) for moment in ours]
+
+
+def _trains(moment: Moment) -> bool:
+    return moment.operation in ("init", "train")
+
+
+def _train_key(moment: Moment) -> tuple[int, str]:
+    return moment.step, moment.phase
+
+
+def align(
+    candidate: Trace,
+    reference: Trace,
+    moments: tuple[Moment, Moment],
+    left_out: frozenset[str] = frozenset(),
+) -> Iterator[Pair]:
+    """The pairs of one moment in causal order: by kind, then in the candidate's parameter order.
+
+    Args:
+        candidate: one side.
+        reference: the other.
+        moments: of `common_moments`.
+        left_out: kinds that are not compared.
+    """
+    ours = _by_tensor(candidate, moments[0], left_out)
+    theirs = _by_tensor(reference, moments[1], left_out)
+    keys = [*ours, *(key for key in theirs if key not in ours)]
+    for kind, name, rank in sorted(keys, key=lambda key: causal_rank(key[0])):
+        key = kind, name, rank
+        yield Pair(
+            moments[0],
+            kind,
+            name,
+            rank,
+            assemble(candidate, ours[key]) if key in ours else None,
+            assemble(reference, theirs[key]) if key in theirs else None,
+        )
+
+
+def _by_tensor(
+    trace: Trace, moment: Moment, left_out: frozenset[str]
+) -> dict[tuple[str, str, int | None], list[Entry]]:
+    """The pieces of each logical tensor; rank-local tensors are kept apart by rank."""
+    tensors: dict[tuple[str, str, int | None], list[Entry]] = {}
+    for entry in trace.entries(moment):
+        if entry.kind not in left_out:
+            key = entry.kind, entry.name, entry.rank if entry.local else None
+            tensors.setdefault(key, []).append(entry)
+    return tensors
+
+
+def assemble(trace: Trace, pieces: list[Entry]) -> Side:
+    """Put the pieces of one logical tensor together.
+
+    A tensor that every rank holds whole is not copied.
+    """
+    held = tuple(pieces)
+    first, *others = pieces
+    for other in others:
+        if (other.dtype, other.shape) != (first.dtype, first.shape):
+            text = (
+                f"rank {other.rank} has {other.dtype}{list(other.shape)}, "
+                f"rank {first.rank} {first.dtype}{list(first.shape)}"
+            )
+            return Side(trace, held, Fault("pieces", text, other.rank))
+    if all(piece.place == first.place for piece in others) and first.piece == first.shape:
+        return _replicas(trace, held)
+    return _shards(trace, held)
+
+
+def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> Side:
+    first = pieces[0]
+    for piece in pieces[1:]:
+        if not trace.same_bytes(piece, trace, first):
+            difference = None
+            if not piece.digest:
+                difference = compare(trace.tensor(piece), trace.tensor(first), bitwise())
+            text = f"rank {piece.rank} and rank {first.rank} hold different bits"
+            return Side(trace, pieces, Fault("replicas", text, piece.rank, difference))
+    return Side(trace, pieces)
+
+
+def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> Side:
+    dtype = getattr(torch, pieces[0].dtype)
+    # As integers: not every dtype can be indexed, and no conversion may touch the bits.
+    whole = torch.zeros(pieces[0].shape, dtype=BITS[dtype.itemsize])
+    covered = torch.zeros(pieces[0].shape, dtype=torch.bool)
+    for piece in pieces:
+        tensor = trace.tensor(piece).view(whole.dtype)
+        target, seen = _region(whole, piece), _region(covered, piece)
+        if target.shape != tensor.shape:
+            text = f"rank {piece.rank} says that {list(piece.piece)} lies at {piece.place}"
+            fault = Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
+            return Side(trace, pieces, fault)
+        if seen.any():
+            difference = compare(tensor[seen].view(dtype), target[seen].view(dtype), bitwise())
+            if difference is not None:
+                text = f"rank {piece.rank} holds other bits than a rank before it"
+                return Side(trace, pieces, Fault("replicas", text, piece.rank, difference))
+        target.copy_(tensor)
+        seen.fill_(True)
+    missing = covered.numel() - int(covered.count_nonzero())
+    if missing:
+        text = f"no rank holds {missing} of {covered.numel()} elements"
+        return Side(trace, pieces, Fault("uncovered", text))
+    return Side(trace, pieces, joined=whole.view(dtype))
+
+
+def _region(tensor: Tensor, piece: Entry) -> Tensor:
+    """The part of a logical tensor that `piece` says it holds, as a view."""
+    if isinstance(piece.place, Box):
+        for dim, (start, size) in enumerate(
+            zip(piece.place.offset, piece.place.shape, strict=True)
+        ):
+            stop = min(start + size, tensor.shape[dim])
+            tensor = tensor.narrow(dim, min(start, stop), stop - min(start, stop))
+        return tensor
+    span = tensor.view(-1)[piece.place.start : piece.place.stop]
+    return span.view(piece.piece) if span.numel() == math.prod(piece.piece) else span
+
+
+def _holds(piece: Entry, index: tuple[int, ...]) -> bool:
+    if isinstance(piece.place, Box):
+        bounds = zip(index, piece.place.offset, piece.place.shape, strict=True)
+        return all(start <= i < start + size for i, start, size in bounds)
+    flat = 0
+    for i, size in zip(index, piece.shape, strict=True):
+        flat = flat * size + i
+    return piece.place.start <= flat < piece.place.stop

@@ -1,0 +1,263 @@
+"""Compare two tensors under a criterion: bytes first, statistics where the bytes differ."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_precision.parity import dense
+from pytest_precision.parity.criterion import Bitwise, Close, Criterion, Ulp, Unchecked
+from pytest_precision.parity.scratch import scratch
+from pytest_precision.parity.statistics import (
+    COMPLEX,
+    FLOATS,
+    INTEGERS,
+    Accumulator,
+    Element,
+    Statistics,
+    bits,
+)
+
+__all__ = ["DTYPES", "Difference", "Statistics", "compare", "same_bytes", "statistics"]
+
+DTYPES = (*FLOATS, *INTEGERS, *COMPLEX, torch.bool)
+"""What can be compared."""
+
+SPAN = 2**21
+"""Bytes of each side that are compared at a time before anything is computed."""
+
+SHARE = 2**23
+"""Bytes of each side that are worth a thread."""
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+Window = tuple[int | slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two tensors are beyond their criterion.
+
+    Attributes:
+        reason: `shape`, `dtype` or `values`.
+        statistics: how far off the values are; None where shape or dtype keep them apart.
+    """
+
+    reason: str
+    statistics: Statistics | None = None
+
+
+def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Difference | None:
+    """What is beyond `criterion`, None if nothing is.
+
+    Tensors of any stride and device are compared, and none of them is written to.
+
+    Args:
+        candidate: the tensor under test.
+        reference: the tensor that it must agree with, of the same shape.
+        criterion: as `bitwise`, `ulp`, `close` or `unchecked` make it.
+
+    Raises:
+        TypeError: for dtypes and criteria that are not known here.
+    """
+    if isinstance(criterion, Unchecked):
+        return None
+    if candidate.shape != reference.shape:
+        return Difference("shape")
+    dtype = _common_dtype(candidate, reference, criterion)
+    if dtype is None:
+        return Difference("dtype")
+    figures = _measure(candidate, reference, criterion, dtype)
+    if not figures.beyond:
+        return None
+    return Difference("values", _statistics(figures, candidate, reference))
+
+
+def statistics(
+    candidate: Tensor, reference: Tensor, criterion: Criterion | None = None
+) -> Statistics:
+    """How far `candidate` is from `reference`, whether or not that is within `criterion`.
+
+    Args:
+        candidate: any tensor.
+        reference: a tensor of the same shape.
+        criterion: decides what counts as beyond and as worst; None is bitwise.
+
+    Raises:
+        TypeError: for dtypes and criteria that are not known here.
+        ValueError: for tensors that have no values to compare: `compare` gives their difference.
+    """
+    criterion = Bitwise() if criterion is None else criterion
+    dtype = _common_dtype(candidate, reference, criterion)
+    if candidate.shape != reference.shape or dtype is None:
+        raise ValueError(
+            f"expected a candidate like the reference, {tuple(reference.shape)} of "
+            f"{reference.dtype}, but got candidate={tuple(candidate.shape)} of {candidate.dtype}; "
+            "compare() says what is different about them"
+        )
+    return _statistics(_measure(candidate, reference, criterion, dtype), candidate, reference)
+
+
+def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
+    """Whether shape, dtype and every byte are the same."""
+    return (
+        candidate.shape == reference.shape
+        and candidate.dtype is reference.dtype
+        and (
+            _same_at_once(candidate, reference, reference.dtype)
+            or all(_same(c, r) for _, c, r in _spans(candidate, reference, reference.dtype))
+        )
+    )
+
+
+def _common_dtype(candidate: Tensor, reference: Tensor, criterion: Criterion) -> torch.dtype | None:
+    """The dtype to compare in; None where there is none that holds the values of both."""
+    if not isinstance(criterion, (Bitwise, Ulp, Close)):
+        raise TypeError(
+            f"expected a criterion but got criterion={criterion!r} ({type(criterion).__name__}); "
+            "make one with bitwise(), ulp(n) or close(rtol=..., atol=...)"
+        )
+    for name, tensor in (("candidate", candidate), ("reference", reference)):
+        if tensor.dtype not in DTYPES:
+            raise TypeError(
+                f"expected a dtype with one value an element but got {name}.dtype={tensor.dtype} "
+                f"({type(tensor.dtype).__name__}); compare its bytes: tensor.view(torch.uint8)"
+            )
+    dtypes = (candidate.dtype, reference.dtype)
+    if dtypes[0] is dtypes[1]:
+        return dtypes[0]
+    if criterion.storage or not (dtypes[0] in FLOATS and dtypes[1] in FLOATS):
+        return None
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def _measure(
+    candidate: Tensor, reference: Tensor, criterion: Criterion, dtype: torch.dtype
+) -> Accumulator:
+    figures = Accumulator(criterion, dtype)
+    if _same_at_once(candidate, reference, dtype):
+        return figures
+    equal = set()
+    for start, c, r in _spans(candidate, reference, dtype):
+        if _same(c, r):
+            equal.add(start)
+        else:
+            dense.add(figures, start, bits(c), bits(r))
+    if figures.norm:
+        for start, _, r in _spans(reference, reference, dtype):
+            if start in equal:
+                dense.add_equal(figures, bits(r))
+    return figures
+
+
+def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> bool:
+    """Whether large tensors are the same, by as many threads as torch has; False is no answer."""
+    sides = (candidate, reference)
+    threads = min(torch.get_num_threads(), reference.nbytes // SHARE)
+    if threads < 2 or not all(_is_plain(side, dtype) for side in sides):
+        return False
+    share = reference.nbytes // threads
+    starts = range(0, reference.nbytes, share)
+    # memcmp lets go of the interpreter. Torch itself must not be called in more than one thread:
+    # from then on each of its own parallel loops is slower.
+    with ThreadPoolExecutor(threads) as pool:
+        return not any(
+            pool.map(
+                _memcmp,
+                (candidate.data_ptr() + start for start in starts),
+                (reference.data_ptr() + start for start in starts),
+                (min(share, reference.nbytes - start) for start in starts),
+            )
+        )
+
+
+def _spans(
+    candidate: Tensor, reference: Tensor, dtype: torch.dtype
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Corresponding parts of both in order: flat position, and two of shape (n,) and `dtype`."""
+    if candidate.is_contiguous() and reference.is_contiguous():
+        candidate, reference = candidate.view(-1), reference.view(-1)
+    start = 0
+    for window in _windows(tuple(reference.shape), SPAN // dtype.itemsize):
+        c = _flat(candidate[window], dtype, "candidate copy")
+        yield start, c, _flat(reference[window], dtype, "reference copy")
+        start += c.numel()
+
+
+def _windows(shape: tuple[int, ...], numel: int) -> Iterator[Window]:
+    """Indices of consecutive parts of a tensor of `shape`, each of at most `numel` elements."""
+    outer = len(shape)
+    while outer and math.prod(shape[outer - 1 :]) <= numel:
+        outer -= 1
+    if not outer:
+        yield ()
+        return
+    rows = numel // math.prod(shape[outer:])
+    for prefix in itertools.product(*map(range, shape[: outer - 1])):
+        for begin in range(0, shape[outer - 1], rows):
+            yield (*prefix, slice(begin, begin + rows))
+
+
+def _flat(part: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    if _is_plain(part, dtype):
+        return part.view(-1)
+    memory = torch.from_numpy(scratch.take(name, np.uint8, part.numel() * dtype.itemsize))
+    return memory.view(dtype).view(part.shape).copy_(part).view(-1)
+
+
+def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the elements lie in memory as they are compared."""
+    return (
+        tensor.dtype is dtype
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _same(candidate: Tensor, reference: Tensor) -> bool:
+    size = candidate.numel() * candidate.itemsize
+    return not _memcmp(candidate.data_ptr(), reference.data_ptr(), size)
+
+
+def _statistics(figures: Accumulator, candidate: Tensor, reference: Tensor) -> Statistics:
+    rel_l2 = 0.0
+    if figures.norm:
+        rel_l2 = figures.norm / figures.reference_norm if figures.reference_norm else math.inf
+    first, candidate_first, reference_first = _element(figures.first, candidate, reference)
+    worst, candidate_worst, reference_worst = _element(figures.worst, candidate, reference)
+    return Statistics(
+        numel=reference.numel(),
+        mismatched=figures.mismatched,
+        beyond=figures.beyond,
+        max_abs=figures.max_abs,
+        max_rel=figures.max_rel,
+        max_ulp=figures.max_ulp,
+        rel_l2=rel_l2,
+        nan_mismatched=figures.nan_mismatched,
+        inf_mismatched=figures.inf_mismatched,
+        first=first,
+        candidate_first=candidate_first,
+        reference_first=reference_first,
+        worst=worst,
+        candidate_worst=candidate_worst,
+        reference_worst=reference_worst,
+    )
+
+
+def _element(
+    position: int | None, candidate: Tensor, reference: Tensor
+) -> tuple[tuple[int, ...] | None, Element | None, Element | None]:
+    if position is None:
+        return None, None, None
+    index = tuple(int(i) for i in np.unravel_index(position, tuple(reference.shape)))
+    return index, candidate[index].item(), reference[index].item()

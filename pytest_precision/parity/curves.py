@@ -1,0 +1,129 @@
+"""Curves: loss and lost updates of both sides over the steps, and what they say of a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_precision.parity.explain import percent
+from pytest_precision.trace.store import Trace
+from pytest_precision.trace.updates import Counts, UpdateLog
+
+Logs = Mapping[str, UpdateLog]
+"""`candidate` and `reference` to the updates of that run."""
+
+
+def summary(log: UpdateLog) -> dict[str, Any]:
+    """The updates of one run as builtins: of all tensors together, and of the worst one.
+
+    Without a measured update there is nothing but the reason.
+    """
+    totals = log.totals()
+    if not totals:
+        return {"unmeasured": dict(log.unmeasured)}
+    name, counts = worst(totals)
+    return {
+        **_figures(sum(totals.values(), Counts())),
+        "worst": {"name": name, **_figures(counts)},
+        "unmeasured": dict(log.unmeasured),
+    }
+
+
+def table(traces: Mapping[str, Trace], logs: Logs) -> dict[str, Any]:
+    """Columns to plot, one element a train step; None where a side has no figure for it.
+
+    A step's loss is the sum of its microbatches' observed losses.
+    """
+    losses = {side: _losses(trace) for side, trace in traces.items()}
+    steps = sorted({step for own in losses.values() for step in own})
+    sums = {
+        side: {step: sum(own.values(), Counts()) for step, own in log.steps.items()}
+        for side, log in logs.items()
+    }
+
+    def column(figure: Callable[[Counts], float]) -> dict[str, list[float | None]]:
+        return {
+            side: [figure(own[step]) if step in own else None for step in steps]
+            for side, own in sums.items()
+        }
+
+    return {
+        "step": steps,
+        "loss": {side: [own.get(step) for step in steps] for side, own in losses.items()},
+        "lost_updates": column(lambda counts: counts.share),
+        "absorbed": column(lambda counts: counts.absorbed),
+    }
+
+
+def lost_lines(logs: Logs) -> list[str]:
+    """One line where the candidate loses more updates than the reference, by a percent at least."""
+    ours, theirs = logs["candidate"].totals(), logs["reference"].totals()
+    if not ours:
+        return []
+    name, counts = worst(ours)
+    other = theirs.get(name)
+    if other is not None and round(100 * counts.share) <= round(100 * other.share):
+        return []
+    if other is None and round(100 * counts.share) == 0:
+        return []
+    beside = "not measured" if other is None else _share(other)
+    return [f"{_share(counts)} of updates lost in {name} (reference: {beside})"]
+
+
+def beyond(log: UpdateLog, limit: float) -> str | None:
+    """What a candidate loses beyond `max_lost_updates`, or None.
+
+    The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
+    or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.
+    """
+    totals = log.totals()
+    name = max(totals, key=lambda tensor: totals[tensor].lost_by_size)
+    counts = totals[name]
+    if counts.lost_by_size <= limit:
+        return None
+    step = max(
+        (step for step, own in log.steps.items() if name in own),
+        key=lambda step: log.steps[step][name].lost_size,
+    )
+    return (
+        f"{100 * counts.lost_by_size:.3g} % of the updates of {name} lost by size, over "
+        f"max_lost_updates={limit!r}; the most at step {step}, "
+        f"{100 * log.steps[step][name].lost_by_size:.3g} %"
+    )
+
+
+def unmeasured(log: UpdateLog) -> str | None:
+    """Why `max_lost_updates` cannot be judged, or None."""
+    for name, reason in log.unmeasured.items():
+        return f"the updates of {name} cannot be measured: {reason}"
+    if not any(counts.updates for counts in log.totals().values()):
+        return "no update was measured"
+    return None
+
+
+def worst(totals: Mapping[str, Counts]) -> tuple[str, Counts]:
+    """The tensor that loses the largest share of its updates, and its counts."""
+    return max(totals.items(), key=lambda item: item[1].share)
+
+
+def _figures(counts: Counts) -> dict[str, float]:
+    return {
+        "share": counts.share,
+        "share_by_size": counts.lost_by_size,
+        "absorbed": counts.absorbed,
+    }
+
+
+def _share(counts: Counts) -> str:
+    return percent(counts.lost, counts.updates) if counts.updates else "0 %"
+
+
+def _losses(trace: Trace) -> dict[int, float]:
+    """Train step to the sum of its losses; one that several ranks observe counts once."""
+    losses: dict[int, float] = {}
+    for moment in trace.moments:
+        if moment.operation == "train" and moment.phase == "forward_backward":
+            seen = {e.place: trace.tensor(e) for e in trace.entries(moment) if e.kind == "loss"}
+            if seen:
+                losses[moment.step] = sum(float(loss.double().sum()) for loss in seen.values())
+    return losses

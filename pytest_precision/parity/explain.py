@@ -1,0 +1,187 @@
+"""Put a judgement into words: the first line names the defect, the lines below show its spread."""
+
+from __future__ import annotations
+
+from pytest_precision.observation import causal_rank
+from pytest_precision.parity.compare import Statistics
+from pytest_precision.parity.judge import Finding, Judgement, Tally
+from pytest_precision.trace.moment import Moment
+
+FEW = 10
+"""Mismatched elements up to which a count says more than a share."""
+
+NEAR = 1024
+"""Units in the last place up to which a distance in them says more than a relative error."""
+
+COLUMNS = 10
+"""Operations that the table shows, so that it fits a terminal."""
+
+
+def headline(finding: Finding, judgement: Judgement) -> str:
+    """What differs first, when, where and by how much, on one line."""
+    pair = finding.pair
+    when = _when(pair.moment)
+    if finding.problem in ("missing", "extra"):
+        side = "reference" if finding.problem == "missing" else "candidate"
+        return f"{pair.kind} of {pair.name} exists in the {side} only {when}"
+    if finding.fault is not None:
+        fault = finding.fault
+        return f"{pair.kind} of {pair.name} in the {finding.faulty_side}: {fault.text} {when}"
+    agreed = _agreed(pair.moment, judgement)
+    if finding.problem in ("dtype", "shape"):
+        ours, theirs = property_of(finding)
+        both = f"{pair.name} is {ours} here, {theirs} in the reference"
+        return f"{pair.kind} differs {when}: {both}{agreed}"
+    assert finding.difference is not None
+    assert finding.difference.statistics is not None
+    return f"{pair.kind} differs {when}: {extent(finding, finding.difference.statistics)}{agreed}"
+
+
+def disturbance(finding: Finding, side: str) -> str:
+    """Which state an operation changed that must leave it alone, on one line."""
+    pair = finding.pair
+    what = f"{pair.moment.operation} after step {pair.moment.step}"
+    if finding.problem in ("missing", "extra"):
+        return f"{what} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
+    if finding.difference is None or finding.difference.statistics is None:
+        return f"{what} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
+    changed = extent(finding, finding.difference.statistics)
+    return f"{what} changed {pair.kind} in the {side}: {changed}"
+
+
+def extent(finding: Finding, statistics: Statistics) -> str:
+    """How much of the tensor differs, how far at most, and where."""
+    share = f"{percent(statistics.mismatched, statistics.numel)} of {finding.pair.name}"
+    if statistics.mismatched < FEW:
+        share = f"{statistics.mismatched} of {statistics.numel} elements of {finding.pair.name}"
+    if statistics.max_ulp is not None and statistics.max_ulp <= NEAR:
+        worst = f"worst {statistics.max_ulp} ulp"
+    else:
+        worst = f"relative L2 error {statistics.rel_l2:.2g}, worst"
+    return f"{share}, {worst} at {statistics.worst}{where(finding, statistics.worst)}"
+
+
+def where(finding: Finding, index: tuple[int, ...] | None) -> str:
+    """The rank that holds an element, as ` on rank 1`; nothing where no element is to blame."""
+    if index is None:
+        return ""
+    rank = rank_of(finding, index)
+    return " on every rank" if rank is None else f" on rank {rank}"
+
+
+def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
+    """The candidate's rank that holds an element, None where every rank does."""
+    if finding.fault is not None:
+        return finding.fault.rank
+    if finding.pair.rank is not None or finding.pair.candidate is None:
+        return finding.pair.rank
+    return finding.pair.candidate.rank_of(index)
+
+
+def property_of(finding: Finding) -> tuple[str, str]:
+    """The dtypes or shapes of both sides."""
+    assert finding.pair.candidate is not None
+    assert finding.pair.reference is not None
+    ours, theirs = finding.pair.candidate.pieces[0], finding.pair.reference.pieces[0]
+    if finding.problem == "dtype":
+        return ours.dtype, theirs.dtype
+    return str(list(ours.shape)), str(list(theirs.shape))
+
+
+def percent(part: int, whole: int) -> str:
+    """A share that is never rounded to nothing or to all."""
+    share = 100 * part / whole
+    if 0 < share < 1:
+        return f"{share:.1g} %"
+    return "over 99 %" if 99 < share < 100 else f"{share:.0f} %"
+
+
+def statistics_lines(finding: Finding) -> list[str]:
+    """The figures of a difference in values, in the words of torch.testing."""
+    if finding.difference is None or finding.difference.statistics is None:
+        return []
+    s = finding.difference.statistics
+    share = f"{100 * s.mismatched / s.numel:.1f}%"
+    lines = [
+        f"Mismatched elements: {s.mismatched} / {s.numel} ({share}), "
+        f"{s.beyond} beyond the criterion",
+        f"First at index {s.first}{where(finding, s.first)}: "
+        f"{s.candidate_first!r} here, {s.reference_first!r} in the reference",
+        f"Worst at index {s.worst}{where(finding, s.worst)}: "
+        f"{s.candidate_worst!r} here, {s.reference_worst!r} in the reference",
+        f"Greatest absolute difference: {s.max_abs:.6g}",
+        f"Greatest relative difference: {s.max_rel:.6g}, relative L2 error {s.rel_l2:.3g}",
+    ]
+    if s.max_ulp is not None:
+        lines.append(f"Greatest distance in units in the last place: {s.max_ulp}")
+    return lines
+
+
+def spread_table(judgement: Judgement) -> list[str]:
+    """Kinds by operations: the candidate's dtype, where a difference starts and how it spreads.
+
+    `=` is equal bit for bit, `~` within the criterion, a share of elements or a word beyond it,
+    `.` not observed.
+    """
+    moments = _columns(judgement)
+    kinds = sorted({kind for kind, _ in judgement.spread}, key=causal_rank)
+    header = ["kind", "dtype", *(_label(moment) for moment in moments)]
+    rows, notes = [header], []
+    for kind in kinds:
+        tallies = [judgement.spread.get((kind, moment.op)) for moment in moments]
+        dtypes = {pair for tally in tallies if tally is not None for pair in tally.dtypes}
+        rows.append([kind, ", ".join(sorted({ours for ours, _ in dtypes})), *map(_mark, tallies)])
+        notes += [
+            f"{kind}: {ours} here, {theirs} in the reference"
+            for ours, theirs in sorted(dtypes)
+            if ours != theirs
+        ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    notes += [f"{kind} is not compared: {reason}" for kind, reason in judgement.left_out.items()]
+    return table + notes
+
+
+def _columns(judgement: Judgement) -> list[Moment]:
+    """The last moment of each operation; around the first divergence where there are too many."""
+    moments = list({moment.op: moment for moment in judgement.moments}.values())
+    first = judgement.first.pair.moment.op if judgement.first else moments[0].op
+    position = [moment.op for moment in moments].index(first)
+    start = max(0, min(position - 2, len(moments) - COLUMNS))
+    return moments[start : start + COLUMNS]
+
+
+def _label(moment: Moment) -> str:
+    return str(moment.step) if moment.operation == "train" else moment.operation
+
+
+def _mark(tally: Tally | None) -> str:
+    if tally is None:
+        return "."
+    if not tally.findings:
+        return "~" if tally.within else "="
+    problems = sorted({finding.problem for finding in tally.findings} - {"values"})
+    found = [f.difference.statistics for f in tally.findings if f.difference is not None]
+    shares = [(s.mismatched / s.numel, percent(s.mismatched, s.numel)) for s in found if s]
+    return " ".join([*problems, *(share for _, share in sorted(shares)[-1:])])
+
+
+def _when(moment: Moment) -> str:
+    if moment.operation == "init":
+        return "before the first step"
+    if moment.operation == "train":
+        return f"at step {moment.step} after {moment.phase}"
+    return f"after {moment.operation} behind step {moment.step}"
+
+
+def _agreed(moment: Moment, judgement: Judgement) -> str:
+    if moment.op < 0:
+        return ""
+    before = [m for m in judgement.moments if m.op < moment.op and m.operation == "train"]
+    if before:
+        return f"; step {before[-1].step} agreed"
+    assert judgement.first is not None
+    position = causal_rank(judgement.first.pair.kind)
+    kinds = sorted({kind for kind, op in judgement.spread if op == moment.op}, key=causal_rank)
+    same_op = [kind for kind in kinds if causal_rank(kind) < position]
+    return f"; {', '.join(same_op)} agreed" if same_op else "; the start agreed"

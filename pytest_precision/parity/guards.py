@@ -1,0 +1,108 @@
+"""What a trace must show before agreement with another one means anything.
+
+Two broken runs agree as well as two sound ones (a zero gradient norm on both sides passes every
+comparison), so each side is looked at alone: `vacuous` finds runs in which nothing happened,
+`disturbed` operations that must leave the training state alone and did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pytest_precision.cell import PRECISIONS, Cell
+from pytest_precision.parity.align import align
+from pytest_precision.parity.compare import compare
+from pytest_precision.parity.criterion import bitwise
+from pytest_precision.parity.judge import Finding
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Entry, Trace
+
+# Observed beside the state: by the operation itself or, like the learning rate, not in every phase.
+_BESIDE = frozenset({"used_param", "loss", "lr"})
+
+STILL = {
+    "eval": _BESIDE,
+    "save": _BESIDE,
+    # The forward of a skipped step did run, and moves what every forward moves.
+    "skip": _BESIDE | {"buffer", "rng"},
+}
+"""Operations that leave the training state as it was, each with the kinds left aside."""
+
+
+def vacuous(trace: Trace, cell: Cell) -> str | None:
+    """Why this run proves nothing, or None."""
+    losses = [*_tensors(trace, "loss")]
+    if not losses:
+        return "no loss was observed"
+    for moment, loss in losses:
+        if not bool(torch.isfinite(loss.float()).all()):
+            return f"the loss is not finite at step {moment.step}"
+    for moment, norm in _tensors(trace, "grad_norm"):
+        if not bool(norm.any()):
+            return f"the gradient norm is zero at step {moment.step}"
+    if not _moved(trace):
+        return "no weight moved between the first step and the last"
+    evaluated = sum(moment.operation == "eval" for moment, _ in _firsts(losses))
+    if evaluated < cell.operations.count("eval"):
+        return f"{evaluated} of {cell.operations.count('eval')} evaluations computed a loss"
+    if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "quantized")):
+        return f"nothing was quantized, but the precision is {cell.precision}"
+    return None
+
+
+def disturbed(trace: Trace) -> Finding | None:
+    """The first tensor that an evaluation, a save or a skipped step changed, or None.
+
+    The finding's candidate is the state after the operation, its reference the state before.
+    """
+    before: Moment | None = None
+    for moment in trace.moments:
+        if moment.phase in ("forward_backward", "reduce_grads", "clip_grads"):
+            continue
+        if moment.operation in STILL and before is not None:
+            for pair in align(trace, trace, (moment, before), STILL[moment.operation]):
+                if pair.candidate is None or pair.reference is None:
+                    problem = "missing" if pair.candidate is None else "extra"
+                    return Finding(pair, problem)
+                if pair.candidate.same_bytes(pair.reference):
+                    continue
+                after, earlier = pair.candidate.tensor, pair.reference.tensor
+                if after is None or earlier is None:  # only digests were kept, and those differ
+                    return Finding(pair, "values")
+                difference = compare(after, earlier, bitwise())
+                if difference is not None:
+                    return Finding(pair, difference.reason, difference)
+        before = moment
+    return None
+
+
+def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
+    for moment in trace.moments:
+        for entry in trace.entries(moment):
+            if entry.kind == kind:
+                yield moment, trace.tensor(entry)
+
+
+def _firsts(found: list[tuple[Moment, Tensor]]) -> list[tuple[Moment, Tensor]]:
+    """The first tensor of each moment."""
+    return list({moment: (moment, tensor) for moment, tensor in reversed(found)}.values())
+
+
+def _moved(trace: Trace) -> bool:
+    last = [moment for moment in trace.moments if moment.phase == "optimizer_step"][-1]
+    start = {_place(entry): entry for entry in _masters(trace, trace.moments[0])}
+    return any(
+        _place(entry) in start and not trace.same_bytes(entry, trace, start[_place(entry)])
+        for entry in _masters(trace, last)
+    )
+
+
+def _masters(trace: Trace, moment: Moment) -> Iterator[Entry]:
+    return (entry for entry in trace.entries(moment) if entry.kind == "master")
+
+
+def _place(entry: Entry) -> tuple[str, int]:
+    return entry.name, entry.rank

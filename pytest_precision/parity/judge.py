@@ -1,0 +1,145 @@
+"""Judge two traces: the first divergence in causal order, and how it spreads from there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from pytest_precision.parity.align import Fault, Pair, align, common_moments
+from pytest_precision.parity.compare import Difference, compare, same_bytes
+from pytest_precision.parity.criterion import Bitwise, Criteria, Criterion, Unchecked, bitwise
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Trace
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pair that is not as its criterion asks.
+
+    Attributes:
+        pair: the two sides.
+        problem: `values`, `dtype`, `shape`, `missing` in the candidate, `extra` in it, or the
+            problem of a `Fault`.
+        difference: between the two sides, or between two ranks of one; None for what is not there.
+            Of two dtypes it is that of the values, where they can be compared and differ.
+        fault: of the side whose pieces make no whole, None where both do.
+        faulty_side: `candidate` or `reference`, where there is a fault.
+    """
+
+    pair: Pair
+    problem: str
+    difference: Difference | None = None
+    fault: Fault | None = None
+    faulty_side: str = ""
+
+
+@dataclass
+class Tally:
+    """What happened to one kind in one operation.
+
+    Attributes:
+        pairs: that were compared.
+        within: of them not equal bit for bit, but within their criterion.
+        findings: the others.
+        dtypes: of the candidate and of the reference.
+    """
+
+    pairs: int = 0
+    within: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    dtypes: set[tuple[str, str]] = field(default_factory=set)
+
+
+@dataclass
+class Judgement:
+    """The comparison of two traces.
+
+    Attributes:
+        observations: number of pairs compared.
+        bytes: of the candidate's tensors in them.
+        first: the first finding in causal order.
+        spread: kind and moment (of the operation's end) to tally.
+        left_out: kinds that were not compared, each with the reason.
+    """
+
+    observations: int = 0
+    bytes: int = 0
+    first: Finding | None = None
+    spread: dict[tuple[str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    moments: list[Moment] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
+    """Compare every pair of two traces.
+
+    Raises:
+        AlignmentError: if they have no moments in common.
+    """
+    judgement = Judgement(left_out=_left_out(candidate, reference, criteria))
+    for moments in common_moments(candidate, reference):
+        judgement.moments.append(moments[0])
+        for pair in align(candidate, reference, moments, frozenset(judgement.left_out)):
+            criterion = criteria.for_kind(pair.kind)
+            if isinstance(criterion, Unchecked):
+                continue
+            tally = judgement.spread[pair.kind, pair.moment.op]
+            tally.pairs += 1
+            judgement.observations += 1
+            if pair.candidate is not None:
+                judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
+            _compare_pair(pair, criterion, tally)
+            if tally.findings and judgement.first is None:
+                judgement.first = tally.findings[0]
+    return judgement
+
+
+def _compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
+    ours, theirs = pair.candidate, pair.reference
+    if ours is None or theirs is None:
+        tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))
+        return
+    tally.dtypes.add((ours.pieces[0].dtype, theirs.pieces[0].dtype))
+    for name, side in (("candidate", ours), ("reference", theirs)):
+        if side.fault is not None:
+            fault = side.fault
+            tally.findings.append(Finding(pair, fault.problem, fault.difference, fault, name))
+            return
+    if ours.same_bytes(theirs):
+        return
+    a, b = ours.tensor, theirs.tensor
+    if a is None or b is None:  # only digests were kept, and those differ
+        ours_first, theirs_first = ours.pieces[0], theirs.pieces[0]
+        same_shape = ours_first.shape == theirs_first.shape
+        problem = "shape" if not same_shape else "values"
+        if same_shape and ours_first.dtype != theirs_first.dtype:
+            problem = "dtype"
+        tally.findings.append(Finding(pair, problem))
+        return
+    difference = compare(a, b, criterion)
+    if difference is None:
+        if not isinstance(criterion, Bitwise):
+            tally.within += not same_bytes(a, b)
+        return
+    problem = difference.reason
+    if problem == "dtype":
+        # The dtype is what is wrong, but the values tell how the difference spreads.
+        values = compare(a, b, bitwise(storage=False))
+        difference = values if values is not None else difference
+    tally.findings.append(Finding(pair, problem, difference))
+
+
+def _left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
+    """The kinds that are not compared."""
+    reasons = {
+        kind: criterion.reason
+        for kind, criterion in criteria.by_kind.items()
+        if isinstance(criterion, Unchecked)
+    }
+    for side, trace in (("candidate", candidate), ("reference", reference)):
+        for kind, reason in trace.header.unobservable.items():
+            reasons.setdefault(kind, f"{side}: {reason}")
+    if candidate.header.world_size != reference.header.world_size:
+        for kind in sorted(candidate.local_kinds() | reference.local_kinds()):
+            reasons.setdefault(kind, "every rank has its own, and the world sizes differ")
+    return reasons

@@ -1,0 +1,98 @@
+"""Verdict: the outcome of one cell and check, as plain data: an entry of `cells` in report.json."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+OUTCOMES = ("pass", "fail", "vacuous", "skip", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first pair of tensors, in causal order, beyond its criterion.
+
+    Attributes:
+        op: index of the operation in the sequence; -1 is the state before the first one.
+        step: train step, from 1; 0 before the first one.
+        phase: phase of the step after which the tensors were observed, or `init`.
+        kind: what the tensors are.
+        name: the logical tensor's name.
+        rank: the candidate's rank that holds the element, None where every rank does.
+        index: of the first element beyond the criterion, None where no element is to blame.
+        candidate: the element, or, where no element is to blame, the property that differs.
+        reference: likewise.
+        ulp: distance of the worst element in units in the last place, None where it has none.
+        rel_l2: norm of the difference over the norm of the reference.
+        mismatched: share of elements whose bytes differ, 0 to 1.
+        signature: what kind of error it looks like.
+    """
+
+    op: int
+    step: int
+    phase: str
+    kind: str
+    name: str
+    rank: int | None
+    index: tuple[int, ...] | None
+    candidate: float | str | None
+    reference: float | str | None
+    ulp: int | None
+    rel_l2: float | None
+    mismatched: float | None
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one `parity.check`.
+
+    Attributes:
+        nodeid: pytest's id of the test.
+        axes: axis name to value.
+        candidate: import path of the layout under test.
+        reference: import path of the layout that it must agree with.
+        workload: import path of the workload.
+        criterion: in words.
+        outcome: one of `OUTCOMES`.
+        reason: one line, the first line of the failure; empty on a pass.
+        observations: number of tensors compared.
+        bytes: that were compared, of one side.
+        seconds: that the check took.
+        divergence: on a `fail` that has one.
+        details: the lines below `reason` in the failure message.
+        lost_updates: of `candidate` and `reference` over the whole run, where it was measured:
+            `share` of the updates that left the effective weight as it was, `share_by_size`, where
+            an update counts as much as it would have moved its weight, `absorbed`, the share of the
+            updates' norm that the weights lack, the same of the `worst` tensor with its `name`, and
+            `unmeasured`, tensor to reason.
+        curves: columns to plot, as long as `step`: `loss`, `lost_updates` and `absorbed`, each of
+            `candidate` and `reference`.
+    """
+
+    nodeid: str
+    axes: dict[str, Any]
+    candidate: str
+    reference: str
+    workload: str
+    criterion: str
+    outcome: str
+    reason: str = ""
+    observations: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    divergence: Divergence | None = None
+    details: tuple[str, ...] = field(default=())
+    lost_updates: dict[str, Any] | None = None
+    curves: dict[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of report.json: builtins only, so that it crosses xdist."""
+        data = asdict(self)
+        data["details"] = list(self.details)
+        if self.divergence is not None and self.divergence.index is not None:
+            data["divergence"]["index"] = list(self.divergence.index)
+        for name in ("divergence", "lost_updates", "curves"):
+            if data[name] is None:
+                del data[name]
+        return data

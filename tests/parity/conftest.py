@@ -1,0 +1,32 @@
+"""Traces made of made-up observations: what the ranks hold is written down rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.observation import Observation
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Header, Trace, TraceWriter
+
+Recorded = Sequence[tuple[Moment, Sequence[Observation]]]
+
+
+@pytest.fixture
+def write_trace(tmp_path: Path) -> Callable[..., Trace]:
+    """Write what each rank recorded, and read it back."""
+    count = iter(range(1000))
+
+    def write(*ranks: Recorded, unobservable: dict[str, str] | None = None) -> Trace:
+        folder = tmp_path / f"trace{next(count)}"
+        folder.mkdir()
+        for rank, recorded in enumerate(ranks):
+            with TraceWriter(folder, rank) as writer:
+                for moment, observations in recorded:
+                    writer.add(moment, observations)
+                writer.close(Header(len(ranks), unobservable or {}, {}))
+        return Trace(folder, len(ranks))
+
+    return write

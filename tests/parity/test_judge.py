@@ -1,0 +1,185 @@
+"""Two traces are judged in causal order, and whatever is not as it should be is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_precision.observation import Observation, whole
+from pytest_precision.parity import explain
+from pytest_precision.parity.criterion import Criteria, bitwise, close, ulp, unchecked
+from pytest_precision.parity.judge import Judgement, judge
+from pytest_precision.trace.moment import INIT, Moment
+from pytest_precision.trace.store import Trace
+
+Write = Callable[..., Trace]
+STEPS = [Moment(n - 1, "train", n, "optimizer_step") for n in (1, 2, 3)]
+
+
+def run(*steps: Sequence[Observation]) -> list[tuple[Moment, Sequence[Observation]]]:
+    return list(zip([INIT, *STEPS], steps, strict=False))
+
+
+def param(*values: float, name: str = "w", dtype: torch.dtype = torch.float32) -> Observation:
+    return whole("param", name, torch.tensor(values, dtype=dtype))
+
+
+def headline(judgement: Judgement) -> str:
+    assert judgement.first is not None
+    return explain.headline(judgement.first, judgement)
+
+
+def test_equal_traces_agree(write_trace: Write) -> None:
+    """Every pair is counted, with its bytes."""
+    trace = write_trace(run([param(1, 2)], [param(3, 4)]))
+    judgement = judge(trace, trace, Criteria.of(None))
+    assert (judgement.first, judgement.observations, judgement.bytes) == (None, 2, 16)
+
+
+def test_the_first_divergence_is_the_earliest_moment(write_trace: Write) -> None:
+    """A larger difference later is not the cause."""
+    ours = write_trace(run([param(1)], [param(1)], [param(1.5)], [param(9)]))
+    theirs = write_trace(run([param(1)], [param(1)], [param(1)], [param(1)]))
+    judgement = judge(ours, theirs, Criteria.of(None))
+    assert judgement.first is not None
+    assert judgement.first.pair.moment.step == 2
+    assert headline(judgement) == (
+        "param differs at step 2 after optimizer_step: 1 of 1 elements of w, "
+        "relative L2 error 0.5, worst at (0,) on rank 0; step 1 agreed"
+    )
+
+
+def test_within_a_moment_causes_come_first(write_trace: Write) -> None:
+    """The moment that a wrong moment feeds is not blamed."""
+    moments = [whole("exp_avg", "w", torch.ones(1)), param(1)]
+    wrong = [param(2), whole("exp_avg", "w", torch.zeros(1))]
+    judgement = judge(write_trace(run([], wrong)), write_trace(run([], moments)), Criteria.of(None))
+    assert headline(judgement).startswith("exp_avg differs at step 1")
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        (param(1, 2, dtype=torch.bfloat16), "w is bfloat16 here, float32 in the reference"),
+        (param(1, 2, 3), "w is [3] here, [2] in the reference"),
+        (param(1, 2, name="v"), "param of v exists in the candidate only at step 1"),
+        (param(1, -2), "1 of 2 elements of w"),
+    ],
+    ids=["dtype", "shape", "name", "value"],
+)
+def test_every_kind_of_difference_has_words(
+    write_trace: Write, ours: Observation, words: str
+) -> None:
+    """What is different is said on the first line."""
+    judgement = judge(
+        write_trace(run([], [ours])), write_trace(run([], [param(1, 2)])), Criteria.of(None)
+    )
+    assert words in headline(judgement)
+
+
+def test_a_tensor_that_the_candidate_lacks_is_found(write_trace: Write) -> None:
+    """Comparing what happens to be there would pass an optimizer without state."""
+    ours, theirs = write_trace(run([param(1)])), write_trace(run([param(1), param(1, name="b")]))
+    judgement = judge(ours, theirs, Criteria.of(None))
+    assert headline(judgement) == "param of b exists in the reference only before the first step"
+
+
+def test_ranks_that_drift_apart_are_named(write_trace: Write) -> None:
+    """Replicas that differ are a divergence of their own, on either side."""
+    drifted = write_trace(run([], [param(1, 2)]), run([], [param(1, 3)]))
+    sound = write_trace(run([], [param(1, 2)]), run([], [param(1, 2)]))
+    words = "rank 1 and rank 0 hold different bits at step 1 after optimizer_step"
+    assert (
+        headline(judge(drifted, sound, Criteria.of(None)))
+        == f"param of w in the candidate: {words}"
+    )
+    assert (
+        headline(judge(sound, drifted, Criteria.of(None)))
+        == f"param of w in the reference: {words}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("criterion", "agrees"),
+    [
+        (None, False),
+        (bitwise(), False),
+        (ulp(0), False),
+        (ulp(1), True),
+        (close(rtol=1e-6, atol=0), True),
+        (close(rtol=1e-9, atol=0), False),
+        ({"param": ulp(1)}, True),
+        ({"exp_avg": ulp(1)}, False),
+        ({"default": ulp(1)}, True),
+        (unchecked(reason="a test"), True),
+    ],
+    ids=str,
+)
+def test_the_criterion_of_the_kind_decides(
+    write_trace: Write, criterion: object, agrees: bool
+) -> None:
+    """One unit in the last place under every criterion."""
+    near = torch.nextafter(torch.ones(2), torch.tensor(2.0))
+    ours, theirs = write_trace(run([param(*near.tolist())])), write_trace(run([param(1, 1)]))
+    assert (judge(ours, theirs, Criteria.of(criterion)).first is None) == agrees  # type: ignore[arg-type]
+
+
+def test_kinds_that_are_left_out_say_why(write_trace: Write) -> None:
+    """What was not compared is in the table, with the author's reason."""
+    ours = write_trace(run([param(1)]), unobservable={"grad": "reduced inside backward"})
+    theirs = write_trace(run([whole("grad", "w", torch.ones(1)), param(2)]))
+    judgement = judge(ours, theirs, Criteria.of({"param": unchecked(reason="by design")}))
+    assert judgement.observations == 0
+    assert explain.spread_table(judgement)[-2:] == [
+        "param is not compared: by design",
+        "grad is not compared: candidate: reduced inside backward",
+    ]
+
+
+def test_rank_local_kinds_are_not_compared_between_world_sizes(write_trace: Write) -> None:
+    """Two ranks' partial sums have no partners in one rank's."""
+    grad = [whole("grad", "w", torch.ones(1), local=True), param(1)]
+    judgement = judge(write_trace(run(grad), run(grad)), write_trace(run(grad)), Criteria.of(None))
+    assert judgement.first is None
+    assert judgement.left_out == {"grad": "every rank has its own, and the world sizes differ"}
+
+
+def test_the_table_shows_where_it_starts_and_how_it_spreads(write_trace: Write) -> None:
+    """Kinds by steps: equal, within the criterion, a share, another dtype."""
+
+    def state(step: int, shift: float, dtype: torch.dtype) -> list[Observation]:
+        moment = torch.full((4,), float(step), dtype=dtype)
+        moment[:1] += shift
+        near = torch.tensor([1.0, 1.0 + (2**-23 if shift else 0)])
+        return [whole("exp_avg", "w", moment), whole("lr", "group0", near)]
+
+    ours = write_trace(run([], *(state(s, 0.5 * (s > 1), torch.bfloat16) for s in (1, 2))))
+    theirs = write_trace(run([], *(state(s, 0, torch.float32) for s in (1, 2))))
+    judgement = judge(ours, theirs, Criteria.of({"lr": ulp(1)}))
+    assert explain.spread_table(judgement) == [
+        "kind     dtype     init  1      2",
+        "lr       float32   .     =      ~",
+        "exp_avg  bfloat16  .     dtype  dtype 25 %",
+        "exp_avg: bfloat16 here, float32 in the reference",
+    ]
+
+
+def test_the_table_of_a_long_run_fits_a_terminal(write_trace: Write) -> None:
+    """The columns are those around the first divergence."""
+
+    def long(wrong: Tensor) -> list[tuple[Moment, list[Observation]]]:
+        return [
+            (Moment(n, "train", n + 1, "optimizer_step"), [whole("param", "w", wrong[n])])
+            for n in range(60)
+        ]
+
+    reference = torch.zeros(60)
+    candidate = reference.clone()
+    candidate[41:] = 1
+    judgement = judge(write_trace(long(candidate)), write_trace(long(reference)), Criteria.of(None))
+    header, row = explain.spread_table(judgement)
+    assert header.split()[2:] == [str(n) for n in range(40, 50)]
+    assert row.split()[2:6] == ["=", "=", "100", "%"]

@@ -1,0 +1,40 @@
+"""A difference is named by what it looks like, and by nothing where it looks like nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_precision.parity.signature import signature
+
+REFERENCE = torch.randn(64, generator=torch.Generator().manual_seed(1))
+EARLIER = REFERENCE + 1
+UNRELATED = torch.randn(64, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "name"),
+    [
+        (UNRELATED, "values"),
+        (REFERENCE * 2, "2 times the reference"),
+        (REFERENCE / 3, "0.333333 times the reference"),
+        (REFERENCE.bfloat16().float(), "rounded to bfloat16"),
+        (EARLIER, "the value of the step before"),
+        (torch.zeros(64), "all zero"),
+        (REFERENCE.where(REFERENCE > 0, torch.nan), "not finite"),
+    ],
+    ids=["nothing", "doubled", "third", "rounded", "stale", "zero", "nan"],
+)
+def test_what_a_difference_looks_like(candidate: torch.Tensor, name: str) -> None:
+    """Scale, rounding, staleness: each points at another part of the stack."""
+    assert signature(candidate, REFERENCE, EARLIER) == name
+
+
+def test_the_sign_of_zero_is_a_signature() -> None:
+    """The bytes differ and no value does."""
+    assert signature(torch.tensor([0.0]), torch.tensor([-0.0]), None) == "sign of zero"
+
+
+def test_integers_have_no_signature() -> None:
+    """Ratios and grids mean nothing for a counter."""
+    assert signature(torch.tensor([2]), torch.tensor([1]), None) == "values"
