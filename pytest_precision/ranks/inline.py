@@ -1,0 +1,62 @@
+"""The `inline` backend: one rank, which is the calling process, so that a debugger just works."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.ranks.errors import WorldSizeError
+from pytest_precision.ranks.job import Job
+
+
+class InlineGroup:
+    """A group of one rank without a process of its own; it has no deadline.
+
+    Exceptions of the function pass through as they are. Arguments are pickled all the same: what
+    cannot travel is refused here too.
+
+    Raises:
+        WorldSizeError: more than one rank is asked for.
+    """
+
+    def __init__(self, world_size: int, device: str) -> None:
+        if world_size > 1:
+            raise WorldSizeError(world_size, 1, "since inline there is only the calling process")
+        self._device = device
+
+    def serves(self, timeout: float) -> bool:
+        """Always: there is nothing to lose."""
+        return True
+
+    def run(self, job: Job, timeout: float) -> list[Any]:
+        """The result of `job`, called here in a process group of one."""
+        __tracebackhide__ = True
+        import torch.distributed as dist
+
+        from pytest_precision.ranks import pristine
+
+        if dist.is_initialized():
+            raise RuntimeError(
+                f"expected no process group in the calling process but got one of "
+                f"{dist.get_world_size()} ranks; destroy it, or leave inline mode"
+            )
+        with tempfile.TemporaryDirectory(prefix="pytest-precision-") as folder:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if self._device == "cuda" else "gloo",
+                store=dist.FileStore(str(Path(folder) / "store"), 1),  # type: ignore[attr-defined]
+                rank=0,
+                world_size=1,
+            )
+            try:
+                with pristine.borrowed():
+                    pristine.reset()
+                    return [job.run()]
+            finally:
+                dist.destroy_process_group()
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def kill(self) -> None:
+        """Nothing to end."""

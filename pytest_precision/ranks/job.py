@@ -1,0 +1,50 @@
+"""Job: one call as plain data, with what its imports depend on."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_precision.ranks.travel import ImportPath
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every rank of a group is asked to do once.
+
+    Attributes:
+        call: the callable with its arguments bound.
+        sys_path: the caller's; pytest extends it while it collects, after ranks were started.
+        directory: the caller's current one.
+    """
+
+    call: ImportPath
+    sys_path: tuple[str, ...]
+    directory: str
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any] | ImportPath,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Job:
+        """The job of calling `function` from here.
+
+        Raises:
+            TypeError: the function has no import path, or an argument does not pickle.
+        """
+        call = ImportPath.of(function, "function").bind(*args, **kwargs)
+        return cls(call, tuple(sys.path), os.getcwd())
+
+    def run(self) -> Any:
+        """Calls the function in this process, which takes over the caller's search path."""
+        os.chdir(self.directory)
+        if sys.path != list(self.sys_path):
+            sys.path[:] = self.sys_path
+            importlib.invalidate_caches()
+        return self.call.resolve()()

@@ -1,0 +1,148 @@
+"""The backend of real processes on this machine: a group of ranks from the fork server."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.ranks import judge, output, process, watch
+from pytest_precision.ranks.errors import RankError, WorldSizeError
+from pytest_precision.ranks.job import Job
+from pytest_precision.ranks.messages import Done, Ready, Run, Stop, Unavailable
+from pytest_precision.ranks.parcel import Parcel
+from pytest_precision.ranks.process import RankProcess
+from pytest_precision.ranks.worker import Membership
+
+START_SECONDS = 120.0
+"""For a group to meet: the first one starts the fork server, which imports torch."""
+LEAVE_SECONDS = 1.0
+"""For idle ranks to leave."""
+COLLECTIVE_SHARE = 0.9
+"""Of a job's deadline, after which a collective gives up by itself and says where it was."""
+
+
+class LocalGroup:
+    """N processes with one process group: gloo on the CPU, nccl and gloo on GPUs.
+
+    Args:
+        world_size: number of ranks.
+        device: `cpu`, or `cuda` for one GPU a rank.
+        timeout: the longest deadline, in seconds, of a job that this group may be given.
+
+    Raises:
+        WorldSizeError: there are fewer GPUs than ranks.
+        RankError: the ranks did not come together.
+    """
+
+    def __init__(self, world_size: int, device: str, timeout: float) -> None:
+        self._timeout = timeout
+        self._collective_seconds = timeout * COLLECTIVE_SHARE
+        self._folder = Path(tempfile.mkdtemp(prefix="pytest-precision-"))
+        self._ranks: list[RankProcess] = []
+        try:
+            for rank in range(world_size):
+                membership = Membership(
+                    rank=rank,
+                    world_size=world_size,
+                    device=device,
+                    folder=self._folder,
+                    environment=dict(os.environ),
+                    start_seconds=START_SECONDS,
+                    collective_seconds=self._collective_seconds,
+                )
+                self._ranks.append(RankProcess(membership))
+            self._open(world_size)
+        except BaseException:
+            self.kill()
+            raise
+
+    def serves(self, timeout: float) -> bool:
+        """Whether all ranks live, and no collective gives up before `timeout` seconds do."""
+        return timeout <= self._timeout and all(rank.alive for rank in self._ranks)
+
+    def run(self, job: Job, timeout: float) -> list[Any]:
+        """See `Group.run`."""
+        __tracebackhide__ = True
+        task = Run(Parcel.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._folder / "job"))
+        started = time.monotonic()
+        for rank in self._ranks:
+            rank.send(task)
+        heard = watch.collect(self._ranks, started + timeout)
+        answers = [heard[rank].what for rank in sorted(heard)]
+        results = [answer.result for answer in answers if isinstance(answer, Done)]
+        if len(results) < len(self._ranks):
+            overdue = started + self._collective_seconds
+            raise self._failure(heard, started, timeout, overdue, job.call.name)
+        return [self._unpacked(rank, result, job) for rank, result in enumerate(results)]
+
+    def close(self) -> None:
+        """See `Group.close`."""
+        # Of a rank that ended unwatched, the process id may be somebody else's by now.
+        there = [rank for rank in self._ranks if rank.alive]
+        for rank in there:
+            rank.send(Stop())
+        process.leave(there, LEAVE_SECONDS)
+        self._end(there)
+
+    def kill(self) -> None:
+        """See `Group.kill`."""
+        self._end(self._ranks)
+
+    def _open(self, world_size: int) -> None:
+        started = time.monotonic()
+        # The ranks' own deadline comes first, since it tells more.
+        deadline = started + START_SECONDS / COLLECTIVE_SHARE
+        heard = watch.collect(self._ranks, deadline)
+        for answer in heard.values():
+            if isinstance(answer.what, Unavailable):
+                raise WorldSizeError(world_size, answer.what.available, "one for each GPU")
+        if len(heard) < world_size or not all(isinstance(h.what, Ready) for h in heard.values()):
+            overdue = started + START_SECONDS
+            raise self._failure(heard, started, START_SECONDS, overdue, "the start of the group")
+
+    def _failure(
+        self,
+        heard: Mapping[int, watch.Heard],
+        started: float,
+        seconds: float,
+        overdue: float,
+        doing: str,
+    ) -> RankError:
+        silent = [rank for rank in self._ranks if rank.number not in heard]
+        stacks = watch.stacks(silent) if judge.is_hang(heard, overdue) else {}
+        process.end(self._ranks)  # what they still had to say is in their logs now
+        return judge.judge(
+            judge.Evidence(
+                world_size=len(self._ranks),
+                heard=heard,
+                started=started,
+                seconds=seconds,
+                overdue=overdue,
+                doing=doing,
+                stacks=stacks,
+                tails={rank.number: output.tail(rank.membership.log) for rank in self._ranks},
+            )
+        )
+
+    def _unpacked(self, rank: int, result: Parcel, job: Job) -> Any:
+        try:
+            return result.unpack()
+        except Exception as error:  # unpickling runs the value's own code
+            text = (
+                f"rank {rank} of {len(self._ranks)} in {job.call.name} returned a result "
+                f"that does not unpickle here: {type(error).__name__}: {error}; return plain data"
+            )
+            raise RankError(text, rank, "raised", type(error).__qualname__) from error
+
+    def _end(self, ranks: list[RankProcess]) -> None:
+        process.end(ranks)
+        for rank in self._ranks:
+            rank.close()
+        self._ranks = []
+        shutil.rmtree(self._folder, ignore_errors=True)

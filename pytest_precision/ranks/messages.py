@@ -1,0 +1,92 @@
+"""What the controller and a rank say to each other: frozen plain data, and always small.
+
+Whatever may be large travels as a parcel. So neither side ever blocks in a send, or in the middle
+of a receive, because the other one has stopped.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+from pytest_precision.ranks.parcel import Parcel
+
+LONGEST = 16_000
+"""Characters of a traceback or an exception's text; both fit into a socket's buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """To a rank: run this job."""
+
+    job: Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """To a rank: leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """From a rank: it is in the process group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """From a rank: there are only `available` devices."""
+
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """From a rank: the job is done."""
+
+    result: Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """From a rank, its last words: what it was doing raised, and it leaves.
+
+    Attributes:
+        when: seconds on the monotonic clock, which all processes of a machine share.
+        exited: whether it was SystemExit or KeyboardInterrupt.
+        exception: qualified name of the type.
+        headline: type and text, as the last lines of a traceback have them.
+        traceback: of the frames outside this package, causes included.
+    """
+
+    when: float
+    exited: bool
+    exception: str
+    headline: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException, when: float) -> Raised:
+        """The words of an exception, which itself need not pickle."""
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_globals.get("__package__") == __package__:
+            frames = frames.tb_next
+        told = traceback.TracebackException(type(error), error, frames)
+        return cls(
+            when=when,
+            exited=isinstance(error, (SystemExit, KeyboardInterrupt)),
+            exception=f"{type(error).__module__}.{type(error).__qualname__}",
+            headline=cut("".join(told.format_exception_only()).strip()),
+            traceback=cut("".join(told.format())),
+        )
+
+
+ToRank = Run | Stop
+FromRank = Ready | Unavailable | Done | Raised
+
+
+def cut(text: str) -> str:
+    """`text`, or its two ends where it is longer than `LONGEST`."""
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"

@@ -1,0 +1,125 @@
+"""Ranks: run a function on N ranks; groups are opened when they are needed, and kept."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pytest_precision.ranks.errors import RankError
+from pytest_precision.ranks.group import Group
+from pytest_precision.ranks.inline import InlineGroup
+from pytest_precision.ranks.job import Job
+from pytest_precision.ranks.local import LocalGroup
+from pytest_precision.ranks.travel import ImportPath
+
+__all__ = ["RankError", "Ranks"]
+
+MODES = ("reuse", "fresh", "inline")
+DEVICES = ("cpu", "cuda")
+
+
+class Ranks:
+    """Runs functions on groups of ranks. Nothing is started before the first job.
+
+    Attributes:
+        mode: `reuse` keeps a group of each world size between jobs, `fresh` opens one for each job,
+            `inline` has one rank, which is the calling process.
+        timeout: deadline of a job in seconds, unless `run` is told another. The start of a group
+            has one of its own.
+        device: `cpu`, or `cuda` for one GPU a rank, as CUDA_VISIBLE_DEVICES orders them.
+
+    Raises:
+        ValueError: an argument is none of these.
+    """
+
+    def __init__(self, mode: str = "reuse", timeout: float = 300.0, device: str = "cpu") -> None:
+        _expect("mode", mode, MODES)
+        _expect("device", device, DEVICES)
+        _expect_seconds(timeout)
+        self.mode = mode
+        self.timeout = timeout
+        self.device = device
+        self._groups: dict[int, Group] = {}
+        self._owner = os.getpid()
+        # The fallback of a caller that does not close. What no code survives, a lifeline does.
+        atexit.register(self.close)
+
+    def run(
+        self,
+        world_size: int,
+        function: Callable[..., Any] | ImportPath,
+        *args: Any,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Calls `function` once on each of `world_size` ranks.
+
+        Args:
+            world_size: number of ranks.
+            function: module-level; it and its arguments travel to the ranks, where each call finds
+                the state that `pristine.reset` describes.
+            args: passed on.
+            timeout: deadline in seconds, in place of the one of this object.
+            kwargs: passed on.
+
+        Returns:
+            the results in rank order.
+
+        Raises:
+            RankError: a rank failed, or the time is over. Inline, the function's own exception.
+            WorldSizeError: there cannot be so many ranks here.
+            TypeError: the function or an argument cannot travel.
+        """
+        __tracebackhide__ = True
+        if type(world_size) is not int or world_size < 1:
+            raise ValueError(f"expected an int from 1 but got world_size={world_size!r}")
+        seconds = self.timeout if timeout is None else timeout
+        _expect_seconds(seconds)
+        job = Job.of(function, args, kwargs)
+        group = self._group(world_size, seconds)
+        try:
+            results = group.run(job, seconds)
+        except BaseException:  # Ctrl-C too: ranks that still work on the job are of no use
+            self._groups.pop(world_size).kill()
+            raise
+        if self.mode == "fresh":
+            self._groups.pop(world_size).close()
+        return results
+
+    def close(self) -> None:
+        """Ends all ranks, in bounded time. May be called again; a later job opens a new group."""
+        if os.getpid() != self._owner:  # a forked child of the caller: the ranks are not its own
+            return
+        while self._groups:
+            self._groups.popitem()[1].close()
+
+    def _group(self, world_size: int, seconds: float) -> Group:
+        group = self._groups.get(world_size)
+        if group is not None:
+            if group.serves(seconds):
+                return group
+            self._groups.pop(world_size).close()
+        self._groups[world_size] = self._open(world_size, max(seconds, self.timeout))
+        return self._groups[world_size]
+
+    def _open(self, world_size: int, longest: float) -> Group:
+        if self.mode == "inline":
+            return InlineGroup(world_size, self.device)
+        return LocalGroup(world_size, self.device, longest)
+
+
+def _expect(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(
+            f"expected {name} to be one of {', '.join(known)} "
+            f"but got {name}={value!r} ({type(value).__name__})"
+        )
+
+
+def _expect_seconds(timeout: float) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(
+            f"expected seconds above 0 but got timeout={timeout!r} ({type(timeout).__name__})"
+        )

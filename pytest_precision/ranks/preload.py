@@ -1,0 +1,35 @@
+"""What the fork server imports once, so that a rank starts in milliseconds; importing is the work.
+
+Without `torch._dynamo` and the settings of inductor, each rank imports them by itself as soon as it
+builds an optimizer or asks for deterministic algorithms: seconds a rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+
+MODULES = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.optim",
+    "torch._dynamo",
+    "torch._inductor.config",
+    "pytest_precision.ranks.worker",
+)
+
+# Before torch: a second thread (OpenBLAS makes one) is what a process must not have when it forks.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+for _name in MODULES:
+    # A module that is missing or broken fails again in the rank that needs it, and there the
+    # failure has a reader.
+    with contextlib.suppress(Exception):
+        importlib.import_module(_name)
+
+# What is here now is never collected: ranks share these pages as long as nobody touches them.
+gc.freeze()

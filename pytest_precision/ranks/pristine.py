@@ -1,0 +1,52 @@
+"""The state of a process that every job starts from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def reset() -> None:
+    """Puts this process into the state that a job may rely on.
+
+    - torch, numpy and `random` are seeded with 0, on every rank alike;
+    - one thread, so that no reduction depends on the number of cores;
+    - only deterministic algorithms, and an error where there is none;
+    - memory from `torch.empty` is NaN (the largest value in integer dtypes), so that what is read
+      before it is written is seen;
+    - subnormal numbers are kept;
+    - the default dtype is float32.
+    """
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def borrowed() -> Iterator[None]:
+    """Gives a process that is not ours its own state back, as far as torch lets it be read."""
+    generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    dtype = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(generators[0])
+        np.random.set_state(generators[1])
+        random.setstate(generators[2])
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        torch.set_default_dtype(dtype)
