@@ -1,0 +1,125 @@
+"""What the fixtures `parity` and `ranks` give to a test, and what a test leaves for its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_precision.check import Parity
+from pytest_precision.ranks.errors import WorldSizeError
+from pytest_precision.ranks.pool import Ranks
+from pytest_precision.report import carry
+from pytest_precision.resources import Resources
+
+if TYPE_CHECKING:
+    from pytest_precision.cell import Cell
+    from pytest_precision.options import Settings
+
+PARITY = pytest.StashKey[Parity]()
+RESOURCES = pytest.StashKey[Resources]()
+
+
+class TestRanks:
+    """The fixture `ranks`, bound to one test.
+
+    Attributes:
+        world_size: number of ranks.
+    """
+
+    __test__ = False
+
+    def __init__(self, ranks: Ranks, world_size: int, timeout: float) -> None:
+        self.world_size = world_size
+        self._ranks = ranks
+        self._timeout = timeout
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a module-level function once on every rank, with one process group around them.
+
+        Args:
+            function: finds its rank through `torch.distributed`.
+            args: of every call; they travel to the ranks, so they must pickle.
+            kwargs: likewise.
+
+        Returns:
+            The results in rank order.
+
+        Raises:
+            RankError: a rank raised, died or hung.
+            TypeError: the function or an argument cannot travel.
+        """
+        __tracebackhide__ = True
+        try:
+            return self._ranks.run(
+                self.world_size, function, *args, timeout=self._timeout, **kwargs
+            )
+        except WorldSizeError as error:
+            pytest.skip(str(error))
+
+
+def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
+    """The fixture of that name; its verdicts are found by the reports of `item`."""
+    shared = _resources(item.config)
+    found = Parity(item.nodeid, cell, settings, shared.ranks(settings), shared.traces)
+    item.stash[PARITY] = found
+    return found
+
+
+def ranks(item: pytest.Item, settings: Settings) -> TestRanks:
+    """The fixture of that name, on as many ranks as the marker `world_size` says."""
+    marker = item.get_closest_marker("world_size")
+    given = "no marker" if marker is None else _arguments(marker)
+    match marker:
+        case pytest.Mark(args=(int(size),), kwargs={**none}) if size > 0 and not none:
+            return TestRanks(_resources(item.config).ranks(settings), size, settings.timeout)
+    pytest.fail(
+        f"{item.nodeid}: expected a marker with one int from 1 but got {given}; "
+        "write @pytest.mark.world_size(2)",
+        pytrace=False,
+    )
+
+
+def require_check(item: pytest.Item) -> None:
+    """Fail a test that asked for `parity` and passed without a check."""
+    if PARITY in item.stash and not item.stash[PARITY].verdicts:
+        pytest.fail(
+            "vacuous: the test asked for `parity` and made no check; "
+            "call parity.check(...), or ask for `cell` alone",
+            pytrace=False,
+        )
+
+
+def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int) -> None:
+    """Put the cell of a matrix test and its verdicts so far on a report of any phase.
+
+    Args:
+        report: of `item`.
+        item: the test.
+        cell: that it runs in.
+        total: number of cells in this session.
+    """
+    assert isinstance(item, pytest.Function)
+    found = item.stash.get(PARITY, None)
+    carry.attach(
+        report,
+        item,
+        axes=cell.axes,
+        verdicts=[verdict.as_dict() for verdict in found.verdicts] if found else [],
+        number=item.callspec.indices["cell"],
+        total=total,
+    )
+
+
+def _resources(config: pytest.Config) -> Resources:
+    """The session's, closed with it."""
+    if RESOURCES not in config.stash:
+        config.stash[RESOURCES] = Resources()
+        config.add_cleanup(config.stash[RESOURCES].close)
+    return config.stash[RESOURCES]
+
+
+def _arguments(marker: pytest.Mark) -> str:
+    words = [*map(repr, marker.args), *(f"{k}={v!r}" for k, v in marker.kwargs.items())]
+    return f"{marker.name}({', '.join(words)})"

@@ -1,0 +1,142 @@
+"""The plugin: hooks and fixtures that pytest calls, a few lines each, which delegate.
+
+Nothing heavy is imported here, torch least of all: pytest imports this module at every start of
+every project that has the package installed, also where it runs no matrix. What only a running
+matrix needs is imported by the hook that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_precision.collection import Collection, cell_of
+from pytest_precision.options import SETTINGS, Settings, add_options
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pytest_precision.cell import Cell
+    from pytest_precision.check import Parity
+    from pytest_precision.fixtures import TestRanks
+
+COLLECTION = pytest.StashKey[Collection]()
+
+MARKERS = (
+    "precision_matrix(axis=[value, ...], *, timeout, coverage, device, backend, ranks): "
+    "run the test in every cell of the axes; see --precision-matrix",
+    "world_size(n): number of ranks of the fixture `ranks`",
+    "precision_regression(number, system): the defect that the test guards against",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.stash[SETTINGS] = Settings.of(config)
+    config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
+    if config.stash[SETTINGS].enabled and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Controller(config), "precision-report")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.config.stash[COLLECTION].generate(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTION].choose(config, items)
+
+
+# First, so that the counts are there when the terminal asks for them.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[COLLECTION].finish(session)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    return config.stash[COLLECTION].header(config.get_verbosity())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # A worker that crashed has no output.
+    node.config.stash[COLLECTION].receive(getattr(node, "workeroutput", {}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    result = yield
+    if pyfuncitem.config.stash[COLLECTION].cell_to_run(pyfuncitem) is not None:
+        from pytest_precision import fixtures
+
+        fixtures.require_check(pyfuncitem)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    collection = item.config.stash[COLLECTION]
+    if (cell := collection.cell_to_run(item)) is not None:
+        from pytest_precision import fixtures
+
+        fixtures.attach(report, item, cell, collection.census.cells)
+    return report
+
+
+class Controller:
+    """The hooks of the process that reports; a worker of xdist only sends its reports there."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from pytest_precision.report.session import SessionReport
+
+        self.report = SessionReport.of(config, config.stash[SETTINGS])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.report.add(report)
+
+    def pytest_sessionfinish(self) -> None:
+        self.report.finish()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        self.report.summary(terminalreporter)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    if exitstatus != pytest.ExitCode.USAGE_ERROR:
+        for line in config.stash[COLLECTION].summary(config.get_verbosity()):
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def cell(request: pytest.FixtureRequest) -> Cell:
+    """The point of the matrix that the test runs in."""
+    return cell_of(request)
+
+
+@pytest.fixture
+def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
+    """Checks of a candidate against a reference in the test's cell."""
+    from pytest_precision import fixtures
+
+    settings = request.config.stash[COLLECTION].settings_of(request.node)
+    return fixtures.parity(request.node, cell, settings)
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> TestRanks:
+    """Runs functions on as many ranks as the test's marker `world_size` says."""
+    from pytest_precision import fixtures
+
+    settings = request.config.stash[COLLECTION].settings_of(request.node)
+    return fixtures.ranks(request.node, settings)

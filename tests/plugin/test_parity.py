@@ -1,0 +1,167 @@
+"""Whole sessions with real ranks: verdicts, reports and exit codes, plain and under xdist."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+SUITE = """
+import os
+import time
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_precision import Engine, layouts, workloads
+
+
+def bf16(workload, cell):
+    model = workload.model(cell).to(torch.bfloat16)
+    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def dies(workload, cell):
+    if dist.get_rank() == 1:
+        os._exit(3)
+    return layouts.adamw(workload, cell)
+
+
+def hangs(workload, cell):
+    if dist.get_rank() == 1:
+        time.sleep(600)
+    dist.barrier()
+
+
+def sum_of_ranks(weight=1):
+    total = torch.tensor(dist.get_rank() * weight)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def raises():
+    raise KeyError("on every rank")
+
+
+@pytest.mark.precision_matrix(sequence=["train2"], world_size=[1, 2])
+def test_agrees(parity):
+    parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(precision=["bf16"], sequence=["train2"])
+def test_diverges(parity):
+    parity.check(bf16, layouts.master_adamw, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(sequence=["train2"])
+def test_proves_nothing(parity):
+    parity.check(layouts.ddp, layouts.ddp, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(sequence=["train2"], world_size=[2])
+def test_dies(parity):
+    parity.check(dies, layouts.adamw, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(sequence=["train2"], world_size=[2], timeout=20)
+def test_hangs(parity):
+    parity.check(hangs, layouts.adamw, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(sequence=["train2"], world_size=[2])
+def test_agrees_after_all_that(parity):
+    parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(sequence=["train2"])
+def test_checks_nothing(parity):
+    pass
+
+
+@pytest.mark.precision_matrix(sequence=["train2"])
+def test_skips(parity):
+    pytest.skip("not today")
+
+
+@pytest.mark.world_size(2)
+def test_ranks(ranks):
+    assert ranks.run(sum_of_ranks, weight=3) == [3, 3]
+    with pytest.raises(Exception, match="KeyError: 'on every rank'"):
+        ranks.run(raises)
+
+
+def test_ranks_without_a_number(ranks):
+    pass
+
+
+@pytest.mark.world_size("2")
+def test_ranks_with_a_wrong_number(ranks):
+    pass
+"""
+
+
+@pytest.mark.parametrize("distribution", [[], ["-n", "2"]], ids=["plain", "xdist"])
+def test_a_session_ends_as_its_cells_do(pytester: pytest.Pytester, distribution: list[str]) -> None:
+    """Each failure is one test's, the others run, and every report says the same."""
+    pytester.makepyfile(test_suite=SUITE)
+    result = pytester.runpytest_subprocess(
+        "--precision-matrix", "--precision-report=out", "--junit-xml=out/junit.xml", *distribution
+    )
+    result.assert_outcomes(passed=4, failed=5, errors=2, skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines_random(
+        [
+            "E*bf16-train2: master differs before the first step: *.weight is bfloat16 here, "
+            "float32 in the reference",
+            "E*train2: vacuous: the candidate and the reference are the same layout in the same*",
+            "E*train2-w2: error: the candidate failed: rank 1 of 2 *died: exit status 3",
+            "E*train2-w2: error: the candidate failed: *hung*20 s*",
+            "vacuous: the test asked for `parity` and made no check; *",
+            "*test_ranks_without_a_number: expected a marker with one int*got no marker*",
+            "*expected a marker with one int from 1 but got world_size('2')*",
+            "*= precision matrix =*",
+        ]
+    )
+    cells = json.loads(Path("out/report.json").read_text())["cells"]
+    outcomes = {cell["nodeid"].partition("::")[2]: cell["outcome"] for cell in cells}
+    assert outcomes == {
+        "test_agrees[train2-w1]": "pass",
+        "test_agrees[train2-w2]": "pass",
+        "test_diverges[bf16-train2]": "fail",
+        "test_proves_nothing[train2]": "vacuous",
+        "test_dies[train2-w2]": "error",
+        "test_hangs[train2-w2]": "error",
+        "test_agrees_after_all_that[train2-w2]": "pass",
+        "test_checks_nothing[train2]": "fail",
+        "test_skips[train2]": "skip",
+    }
+    junit = ElementTree.parse("out/junit.xml")
+    properties = {
+        case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
+        for case in junit.iter("testcase")
+    }
+    assert properties["test_diverges[bf16-train2]"]["precision.divergence.kind"] == "master"
+    assert properties["test_agrees[train2-w2]"]["precision.outcome"] == "pass"
+
+
+def test_the_command_in_a_failure_repeats_it(pytester: pytest.Pytester) -> None:
+    """Copied from the last line of the message, it runs that one cell."""
+    pytester.makepyfile(test_suite=SUITE)
+    command = ["--precision-matrix", "test_suite.py::test_diverges[bf16-train2]"]
+    result = pytester.runpytest_subprocess(*command)
+    result.assert_outcomes(failed=1)
+    assert f"Repeat with: pytest {command[0]} '{command[1]}'" in result.stdout.str()
+
+
+def test_a_debugger_gets_the_rank(pytester: pytest.Pytester) -> None:
+    """Inline, the one rank is the pytest process; more than one cannot be had and is skipped."""
+    pytester.makepyfile(test_suite=SUITE)
+    result = pytester.runpytest_subprocess(
+        "--precision-matrix", "--precision-ranks=inline", "-k", "test_agrees", "-rs"
+    )
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines(["SKIPPED*expected at most 1 ranks*but got world_size=2"])

@@ -1,0 +1,56 @@
+"""Start-up and collection leave torch alone."""
+
+from __future__ import annotations
+
+import pytest
+
+CONFTEST = """
+    import sys
+
+    def pytest_terminal_summary(terminalreporter):
+        heavy = {"torch", "numpy", "hypothesis", "xxhash"} & set(sys.modules)
+        terminalreporter.write_line(f"imported: {sorted(heavy)}")
+"""
+
+SUITE = """
+    import pytest
+    from pytest_precision import layouts, workloads
+
+    @pytest.mark.precision_matrix(precision=["bf16", "fp32"], world_size=[1, 2])
+    def test_a(cell):
+        layouts.adamw, workloads.mlp
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A matrix test that uses torch when it runs, with no plugin loaded but this one."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin")
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_a=SUITE)
+    return pytester
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["--collect-only", "--precision-matrix"],
+        ["--collect-only", "--precision-coverage=pairwise", "--precision-select=world_size=1"],
+        ["--precision-matrix", "-k", "nothing"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_heavy_is_imported(suite: pytest.Pytester, args: list[str]) -> None:
+    """Neither skipped cells nor collected ones import torch or anything else that takes long."""
+    result = suite.runpytest_subprocess(*args)
+    assert result.ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    result.stdout.fnmatch_lines(["*imported: []"])
+
+
+def test_the_guard_sees_torch(suite: pytest.Pytester) -> None:
+    """The check above would notice: a cell that runs imports torch."""
+    result = suite.runpytest_subprocess("--precision-matrix", "-k", "w1")
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines(["*imported: *'torch'*"])
