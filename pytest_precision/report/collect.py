@@ -1,0 +1,225 @@
+"""Collect: pytest's reports of one test become one `CellResult`, the last run of the test counts.
+
+    verdicts (none, one or several a test) + pytest's outcome of each phase -> checks -> cell
+
+A failing verdict is an expected failure where pytest says so (`xfail`) or where the test body
+caught it. What ends a test other than a verdict (a skip, a broken fixture, an assertion of the
+test's own, the crash of a worker) is one more check of the cell, without a layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_precision.cell import AxisValue
+from pytest_precision.parity.verdict import Verdict
+from pytest_precision.report.carry import test_of
+from pytest_precision.report.status import STATUSES, worst
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """How one check of a cell ended, or what ended the test otherwise.
+
+    Attributes:
+        status: one of `STATUSES`.
+        reason: one line; for an expected failure with a reason for the expectation, that.
+        entry: as report.json holds it: the verdict, and `pytest`, pytest's word for the test
+            (`passed`, `failed`, `error`, `skipped`, `xfailed`, `xpassed`), and `xfail`, the
+            reason for the expectation, where there is one.
+    """
+
+    status: str
+    reason: str
+    entry: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """How one cell ended.
+
+    Attributes:
+        nodeid: pytest's id of the test.
+        test: the id without parameters: the matrix that the cell belongs to.
+        axes: axis name to value; empty where a crash kept the process from telling.
+        number: position in its matrix.
+        line: of the test in its file, from 0.
+        seconds: of all phases of the test, fixtures included.
+        checks: in the order in which they were made, at least one.
+    """
+
+    nodeid: str
+    test: str
+    axes: Mapping[str, AxisValue]
+    number: int
+    line: int
+    seconds: float
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def status(self) -> str:
+        """The worst status of the checks."""
+        return worst(check.status for check in self.checks)
+
+    @property
+    def failing(self) -> bool:
+        """Whether the cell fails its test."""
+        return STATUSES[self.status].failing
+
+
+PHASES = ("setup", "call", "teardown")
+"""pytest's phases of a test; the report of a crashed worker is in none of them."""
+
+Key = tuple[str, str]
+"""Node id and xdist worker: `--dist=each` runs the same test on every worker."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of one test, so far."""
+
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    phases: dict[str, tuple[str, str]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    discarded: bool = False
+
+
+class Results:
+    """The cells of a session, in the order in which they first ended.
+
+    Attributes:
+        cells: one entry a cell, and a worker under `--dist=each`.
+        total: number of matrix cells in the session, 0 until a report has told.
+    """
+
+    def __init__(self) -> None:
+        self.cells: dict[Key, CellResult] = {}
+        self.total = 0
+        self._known: dict[str, Mapping[str, Any]] = {}
+        self._tests: set[str] = set()
+        self._runs: dict[Key, _Run] = {}
+
+    def add(self, report: pytest.TestReport) -> tuple[Key, CellResult] | None:
+        """Take any report of any test; the cell is returned with the last report of its test."""
+        cell = self._cell(report)
+        if cell is None:
+            return None
+        key = (report.nodeid, _worker(report))
+        if report.when == "setup":
+            # A test that starts again starts over: what it ended with last is what counts.
+            self._runs[key] = _Run()
+        run = self._runs.setdefault(key, _Run())
+        run.seconds += report.duration
+        # Only the last report of a phase counts: a subtest's come before the test's own.
+        phase, reason = _phase(report)
+        run.phases[report.when] = (phase, reason)
+        run.verdicts = getattr(report, "precision", []) or run.verdicts
+        if phase in ("failed", "error"):
+            run.failures.append(report.longreprtext)
+        run.discarded = run.discarded or phase == "rerun"
+        if report.when in PHASES[:-1]:
+            return None
+        del self._runs[key]
+        if run.discarded:
+            return None
+        result = CellResult(
+            report.nodeid,
+            cell["test"],
+            cell["axes"],
+            cell.get("number", 0),
+            report.location[1] or 0,
+            run.seconds,
+            tuple(_checks(report.nodeid, cell["axes"], run)),
+        )
+        self.cells[key] = result
+        return key, result
+
+    def _cell(self, report: pytest.TestReport) -> Mapping[str, Any] | None:
+        """The matrix cell of a report; None for the report of any other test."""
+        cell: Mapping[str, Any] | None = getattr(report, "precision_cell", None)
+        test = test_of(report.nodeid)
+        if cell is None and getattr(report, "precision", None):
+            cell = {"test": test, "axes": report.precision[0]["axes"]}  # a check without a matrix
+        elif cell is None and report.when not in PHASES and test in self._tests:
+            # A worker that crashed before the first report of this cell: xdist knows no more.
+            cell = self._known.get(report.nodeid, {"test": test, "axes": {}})
+        if cell is not None:
+            self._known[report.nodeid] = cell
+            self._tests.add(cell["test"])
+            self.total = cell.get("total", 0) or self.total
+        return self._known.get(report.nodeid)
+
+
+def _worker(report: pytest.TestReport) -> str:
+    node = getattr(report, "node", None)
+    return "" if node is None else str(node.gateway.id)
+
+
+def _phase(report: pytest.TestReport) -> tuple[str, str]:
+    """What pytest calls the end of one phase, and its reason in one line."""
+    if hasattr(report, "wasxfail"):
+        reason = report.wasxfail.removeprefix("reason: ")
+        return ("xpassed" if report.passed else "xfailed"), reason
+    if report.failed:
+        return ("failed" if report.when == "call" else "error"), _reason(report)
+    return str(report.outcome), _reason(report)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    longrepr = report.longrepr
+    if longrepr is None:
+        return ""
+    if isinstance(longrepr, tuple):
+        text = longrepr[2].removeprefix("Skipped: ")
+    else:
+        crash = getattr(longrepr, "reprcrash", None)
+        text = str(longrepr) if crash is None else crash.message
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _checks(nodeid: str, axes: Mapping[str, AxisValue], run: _Run) -> list[CheckResult]:
+    phase, reason = run.phases.get("call", ("", ""))
+    expected = {"xfail": reason} if reason and phase in ("xfailed", "xpassed") else {}
+    checks = []
+    for verdict in run.verdicts:
+        status = _status(verdict, phase, run.failures)
+        why = expected.get("xfail", verdict["reason"]) if status == "xfail" else verdict["reason"]
+        checks.append(CheckResult(status, why, verdict | {"pytest": phase} | expected))
+    for outcome, status, word, why in _endings(run, [check.status for check in checks]):
+        ending = Verdict(nodeid, dict(axes), "", "", "", "", outcome, why, seconds=run.seconds)
+        entry = ending.as_dict() | {"pytest": word} | (expected if word == phase else {})
+        checks.append(CheckResult(status, why, entry))
+    return checks
+
+
+def _status(verdict: Mapping[str, Any], phase: str, failures: list[str]) -> str:
+    outcome = str(verdict["outcome"])
+    if not STATUSES[outcome].failing:
+        return "xpass" if outcome == "pass" and phase == "xpassed" else outcome
+    if phase == "skipped":
+        return "skip"
+    # A verdict that no failure quotes was caught by the test body, which expected it.
+    uncaught = any(verdict["reason"] in text for text in failures)
+    return outcome if uncaught else "xfail"
+
+
+def _endings(run: _Run, statuses: list[str]) -> list[tuple[str, str, str, str]]:
+    """What ended the test besides its verdicts: outcome, status, pytest's word and reason."""
+    found = []
+    for when, (word, reason) in run.phases.items():
+        if word == "error":
+            found.append(("error", "error", word, reason))
+        elif word == "failed" and not any(STATUSES[status].failing for status in statuses):
+            found.append(("fail", "fail", word, reason))
+        elif word == "skipped" and when != "teardown" and "skip" not in statuses:
+            found.append(("skip", "skip", word, reason))
+        elif word == "xfailed" and "xfail" not in statuses:
+            found.append(("fail", "xfail", word, reason))
+        elif word in ("passed", "xpassed") and when == "call" and not statuses:
+            found.append(("pass", "xpass" if word == "xpassed" else "pass", word, ""))
+    return found

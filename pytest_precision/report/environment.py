@@ -1,0 +1,34 @@
+"""Environment: the versions that a result depends on, read without importing their packages."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PACKAGES = ("pytest-precision", "pytest", "torch", "numpy")
+
+
+def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """`environment` of report.json, except for the world sizes.
+
+    Args:
+        device: that the ranks run on.
+        flags: the plugin's options and their values, plain data.
+    """
+    versions = {"python": platform.python_version()}
+    versions.update({name: found for name in PACKAGES if (found := _version(name))})
+    return {
+        "versions": versions,
+        "platform": platform.platform(),
+        "device": device,
+        "flags": dict(flags),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,236 @@
+"""Grid: the cells of one test as a table of marks, as small as its axes allow.
+
+    primary_weight of bf16, grad_accum_fusion of False        <- `fixed`: axes of one value
+                      sequence  train4  train2-eval-train2    <- column axes, none to two
+                    world_size  1 2     1 2
+      precision  glu_interleave                               <- row axes
+      bf16       0              . .     . F
+                 32             . .       F                   <- no such cell: blank
+
+Of all ways to hand the axes out to rows and columns, the one with the smallest area is taken: it
+keeps marks together, which makes a pattern of failures visible, and puts long values into rows.
+Where no table is narrow enough, the row axes with the longest values become headings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+from pytest_precision.report.collect import CellResult
+from pytest_precision.report.status import STATUSES, worst
+
+INDENT = 2
+GAP = 2
+
+Line = list[tuple[str, str]]
+"""Pieces of text, each with the status that colours it, or an empty one."""
+
+
+class _Axis(NamedTuple):
+    """One axis of a test: its name and its values as text, in the order of the matrix."""
+
+    name: str
+    values: list[str]
+
+    @property
+    def width(self) -> int:
+        return max(map(len, self.values))
+
+
+Place = tuple[int, ...]
+"""Of one cell: for each axis the position of its value."""
+
+
+def fixed(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
+    """Name and value of the axes on which all cells have the same value."""
+    return [(axis.name, axis.values[0]) for axis in _axes(cells)[0] if len(axis.values) == 1]
+
+
+def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
+    """The table of the cells of one test; a single mark where no axis has two values.
+
+    Args:
+        cells: of one test; several at the same place (repeats) show the worst.
+        width: of the terminal, in characters; a table that cannot be made so narrow is wider.
+    """
+    axes, places = _axes(cells)
+    varying = [index for index, axis in enumerate(axes) if len(axis.values) > 1]
+    found: dict[Place, list[str]] = {}
+    for cell, place in zip(cells, places, strict=True):
+        found.setdefault(tuple(place[index] for index in varying), []).append(cell.status)
+    marks = {place: worst(statuses) for place, statuses in found.items()}
+    return _smallest([axes[index] for index in varying], marks, width - INDENT).lines(marks)
+
+
+def _axes(cells: Sequence[CellResult]) -> tuple[list[_Axis], list[Place]]:
+    """The axes of all cells, and the place of each cell in the order of `cells`."""
+    ordered = sorted(cells, key=lambda cell: cell.number)
+    names = list(dict.fromkeys(name for cell in ordered for name in cell.axes))
+    # By repr, because 1, 1.0 and True are equal and yet different values of an axis.
+    values: list[dict[str, int]] = [{} for _ in names]
+    for cell in ordered:
+        for known, value in zip(values, _values(cell, names), strict=True):
+            known.setdefault(value, len(known))
+    axes = [
+        _Axis(name, [_text(value) for value in known])
+        for name, known in zip(names, values, strict=True)
+    ]
+    return axes, [
+        tuple(known[value] for known, value in zip(values, _values(cell, names), strict=True))
+        for cell in cells
+    ]
+
+
+def _values(cell: CellResult, names: Iterable[str]) -> list[str]:
+    return [repr(cell.axes[name]) if name in cell.axes else "-" for name in names]
+
+
+def _text(value: str) -> str:
+    return value[1:-1] if value[:1] in ("'", '"') else value
+
+
+def _smallest(axes: Sequence[_Axis], marks: Iterable[Place], width: int) -> _Table:
+    # Two axes are read best with one across and one down.
+    most = 1 if len(axes) <= 2 else 2
+    across = [c for size in range(most + 1) for c in permutations(range(len(axes)), size)]
+    tables = [_Table(axes, marks, (), _without(axes, columns), columns) for columns in across]
+    fitting = [table for table in tables if table.width <= width]
+    if fitting:
+        # Being narrower than a quarter of the screen is no gain, being shorter still is.
+        return min(fitting, key=lambda table: max(table.width, width // 4) * table.height)
+    for columns in across:
+        rows = _without(axes, columns)
+        by_width = sorted(rows, key=lambda index: -axes[index].width)
+        for count in range(1, len(rows) + 1):
+            headings = by_width[:count]
+            rest = _without(axes, (*columns, *headings))
+            tables.append(_Table(axes, marks, headings, rest, columns))
+    # Headings are as wide as they are, so only lines can be saved.
+    fitting = [table for table in tables if table.width <= width] or tables
+    return min(fitting, key=lambda table: (table.height, table.width))
+
+
+def _without(axes: Sequence[_Axis], chosen: Sequence[int]) -> list[int]:
+    return [index for index in range(len(axes)) if index not in chosen]
+
+
+class _Table:
+    """One way to lay the axes out.
+
+    Args:
+        axes: those with more than one value.
+        marks: the places that have a cell.
+        headings, rows, columns: positions in `axes`, each exactly once.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[_Axis],
+        marks: Iterable[Place],
+        headings: Sequence[int],
+        rows: Sequence[int],
+        columns: Sequence[int],
+    ) -> None:
+        self.axes, self.headings, self.rows, self.columns = axes, headings, rows, columns
+        self.shift = INDENT if headings else 0
+        self.row_keys = sorted({_pick(place, (*headings, *rows)) for place in marks})
+        self.column_keys = sorted({_pick(place, columns) for place in marks})
+        self.row_widths = [max(len(axes[index].name), axes[index].width) for index in rows]
+        names = [len(axes[index].name) for index in columns]
+        self.left = max([sum(self.row_widths) + GAP * (len(rows) - 1), *names, 0])
+        self.starts, self.right = self._starts()
+        self.groups = {key[: len(headings)] for key in self.row_keys} if headings else set()
+
+    def _starts(self) -> tuple[list[int], int]:
+        """Where each column starts, right of the labels, and the width of all."""
+        start, end = 0, 0
+        starts: list[int] = []
+        outer: Place = ()
+        for key in self.column_keys:
+            if starts:
+                end += 1 if len(key) > 1 and key[:1] == outer else GAP
+            if len(key) > 1 and key[:1] != outer:
+                # The label of a group may be longer than its columns.
+                end = max(end, start + GAP + self._label(0, outer)) if starts else end
+                start, outer = end, key[:1]
+            starts.append(end)
+            end += self._label(len(key) - 1, key[-1:])
+        if outer:
+            end = max(end, start + self._label(0, outer))
+        return starts, end
+
+    def _label(self, level: int, value: Place) -> int:
+        """The width of a column's label; of the mark where there is no column axis."""
+        return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
+
+    @property
+    def width(self) -> int:
+        """In characters, without the indentation."""
+        return self.shift + self.left + GAP + self.right
+
+    @property
+    def height(self) -> int:
+        """In lines."""
+        return len(self.columns) + bool(self.rows) + len(self.groups) + len(self.row_keys)
+
+    def lines(self, marks: dict[Place, str]) -> list[Line]:
+        """The table with the statuses of the places."""
+        lines = [self._header(level) for level in range(len(self.columns))]
+        if self.rows:
+            lines.append(
+                self._line(self._labels([self.axes[index].name for index in self.rows]).rstrip())
+            )
+        order = (*self.headings, *self.rows, *self.columns)
+        by_key = {_pick(place, order): status for place, status in marks.items()}
+        split = len(self.headings)
+        previous: Place = ()
+        for key in self.row_keys:
+            if split and key[:split] != previous[:split]:
+                lines.append([(" " * INDENT + self._heading(key), "")])
+                previous = ()
+            lines.append(self._row(key, previous[split:], by_key))
+            previous = key
+        return lines
+
+    def _header(self, level: int) -> Line:
+        axis = self.axes[self.columns[level]]
+        text = axis.name.rjust(self.left)
+        previous: Place = ()
+        for key, start in zip(self.column_keys, self.starts, strict=True):
+            if key[: level + 1] != previous:
+                text = text.ljust(self.left + GAP + start) + axis.values[key[level]]
+                previous = key[: level + 1]
+        return self._line(text)
+
+    def _heading(self, key: Place) -> str:
+        pairs = zip(self.headings, key, strict=False)
+        return ", ".join(f"{self.axes[i].name}={self.axes[i].values[value]}" for i, value in pairs)
+
+    def _row(self, key: Place, previous: Place, by_key: dict[Place, str]) -> Line:
+        own = key[len(self.headings) :]
+        labels = [
+            # A value is said once, above all rows that share it and all values left of it.
+            "" if previous[: level + 1] == own[: level + 1] else self.axes[index].values[value]
+            for level, (index, value) in enumerate(zip(self.rows, own, strict=True))
+        ]
+        line = self._line(self._labels(labels).ljust(self.left + GAP))
+        at = 0
+        for column, start in zip(self.column_keys, self.starts, strict=True):
+            status = by_key.get((*key, *column))
+            if status is not None:
+                line += [(" " * (start - at), ""), (STATUSES[status].mark, status)]
+                at = start + 1
+        return line
+
+    def _line(self, text: str) -> Line:
+        return [(" " * (INDENT + self.shift) + text, "")]
+
+    def _labels(self, labels: Sequence[str]) -> str:
+        padded = zip(labels, self.row_widths, strict=True)
+        return (" " * GAP).join(label.ljust(width) for label, width in padded)
+
+
+def _pick(place: Place, indices: Sequence[int]) -> Place:
+    return tuple(place[index] for index in indices)

@@ -1,0 +1,63 @@
+"""Reasons: checks that ended for the same reason are one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pytest_precision.report.collect import CellResult, CheckResult
+
+
+@dataclass(slots=True)
+class Reason:
+    """A reason and the cells that ended for it.
+
+    Attributes:
+        status: of the checks.
+        text: of the first check, without the name of its cell.
+        cells: each cell once, in the order given.
+        identical: whether the text is that of all checks; else they only differ in the same way:
+            the same kind of the same tensor, with other numbers.
+    """
+
+    status: str
+    text: str
+    cells: list[CellResult] = field(default_factory=list)
+    identical: bool = True
+
+    @property
+    def where(self) -> str:
+        """The first cell, to be pasted into a command line, and how many more there are."""
+        more = len(self.cells) - 1
+        others = f" and {more} more" if more else ""
+        return self.cells[0].nodeid + others + ("" if self.identical else " alike")
+
+
+def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
+    """The reasons of the checks that have one of the statuses, the most frequent first."""
+    wanted = set(statuses)
+    found: dict[tuple[object, ...], Reason] = {}
+    for cell in cells:
+        for check in cell.checks:
+            if check.status in wanted:
+                text = _text(cell, check)
+                reason = found.setdefault(_kind(check, text), Reason(check.status, text))
+                reason.identical = reason.identical and reason.text == text
+                if reason.cells[-1:] != [cell]:
+                    reason.cells.append(cell)
+    return sorted(found.values(), key=lambda reason: -len(reason.cells))
+
+
+def _text(cell: CellResult, check: CheckResult) -> str:
+    name = cell.nodeid.removeprefix(cell.test).strip("[]")
+    return check.reason.removeprefix(f"{name}: ")
+
+
+def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
+    divergence = check.entry.get("divergence")
+    # An expected failure is folded by why it is expected, where that is not the verdict itself.
+    expectation = check.entry.get("xfail")
+    if divergence is None or expectation not in (None, check.entry["reason"]):
+        return check.status, text
+    place = [divergence[name] for name in ("phase", "kind", "name", "signature")]
+    return check.status, *place

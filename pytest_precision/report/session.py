@@ -1,0 +1,71 @@
+"""Session: what pytest's hooks delegate to, on the controller only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_precision.options import Settings
+from pytest_precision.report import progress, terminal
+from pytest_precision.report.collect import Results
+from pytest_precision.report.environment import environment
+from pytest_precision.report.json_file import JsonFile
+from pytest_precision.report.progress import Progress
+
+
+class SessionReport:
+    """The report of one session.
+
+    Args:
+        config: pytest's; its terminal reporter, if there is one, gets the progress lines.
+        folder: of `--precision-report`, None without.
+        environment: of report.json; see `environment.environment`.
+
+    Attributes:
+        results: the cells so far.
+
+    Raises:
+        pytest.UsageError: if the folder cannot be written to.
+    """
+
+    @classmethod
+    def of(cls, config: pytest.Config, settings: Settings) -> SessionReport:
+        """The report that the settings ask for."""
+        flags = {name: value for name, value in asdict(settings).items() if name != "report"}
+        # Collecting runs nothing, so it leaves the report of the last run alone.
+        folder = None if config.getoption("collectonly") else settings.report
+        return cls(config, folder, environment(device=settings.device, flags=flags))
+
+    def __init__(
+        self, config: pytest.Config, folder: Path | None, environment: Mapping[str, Any]
+    ) -> None:
+        self.results = Results()
+        self._config = config
+        self._file = None if folder is None else JsonFile(folder, environment)
+        self._progress = Progress()
+
+    def add(self, report: pytest.TestReport) -> None:
+        """For `pytest_runtest_logreport`: every report of every phase, in any order of tests."""
+        ended = self.results.add(report)
+        if ended is None:
+            return
+        key, cell = ended
+        if self._file is not None:
+            self._file.put(key, [check.entry for check in cell.checks])
+        line = self._progress.line(self.results)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if line and reporter is not None and reporter.verbosity >= 0:
+            progress.write(reporter, line)
+
+    def finish(self) -> None:
+        """For `pytest_sessionfinish`, which also follows an interrupt: the last write."""
+        if self._file is not None:
+            self._file.close()
+
+    def summary(self, reporter: pytest.TerminalReporter) -> None:
+        """For `pytest_terminal_summary`."""
+        terminal.summary(reporter, self.results, "" if self._file is None else self._file.problem)

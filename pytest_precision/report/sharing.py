@@ -1,0 +1,158 @@
+"""Sharing: what failing cells have in common and passing cells do not.
+
+Every statement is true of the cells as they ended; none is a guess. First the whole: the fewest
+axes whose values, over all failing cells, leave out every passing cell. Where there are no such
+axes, parts: greedily the axis values that describe the most failing cells and no passing one.
+A statement must pay for itself: it names fewer values than there are cells of which it is made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from pytest_precision.report.collect import CellResult
+
+MAX_CONDITIONS = 3
+"""More axes than that are no summary of a cell but its name."""
+
+MAX_VALUES = 3
+"""Likewise of the values of one axis."""
+
+TEST = "test"
+"""The name under which the test itself counts as an axis."""
+
+
+class Condition(NamedTuple):
+    """An axis and the values that failing cells have on it, as `repr` texts.
+
+    By `repr`, because 1, 1.0 and True are equal and yet different values of an axis.
+    """
+
+    axis: str
+    values: tuple[str, ...]
+
+    def holds(self, traits: Mapping[str, str]) -> bool:
+        """Whether a cell with these traits has one of the values."""
+        return traits.get(self.axis) in self.values
+
+    def __str__(self) -> str:
+        *first, last = [value.strip("'") for value in self.values]
+        return f"{self.axis}={', '.join(first)} or {last}" if first else f"{self.axis}={last}"
+
+
+class Shared(NamedTuple):
+    """Failing cells and what they share.
+
+    Attributes:
+        cells: failing cells, all of which meet all conditions.
+        conditions: that no passing cell meets; empty where nothing was found.
+        alone: whether no passing cell meets even one of them; else none meets all.
+    """
+
+    cells: tuple[CellResult, ...]
+    conditions: tuple[Condition, ...] = ()
+    alone: bool = False
+
+    def holds(self, cell: CellResult) -> bool:
+        """Whether a cell meets all conditions."""
+        own = traits(cell)
+        return all(condition.holds(own) for condition in self.conditions)
+
+    def statement(self, failing: Sequence[CellResult]) -> str:
+        """In words; empty without conditions.
+
+        Args:
+            failing: all failing cells, `cells` among them.
+        """
+        if not self.conditions:
+            return ""
+        count, having = len(failing), sum(map(self.holds, failing))
+        everyone = "both" if count == 2 else f"all {count}"
+        who = everyone if having == count else f"{having} of {count}"
+        number = len(self.conditions)
+        which = ("", " either", " any of these") if self.alone else ("", " both", " all three")
+        what = " and ".join(map(str, self.conditions))
+        return f"{who} failing cells have {what}; no passing cell has{which[number - 1]}"
+
+
+def traits(cell: CellResult) -> dict[str, str]:
+    """Axis name to the `repr` of its value; the test is one of them."""
+    return {TEST: cell.test} | {name: repr(value) for name, value in cell.axes.items()}
+
+
+def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> list[Shared]:
+    """A partition of the failing cells, at least one, by what they share; leftovers come last."""
+    if not passing:
+        return [Shared(tuple(failing))]
+    without = [traits(cell) for cell in passing]
+    whole = _whole(failing, without)
+    if whole is not None:
+        return [whole]
+    found: list[Shared] = []
+    rest = list(failing)
+    while (part := _largest_part(rest, without)) is not None:
+        found.append(part)
+        rest = [cell for cell in rest if not part.holds(cell)]
+    return [*found, Shared(tuple(rest))] if rest else found
+
+
+def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) -> Shared | None:
+    own = [traits(cell) for cell in failing]
+    conditions: list[Condition] = []
+    # For each condition the passing cells that do not meet it, one bit each.
+    outside: list[int] = []
+    for axis in own[0]:
+        if all(axis in cell for cell in own):
+            values = tuple(dict.fromkeys(cell[axis] for cell in own))
+            condition = Condition(axis, values)
+            misses = sum(1 << i for i, cell in enumerate(passing) if not condition.holds(cell))
+            if misses and len(values) <= MAX_VALUES and len(values) < len(failing):
+                conditions.append(condition)
+                outside.append(misses)
+    everyone = (1 << len(passing)) - 1
+    alone = [c for c, misses in zip(conditions, outside, strict=True) if misses == everyone]
+    fewest = min((len(condition.values) for condition in alone), default=0)
+    best = tuple(c for c in alone if len(c.values) == fewest)[:MAX_CONDITIONS]
+    if best:
+        return Shared(tuple(failing), best, alone=True)
+    for size in range(2, MAX_CONDITIONS + 1):
+        for chosen in combinations(range(len(conditions)), size):
+            if sum(len(conditions[index].values) for index in chosen) >= len(failing):
+                continue
+            misses = 0
+            for index in chosen:
+                misses |= outside[index]
+            if misses == everyone:
+                return Shared(tuple(failing), tuple(conditions[index] for index in chosen))
+    return None
+
+
+def _largest_part(
+    failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]
+) -> Shared | None:
+    own = [traits(cell) for cell in failing]
+    axes = list(dict.fromkeys(axis for cell in own for axis in cell))
+    best: tuple[int, tuple[Condition, ...]] = (0, ())
+    for size in range(1, MAX_CONDITIONS + 1):
+        for chosen in combinations(axes, size):
+            taken = {tuple(cell.get(axis) for axis in chosen) for cell in passing}
+            found = Counter(
+                tuple(cell[axis] for axis in chosen)
+                for cell in own
+                if all(axis in cell for axis in chosen)
+            )
+            for values, count in found.items():
+                if values not in taken and count - size > best[0]:
+                    conditions = zip(chosen, values, strict=True)
+                    best = (count - size, tuple(Condition(a, (v,)) for a, v in conditions))
+    if not best[1]:
+        return None
+    cells = [
+        cell
+        for cell, mine in zip(failing, own, strict=True)
+        if all(condition.holds(mine) for condition in best[1])
+    ]
+    return Shared(tuple(cells), best[1], alone=len(best[1]) == 1)

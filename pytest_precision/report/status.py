@@ -1,0 +1,41 @@
+"""Statuses: what the session makes of a cell, once pytest's expectations are accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Status(NamedTuple):
+    """How one status is shown.
+
+    Attributes:
+        mark: one ASCII character, its place in a grid.
+        word: in the line of counts; that of pytest where it has one.
+        colour: a markup name of pytest's terminal writer.
+        failing: whether it fails the test.
+    """
+
+    mark: str
+    word: str
+    colour: str
+    failing: bool
+
+
+STATUSES = {
+    "error": Status("E", "error", "red", failing=True),
+    "fail": Status("F", "failed", "red", failing=True),
+    "vacuous": Status("V", "vacuous", "red", failing=True),
+    "xpass": Status("X", "xpassed", "yellow", failing=False),
+    "xfail": Status("x", "xfailed", "yellow", failing=False),
+    "skip": Status("s", "skipped", "yellow", failing=False),
+    "pass": Status(".", "passed", "green", failing=False),
+}
+"""Worst first: the outcomes of a verdict, and `xpass` and `xfail` for what pytest expected."""
+
+_RANK = {name: rank for rank, name in enumerate(STATUSES)}
+
+
+def worst(statuses: Iterable[str]) -> str:
+    """The worst of several statuses, at least one: what one place in a grid shows."""
+    return min(statuses, key=_RANK.__getitem__)

@@ -1,0 +1,165 @@
+"""Terminal: the summary section: grids, what failing cells share, reasons and counts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from pytest_precision.report.collect import CellResult, Results
+from pytest_precision.report.grid import Line, fixed, grid
+from pytest_precision.report.reasons import Reason, fold
+from pytest_precision.report.sharing import explain
+from pytest_precision.report.status import STATUSES
+from pytest_precision.report.words import count, duration
+
+TITLE = "precision matrix"
+
+MAX_REASONS = 20
+"""Reasons under one heading that are shown without -v."""
+
+MAX_LINES = 200
+"""If all grids together are longer, a test whose cells all pass is one line."""
+
+FAILING = [name for name, status in STATUSES.items() if status.failing]
+
+
+def summary(terminal: pytest.TerminalReporter, results: Results, problem: str = "") -> None:
+    """Write the section; nothing at all where no cell ran, with `-q` only what failed.
+
+    Args:
+        terminal: pytest's own.
+        results: of the session.
+        problem: why report.json could not be written, empty where it could.
+    """
+    # As in the files, not as xdist's workers finished them.
+    cells = sorted(results.cells.values(), key=_position)
+    section = _Section(terminal)
+    if cells and terminal.verbosity >= 0:
+        terminal.write_sep("=", TITLE)
+        section.grids(cells)
+        section.others(cells)
+        section.failures(cells)
+        section.counts(cells)
+    elif any(cell.failing for cell in cells):
+        terminal.write_sep("=", TITLE)
+        section.failures(cells)
+    if problem:
+        terminal.write_line(f"precision: {problem}", red=True)
+
+
+class _Section:
+    """Writes the parts of the section."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+        self.width = terminal.config.get_terminal_writer().fullwidth
+
+    def grids(self, cells: Sequence[CellResult]) -> None:
+        tests: dict[str, list[CellResult]] = {}
+        for cell in cells:
+            # A crashed worker took the axes of its cell along: it has no place in the grid.
+            if cell.axes:
+                tests.setdefault(cell.test, []).append(cell)
+        grids = {test: grid(own, self.width) for test, own in tests.items()}
+        long = sum(map(len, grids.values())) > MAX_LINES
+        for test, lines in grids.items():
+            own = tests[test]
+            if long and all(cell.status == "pass" for cell in own):
+                self.line([(f"{test}: {count(len(own), 'cell')}, all passed", "")])
+            elif len(lines) == 1:
+                self.line([(f"{test}  ", ""), *lines[0][-1:]])
+                self.fixed(own)
+            else:
+                self.line([(test, "")])
+                self.fixed(own)
+                for line in lines:
+                    self.line(line)
+            self.terminal.write_line("")
+
+    def fixed(self, cells: Sequence[CellResult]) -> None:
+        """The axes that do not vary, stated once."""
+        text = ", ".join(f"{name}={value}" for name, value in fixed(cells))
+        if text:
+            self.paragraph(f"with {text}", "  ", "  ")
+
+    def others(self, cells: Sequence[CellResult]) -> None:
+        """Why cells were skipped, or what was expected of them."""
+        reasons = fold(cells, [name for name in STATUSES if name not in FAILING])
+        told = [reason for reason in reasons if reason.text]
+        if told:
+            self.reasons(told)
+            self.terminal.write_line("")
+
+    def failures(self, cells: Sequence[CellResult]) -> None:
+        """The failing cells, grouped by what they share and then by reason."""
+        failing = [cell for cell in cells if cell.failing]
+        if not failing:
+            return
+        passing = [cell for cell in cells if cell.status == "pass"]
+        head = f"{len(failing)} of {count(len(cells), 'cell')} failed"
+        self.terminal.write_line(head if passing else f"{head}, none passed", red=True, bold=True)
+        for part in explain(failing, passing):
+            statement = part.statement(failing)
+            if statement:
+                self.paragraph(statement, "", "  ", bold=True)
+            self.reasons(fold(part.cells, FAILING))
+        self.terminal.write_line("")
+
+    def reasons(self, reasons: Sequence[Reason]) -> None:
+        """One entry a reason: mark, how often, text, and the first cell, or with -v all cells."""
+        verbose = self.terminal.verbosity > 0
+        for reason in reasons if verbose else reasons[:MAX_REASONS]:
+            status = STATUSES[reason.status]
+            times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
+            text = f"{status.mark} {times}{reason.text or 'no reason given'}"
+            self.paragraph(text, "  ", "    ", **{status.colour: True})
+            for where in [cell.nodeid for cell in reason.cells] if verbose else [reason.where]:
+                self.terminal.write_line(f"    {where}")
+        if len(reasons) > MAX_REASONS and not verbose:
+            self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
+
+    def counts(self, cells: Sequence[CellResult]) -> None:
+        """The last line: how many ended how, with their marks, and the time they took."""
+        found = Counter(cell.status for cell in cells)
+        seconds = sum(cell.seconds for cell in cells)
+        line: Line = [(f"{count(len(cells), 'cell')} in {duration(seconds)}: ", "")]
+        for name in reversed(STATUSES):
+            if found[name]:
+                status = STATUSES[name]
+                line += [(f"{found[name]} {status.word} ({status.mark})", name), (", ", "")]
+        self.line(line[:-1])
+
+    def line(self, line: Line) -> None:
+        for text, name in _joined(line):
+            self.terminal.write(text, **({STATUSES[name].colour: True} if name else {}))
+        self.terminal.write_line("")
+
+    def paragraph(self, text: str, first: str, others: str, **markup: bool) -> None:
+        """Wrapped at blanks only: an id or a sequence stays whole, to be copied."""
+        for line in textwrap.wrap(
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=others,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            self.terminal.write_line(line, **markup)
+
+
+def _position(cell: CellResult) -> tuple[str, int, int]:
+    return cell.test.partition("::")[0], cell.line, cell.number
+
+
+def _joined(line: Iterable[tuple[str, str]]) -> Line:
+    """Neighbours of the same colour as one piece, blanks counting as either."""
+    joined: Line = []
+    for text, name in line:
+        if joined and (name == joined[-1][1] or not text.strip()):
+            joined[-1] = (joined[-1][0] + text, joined[-1][1])
+        else:
+            joined.append((text, name))
+    return joined

@@ -1,0 +1,116 @@
+"""Made-up verdicts, reports and cells: plain data, as the parity layer and pytest have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+
+from pytest_precision.parity.verdict import Divergence, Verdict
+from pytest_precision.report.collect import CellResult, CheckResult
+
+NODEID = "test_moe.py::test_experts[bf16-train2-w2]"
+AXES = {"precision": "bf16", "sequence": "train2", "world_size": 2}
+REASON = "param differs at step 2: 38 % of layers.0.weight, worst 1 ulp"
+
+
+def divergence(**changes: Any) -> Divergence:
+    """A divergence of layers.0.weight at step 2."""
+    fields: dict[str, Any] = {
+        "op": 1,
+        "step": 2,
+        "phase": "optimizer_step",
+        "kind": "param",
+        "name": "layers.0.weight",
+        "rank": 0,
+        "index": (3, 17),
+        "candidate": 1.5,
+        "reference": 1.25,
+        "ulp": 1,
+        "rel_l2": 1e-3,
+        "mismatched": 0.38,
+        "signature": "",
+    }
+    return Divergence(**fields | changes)
+
+
+def verdict(outcome: str = "pass", reason: str = "", **changes: Any) -> dict[str, Any]:
+    """A verdict as it crosses processes."""
+    fields: dict[str, Any] = {
+        "nodeid": NODEID,
+        "axes": dict(AXES),
+        "candidate": "layouts:grouped",
+        "reference": "layouts:discrete",
+        "workload": "workloads:moe",
+        "criterion": "bitwise",
+        "outcome": outcome,
+        "reason": reason,
+        "observations": 96,
+        "bytes": 4096,
+        "seconds": 0.25,
+    }
+    return Verdict(**fields | changes).as_dict()
+
+
+def reports(
+    *phases: tuple[str, str],
+    verdicts: list[dict[str, Any]] | None = None,
+    nodeid: str = NODEID,
+    text: Any = None,
+    **extra: Any,
+) -> list[pytest.TestReport]:
+    """The reports of one run of a matrix cell: (phase, outcome) pairs, half a second each."""
+    return [
+        pytest.TestReport(
+            nodeid,
+            ("test_moe.py", 1, "test_experts"),
+            {},
+            outcome,  # type: ignore[arg-type]
+            text if outcome != "passed" or "wasxfail" in extra else None,
+            when,  # type: ignore[arg-type]
+            duration=0.5,
+            precision_cell={"test": nodeid.partition("[")[0], "axes": dict(AXES)},
+            precision=(verdicts or []) if when == "call" else [],
+            **extra if when == "call" else {},
+        )
+        for when, outcome in phases
+    ]
+
+
+def run(call: str = "passed", **more: Any) -> list[pytest.TestReport]:
+    """The reports of a run whose fixtures work."""
+    return reports(("setup", "passed"), ("call", call), ("teardown", "passed"), **more)
+
+
+def cell(
+    status: str = "pass",
+    axes: dict[str, Any] | None = None,
+    *,
+    reason: str = "",
+    number: int = 0,
+    test: str = "test_moe.py::test_experts",
+    entry: dict[str, Any] | None = None,
+) -> CellResult:
+    """How one cell ended."""
+    axes = dict(AXES) if axes is None else axes
+    nodeid = f"{test}[{'-'.join(map(str, axes.values()))}]"
+    return CellResult(
+        nodeid, test, axes, number, 1, 0.5, (CheckResult(status, reason, entry or {"axes": axes}),)
+    )
+
+
+def matrix(
+    status: Callable[[dict[str, Any]], str] = lambda axes: "pass",
+    keep: Callable[[dict[str, Any]], bool] = lambda axes: True,
+    test: str = "test_moe.py::test_experts",
+    **axes: list[Any],
+) -> list[CellResult]:
+    """All points of the axes that are kept, each with its status."""
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    return [
+        cell(status(point), point, number=number, test=test)
+        for number, point in enumerate(points)
+        if keep(point)
+    ]

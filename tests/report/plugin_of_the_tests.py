@@ -1,0 +1,95 @@
+"""A plugin as small as can be that delegates to the report: `report/terminal` tests load it.
+
+A test `@cells(precision=[...], ...)` becomes one cell a point; its body calls `check(...)`.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from made_up import divergence, verdict
+
+from pytest_precision.report.carry import attach
+from pytest_precision.report.environment import environment
+from pytest_precision.report.session import SessionReport
+
+VERDICTS = pytest.StashKey[list]()
+TOTAL = pytest.StashKey[int]()
+
+
+def cells(**axes):
+    """Decorates a test that takes `axes`."""
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    ids = ["-".join(map(str, point.values())) for point in points]
+    return pytest.mark.parametrize("axes", points, ids=ids)
+
+
+@pytest.fixture
+def check(request):
+    """A made-up check: `check("fail", "param differs")` raises what `parity.check` would."""
+    found = request.node.stash[VERDICTS] = []
+
+    def check(outcome="pass", reason="", **changes):
+        axes = request.node.callspec.params["axes"]
+        place = {"divergence": divergence(**changes)} if outcome == "fail" else {}
+        name = request.node.callspec.id
+        reason = reason and f"{name}: {reason}"
+        found.append(verdict(outcome, reason, nodeid=request.node.nodeid, axes=axes, **place))
+        if outcome not in ("pass", "skip"):
+            raise AssertionError(reason)
+
+    return check
+
+
+def pytest_addoption(parser):
+    """The folder of report.json."""
+    parser.addoption("--folder", type=Path)
+
+
+def pytest_configure(config):
+    """The report lives on the controller."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Delegate(config))
+
+
+def pytest_collection_finish(session):
+    """The number of cells, for the progress lines."""
+    session.config.stash[TOTAL] = len(session.items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """The cell and its verdicts travel on the report of every phase."""
+    report = yield
+    if "axes" in item.fixturenames:
+        attach(
+            report,
+            item,
+            axes=item.callspec.params["axes"],
+            verdicts=item.stash.get(VERDICTS, []),
+            number=item.callspec.indices["axes"],
+            total=item.config.stash[TOTAL],
+        )
+    return report
+
+
+class Delegate:
+    """The hooks of the controller."""
+
+    def __init__(self, config):
+        folder = config.getoption("--folder")
+        self.report = SessionReport(config, folder, environment(device="cpu", flags={}))
+
+    def pytest_runtest_logreport(self, report):
+        """Take a report."""
+        self.report.add(report)
+
+    def pytest_sessionfinish(self):
+        """Write for the last time."""
+        self.report.finish()
+
+    def pytest_terminal_summary(self, terminalreporter):
+        """Write the section."""
+        self.report.summary(terminalreporter)

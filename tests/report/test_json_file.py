@@ -1,0 +1,162 @@
+"""report.json: valid at any moment, strict, and cheap."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from made_up import divergence, verdict
+
+from pytest_precision.report.json_file import SHARE, JsonFile, encode
+
+ADD_FOREVER = """
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from made_up import verdict
+from pytest_precision.report import json_file
+
+json_file.SHARE = 1  # writes without a pause: the kill hits a write
+file = json_file.JsonFile(Path(sys.argv[1]), {"device": "cpu"})
+end = time.monotonic() + 60  # nobody may be left to kill it
+for number in count():
+    if time.monotonic() > end:
+        break
+    file.put(number, [verdict(reason="x" * 1000)])
+    if number == 0:
+        print("started", flush=True)
+"""
+
+
+def read(folder: Path) -> dict:
+    """The file as a strict reader sees it."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads((folder / "report.json").read_text("ascii"), parse_constant=refuse)
+
+
+def test_schema(tmp_path):
+    """One object with schema, environment and the cells in order; a new folder is made."""
+    file = JsonFile(tmp_path / "new" / "folder", {"device": "cpu"})
+    file.put("a", [verdict(), verdict("fail", "why", divergence=divergence())])
+    file.put("b", [verdict("skip", "no GPU", axes={"world_size": 1})])
+    file.close()
+    found = read(tmp_path / "new" / "folder")
+    assert found["schema"] == 1
+    assert found["environment"] == {"device": "cpu", "world_sizes": [1, 2]}
+    assert found["finished"] is True
+    assert [entry["outcome"] for entry in found["cells"]] == ["pass", "fail", "skip"]
+    assert found["cells"][1]["divergence"]["index"] == [3, 17]
+
+
+def test_valid_from_the_start(tmp_path):
+    """The file of an earlier session does not outlive the start of the next one."""
+    (tmp_path / "report.json").write_text("of an earlier session")
+    JsonFile(tmp_path, {})
+    assert read(tmp_path)["cells"] == []
+    assert read(tmp_path)["finished"] is False
+
+
+def test_same_key_replaces(tmp_path):
+    """The entries of a rerun take the place of the first ones."""
+    file = JsonFile(tmp_path, {})
+    file.put("a", [verdict("fail", "flaky")])
+    file.put("b", [verdict()])
+    file.put("a", [verdict(seconds=7.0)])
+    file.close()
+    assert [entry["seconds"] for entry in read(tmp_path)["cells"]] == [7.0, 0.25]
+
+
+def test_not_finite_floats_are_strings():
+    """JSON has no NaN and no infinity, so they are texts, however deep they lie."""
+    value = {"a": [float("nan"), {"b": (float("inf"), float("-inf"), 1.5)}], "c": 2}
+    assert json.loads(encode(value)) == {"a": ["nan", {"b": ["inf", "-inf", 1.5]}], "c": 2}
+
+
+def test_odd_texts_are_ascii():
+    """What no encoding takes (a lone surrogate of a file name) still is a valid file."""
+    assert json.loads(encode({"reason": "é\udcff\n"})) == {"reason": "é\udcff\n"}
+
+
+def test_folder_in_the_way_of_a_file(tmp_path):
+    """A folder that cannot be written to is refused at the start, with its name."""
+    (tmp_path / "file").touch()
+    with pytest.raises(pytest.UsageError, match=r"--precision-report=.*file/sub .*another folder"):
+        JsonFile(tmp_path / "file" / "sub", {})
+
+
+def test_lost_folder_does_not_end_the_tests(tmp_path):
+    """A write that fails later is kept for the summary, and the next one may succeed."""
+    folder = tmp_path / "report"
+    file = JsonFile(folder, {})
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    file.close()
+    assert file.problem == f"{folder}/report.json could not be written: No such file or directory"
+    folder.mkdir()
+    file.close()
+    assert file.problem == ""
+
+
+class SlowDisk:
+    """A clock on which every look takes a second: one write costs one."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_writes_wait_for_their_share(tmp_path):
+    """After a write that took a second, the next waits until 19 more are over."""
+    clock = SlowDisk()
+    file = JsonFile(tmp_path, {}, clock=clock)
+    file.put("a", [verdict()])
+    file.put("b", [verdict()])
+    assert len(read(tmp_path)["cells"]) == 1
+    clock.now += SHARE
+    file.put("c", [verdict()])
+    assert len(read(tmp_path)["cells"]) == 3
+    file.close()
+
+
+def test_waiting_write_comes_by_itself(tmp_path):
+    """What ended before a long cell is in the file soon, though no test ends meanwhile."""
+    file = JsonFile(tmp_path, {})
+    for number in range(50):
+        file.put(number, [verdict()])
+    deadline = time.monotonic() + 30
+    while len(read(tmp_path)["cells"]) < 50:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("milliseconds", [20, 70, 150, 310, 470])
+def test_kill_leaves_a_valid_file(tmp_path, milliseconds):
+    """After a SIGKILL at any moment the file is whole, and before it the file only ever grows."""
+    command = [sys.executable, "-c", ADD_FOREVER, str(tmp_path)]
+    path = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={"PYTHONPATH": ":".join(path)}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        sizes = []
+        end = time.monotonic() + milliseconds / 1000
+        while time.monotonic() < end:
+            sizes.append(len(read(tmp_path)["cells"]))
+        process.send_signal(signal.SIGKILL)
+    sizes.append(len(read(tmp_path)["cells"]))
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 0

@@ -1,0 +1,31 @@
+"""JUnit: the properties of one test case."""
+
+from __future__ import annotations
+
+from made_up import AXES, REASON, divergence, verdict
+
+from pytest_precision.report.junit import properties
+
+
+def test_cell_and_verdict():
+    """The axes and every field of the verdict that says something, as texts."""
+    found = dict(properties(AXES, [verdict("fail", REASON, divergence=divergence(ulp=None))]))
+    assert found["precision.axis.world_size"] == "2"
+    assert found["precision.outcome"] == "fail"
+    assert found["precision.reason"] == REASON
+    assert found["precision.divergence.kind"] == "param"
+    assert found["precision.divergence.index"] == "[3, 17]"
+    assert "precision.divergence.ulp" not in found
+    assert all(type(value) is str for value in found.values())
+
+
+def test_without_a_verdict_only_the_axes():
+    """A skipped cell can still be told by its axes."""
+    assert properties({"precision": "bf16"}, []) == [("precision.axis.precision", "bf16")]
+
+
+def test_several_checks_show_the_worst():
+    """One set of properties a test case, that of the first of the worst verdicts."""
+    found = properties({}, [verdict(), verdict("fail", "first"), verdict("fail", "second")])
+    assert ("precision.checks", "3") in found
+    assert [value for name, value in found if name == "precision.reason"] == ["first"]

@@ -1,0 +1,47 @@
+"""The report as the plugin wires it: what the options of the command line make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+MATRIX = """
+import pytest
+
+@pytest.mark.precision_matrix(precision=["bf16"], sequence=["train"], world_size=[1, 2])
+def test_it(cell):
+    if cell.world_size == 2:
+        pytest.skip("needs a rank more")
+"""
+
+
+@pytest.fixture
+def matrix(pytester):
+    """Runs a matrix with the plugin itself and gives back report.json, None without."""
+
+    def matrix(*options):
+        pytester.makepyfile(test_it=MATRIX)
+        pytester.runpytest_inprocess("--precision-report=report", *options)
+        path = Path("report/report.json")
+        return json.loads(path.read_text()) if path.exists() else None
+
+    return matrix
+
+
+def test_cells_without_a_check(matrix):
+    """A cell is in the file with its axes, whether or not it came to a check."""
+    found = matrix("--precision-matrix", "--precision-timeout=7")
+    assert found["environment"]["flags"]["timeout"] == 7
+    assert found["environment"]["world_sizes"] == [1, 2]
+    assert [(e["axes"]["world_size"], e["outcome"], e["reason"]) for e in found["cells"]] == [
+        (1, "pass", ""),
+        (2, "skip", "needs a rank more"),
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("--precision-matrix", "--collect-only")])
+def test_nothing_is_written_where_no_cell_runs(matrix, options):
+    """The report of the last run survives a session that runs no cell."""
+    assert matrix(*options) is None

@@ -1,0 +1,304 @@
+"""The terminal section and report.json of real pytest sessions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_precision.report import terminal
+
+HEAD = """
+import pytest
+from plugin_of_the_tests import cells
+"""
+
+MATRIX = (
+    HEAD
+    + """
+@cells(precision=["bf16", "mxfp8"], primary_weight=["fp32", "bf16"], world_size=[1, 2], fused=[0])
+def test_experts(axes, check):
+    if axes["primary_weight"] == "bf16":
+        check("fail", f"{axes['world_size']} elements of layers.0.weight differ")
+    check()
+"""
+)
+
+SECTION = [
+    "=* precision matrix =*",
+    "test_it.py::test_experts",
+    "  with fused=0",
+    "  primary_weight  fp32  bf16",
+    "      world_size  1 2   1 2",
+    "  precision",
+    "  bf16            . .   F F",
+    "  mxfp8           . .   F F",
+    "",
+    "4 of 8 cells failed",
+    "all 4 failing cells have primary_weight=bf16; no passing cell has",
+    "  F 4x 1 elements of layers.0.weight differ",
+    "    test_it.py::test_experts[[]bf16-bf16-1-0] and 3 more alike",
+    "",
+    "8 cells in *: 4 passed (.), 4 failed (F)",
+]
+
+
+@pytest.fixture
+def session(pytester, monkeypatch):
+    """Runs a test file in a pytest session of its own, with the plugin of these tests."""
+    here = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parents[1]}")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+    def session(source, *arguments):
+        pytester.makepyfile(test_it=source)
+        # Workers need a controller whose environment they inherit.
+        apart = "-n" in arguments
+        run = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
+        own = ("-p", "plugin_of_the_tests", "-p", "no:precision", "-p", "no:cacheprovider")
+        return run(*own, *arguments, **({} if apart else {"no_reraise_ctrlc": True}))
+
+    return session
+
+
+@pytest.mark.parametrize("mode", [(), ("-n", "2"), ("-p", "no:randomly", "-v")])
+def test_section(session, mode):
+    """Grid, what failing cells share, reasons and counts: the same in every mode."""
+    found = session(MATRIX, *mode)
+    found.assert_outcomes(passed=4, failed=4)
+    lines = SECTION
+    if "-v" in mode:
+        lines = [*SECTION[:12], "    test_it.py::test_experts[[]bf16-bf16-1-0]"]
+    found.stdout.fnmatch_lines(lines, consecutive=True)
+    found.stdout.no_fnmatch_line("*\x1b*")
+
+
+def test_passing_cells_have_their_grid(session):
+    """A test whose cells all pass is shown as any other."""
+    found = session(HEAD + "@cells(w=[1, 2])\ndef test_fine(axes, check): check()\n")
+    found.stdout.fnmatch_lines(["test_it.py::test_fine", "  w  1  2", "     .  ."])
+
+
+def test_only_passing_cells_speak_against_a_statement(session):
+    """An expected failure shares what the failures share, and that is no objection."""
+    source = HEAD + (
+        "@cells(world_size=[1, 2], seed=[1, 2, 3])\n"
+        "def test_it(axes, check):\n"
+        "    if axes['seed'] == 3: pytest.xfail('known')\n"
+        "    check('fail' if axes['world_size'] == 2 else 'pass', 'param differs')\n"
+    )
+    text = "both failing cells have world_size=2; no passing cell has"
+    session(source).stdout.fnmatch_lines(["2 of 6 cells failed", text])
+
+
+def test_quiet_shows_failures_only(session):
+    """With -q there is no grid and no count, but what failed and why."""
+    found = session(MATRIX, "-q")
+    found.stdout.fnmatch_lines(["=* precision matrix =*", *SECTION[9:13]], consecutive=True)
+    found.stdout.no_fnmatch_line("*world_size  1 2*")
+    found.stdout.no_fnmatch_line("8 cells in*")
+
+
+def test_quiet_is_silent_without_failures(session):
+    """With -q there is nothing to say of cells that pass."""
+    found = session(HEAD + "@cells(p=[1, 2])\ndef test_it(axes, check): check()\n", "-q")
+    found.assert_outcomes(passed=2)
+    found.stdout.no_fnmatch_line("*precision matrix*")
+
+
+def test_nothing_without_a_cell(session):
+    """A session without a matrix has no section."""
+    found = session("def test_it(): pass")
+    found.stdout.no_fnmatch_line("*precision*=*")
+
+
+def test_colour(session):
+    """With markup the marks have the colours of their outcomes, neighbours in one."""
+    found = session(MATRIX, "--color=yes")
+    found.stdout.fnmatch_lines(
+        [
+            "  bf16            \x1b[[]32m. .   \x1b[[]0m\x1b[[]31mF F\x1b[[]0m",
+            "8 cells in *: \x1b[[]32m4 passed (.)\x1b[[]0m, \x1b[[]31m4 failed (F)\x1b[[]0m",
+        ]
+    )
+
+
+EXPECTED = (
+    HEAD
+    + """
+@pytest.mark.xfail(reason="no master weights", strict=True)
+@cells(primary_weight=["bf16", "fp32"])
+def test_expected(axes, check):
+    if axes["primary_weight"] == "bf16":
+        check("fail", "param differs")
+    check()
+
+@cells(world_size=[1, 2, 3])
+def test_skip(axes, check):
+    if axes["world_size"] > 1:
+        pytest.skip(f"needs more ranks")
+    check()
+
+@pytest.fixture
+def broken(): raise OSError("no disk")
+
+@cells(world_size=[1])
+def test_broken(axes, check, broken): pass
+
+@cells(world_size=[1])
+def test_caught(axes, check):
+    with pytest.raises(AssertionError):
+        check("vacuous", "nothing was compared")
+"""
+)
+
+
+@pytest.mark.parametrize("mode", [(), ("-n", "2")])
+def test_what_pytest_expects(session, mode):
+    """Expected failures are no failures, unexpected passes are, and reasons are folded."""
+    found = session(EXPECTED, "--folder=report", *mode)
+    found.assert_outcomes(passed=2, failed=1, xfailed=1, skipped=2, errors=1)
+    found.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_expected",
+            "  primary_weight  bf16  fp32",
+            "                  x     F",
+            "test_it.py::test_broken  E",
+            "  s 2x needs more ranks",
+            "    test_it.py::test_skip[[]2] and 1 more",
+            "  x no master weights",
+            "2 of 7 cells failed",
+            "  F [[]XPASS(strict)[]] no master weights",
+            "  E OSError: no disk",
+            "7 cells in *: 1 passed (.), 2 skipped (s), 2 xfailed (x), 1 failed (F), 1 error (E)",
+        ]
+    )
+
+
+def test_rerun_counts_once(session):
+    """A test that runs twice is one cell, which ended as its last run did."""
+    source = HEAD + (
+        "from _pytest.runner import runtestprotocol\n"
+        "@cells(world_size=[1, 2])\n"
+        "def test_flaky(axes, check, request):\n"
+        "    request.node.runs = getattr(request.node, 'runs', 0) + 1\n"
+        "    check('fail' if request.node.runs == 1 else 'pass', 'flaky')\n"
+    )
+    rerun = (
+        "from _pytest.runner import runtestprotocol\n"
+        "def pytest_runtest_protocol(item, nextitem):\n"
+        "    for _ in range(2):\n"
+        "        runtestprotocol(item, nextitem=nextitem, log=True)\n"
+        "    return True\n"
+    )
+    Path("conftest.py").write_text(rerun)
+    found = session(source, "--folder=report")
+    found.stdout.fnmatch_lines(["2 cells in *: 2 passed (.)"])
+    entries = json.loads(Path("report/report.json").read_text())["cells"]
+    assert [entry["outcome"] for entry in entries] == ["pass", "pass"]
+
+
+def test_crashed_worker(session):
+    """A cell that takes its worker along is an error at its place in the grid."""
+    source = HEAD + (
+        "import os\n"
+        "@cells(world_size=[1, 2])\n"
+        "def test_crash(axes, check):\n"
+        "    if axes['world_size'] == 2: os._exit(9)\n"
+        "    check()\n"
+    )
+    found = session(source, "-n", "1", "--folder=report")
+    found.stdout.fnmatch_lines(
+        ["  world_size  1  2", "              .  E", "  E worker 'gw0' crashed while running *"]
+    )
+    entries = json.loads(Path("report/report.json").read_text())["cells"]
+    assert sorted(entry["outcome"] for entry in entries) == ["error", "pass"]
+
+
+def test_unwritable_folder_is_a_usage_error(session):
+    """The session does not start when its report could not be written."""
+    Path("taken").touch()
+    found = session(MATRIX, "--folder=taken")
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    found.stderr.fnmatch_lines(["ERROR: *--precision-report=taken (File exists)*"])
+
+
+def test_interrupt_writes_the_report(session):
+    """After an interrupt the file has every cell that ended before."""
+    source = HEAD + (
+        "@cells(w=list(range(30)))\n"
+        "def test_it(axes, check):\n"
+        "    if axes['w'] == 29: raise KeyboardInterrupt\n"
+        "    check()\n"
+    )
+    session(source, "--folder=report")
+    found = json.loads(Path("report/report.json").read_text())
+    assert (found["finished"], len(found["cells"])) == (True, 29)
+
+
+@pytest.mark.parametrize("mode", [(), ("-n", "2")])
+def test_junit_properties(session, mode):
+    """The properties of a cell are in pytest's JUnit file, also with workers."""
+    session(MATRIX, "--junitxml=junit.xml", *mode)
+    (case,) = ElementTree.parse("junit.xml").iterfind(".//*[@name='test_experts[bf16-bf16-2-0]']")
+    found = {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
+    assert found["precision.outcome"] == "fail"
+    assert found["precision.axis.primary_weight"] == "bf16"
+    assert found["precision.divergence.kind"] == "param"
+
+
+PATIENT = """
+import pytest
+from pytest_precision.report import progress
+progress.INTERVAL = 0.0
+"""
+
+
+@pytest.mark.parametrize("mode", [(), ("-n", "2"), ("-v",)])
+def test_progress_has_lines_of_its_own(session, mode):
+    """Between the dots, and between the lines of -v, never on the same line."""
+    Path("conftest.py").write_text(PATIENT)
+    found = session(MATRIX, *mode)
+    lines = [line for line in found.outlines if "precision: " in line]
+    assert len(lines) == 7
+    assert lines[0].startswith("precision: 1 of 8 cells, ")
+    assert all(line.startswith("precision: ") and line.endswith(" left") for line in lines)
+
+
+def test_quiet_has_no_progress(session):
+    """With -q there are no progress lines."""
+    Path("conftest.py").write_text(PATIENT)
+    session(MATRIX, "-q").stdout.no_fnmatch_line("*precision: *")
+
+
+def test_long_grids_leave_out_what_passes(session, monkeypatch):
+    """Where the grids would fill screens, a test whose cells all pass is one line."""
+    monkeypatch.setattr(terminal, "MAX_LINES", 5)
+    source = MATRIX + "\n@cells(world_size=[1, 2, 3])\ndef test_fine(axes, check): check()\n"
+    found = session(source)
+    found.stdout.fnmatch_lines([*SECTION[1:8], "test_it.py::test_fine: 3 cells, all passed"])
+
+
+def test_many_reasons_are_cut_unless_verbose(session, monkeypatch):
+    """Only the most frequent reasons are shown, and -v shows all."""
+    monkeypatch.setattr(terminal, "MAX_REASONS", 2)
+    source = HEAD + (
+        "@cells(seed=[1, 2, 3, 4])\n"
+        "def test_it(axes, check): check('error', f'rank {max(axes[\"seed\"], 2)} died')\n"
+    )
+    lines = ["4 of 4 cells failed, none passed", "  E 2x rank 2 died", "    *", "  E rank 3 died"]
+    session(source).stdout.fnmatch_lines([*lines, "    *", "  and 1 more; -v shows all"])
+    session(source, "-v").stdout.fnmatch_lines([*lines, "    *", "  E rank 4 died"])
+
+
+def test_lost_report_is_told(session):
+    """A report that could not be written to the end is said, even with -q."""
+    source = HEAD + (
+        "import shutil\n"
+        "@cells(seed=[1])\n"
+        "def test_it(axes, check): check(); shutil.rmtree('report')\n"
+    )
+    found = session(source, "--folder=report", "-q")
+    found.stdout.fnmatch_lines(["precision: report/report.json could not be written: No such*"])
