@@ -1,0 +1,196 @@
+"""Layouts with a defect each, in a module of its own so that ranks can import them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision.cell import Cell
+from pytest_precision.engine import Engine
+from pytest_precision.workloads.base import Workload
+
+
+def planted(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:
+    """Replicated AdamW in fp32 with one engine's defect."""
+    model = workload.model(cell)
+    return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+class NeverSteps(Engine):
+    """The control: a candidate whose optimizer does nothing."""
+
+    def update_weights(self) -> None:
+        pass
+
+
+class LocalGrads(Engine):
+    """A reduction that leaves out one parameter, as a partial sum labelled as replicated."""
+
+    def reduce_grads(self) -> None:
+        for parameter in list(self.model.parameters())[1:]:
+            dist.all_reduce(parameter.grad)
+
+
+class DoubledGrads(Engine):
+    """A divisor that is wrong by the number of ranks."""
+
+    def reduce_grads(self) -> None:
+        super().reduce_grads()
+        last = list(self.model.parameters())[-1]
+        last.grad.mul_(2)
+
+
+class PerMicrobatchMean(Engine):
+    """Each microbatch's mean, then the mean of those: short microbatches weigh more."""
+
+    def _losses_of(self, step: int) -> Iterator[Tensor]:
+        microbatches = self.workload.microbatches(self.cell, step)
+        total = sum(self.workload.tokens(m) for m in microbatches)
+        shares = [
+            total / (self.workload.tokens(m) * len(microbatches))
+            for m in microbatches[self.rank :: self.cell.world_size]
+        ]
+        for loss, share in zip(super()._losses_of(step), shares, strict=True):
+            yield loss * share
+
+
+class ClipsCopies(Engine):
+    """The norm is right, and what is scaled is a copy."""
+
+    def clip_grads(self) -> None:
+        kept = [p.grad.clone() for p in self.model.parameters()]
+        super().clip_grads()
+        for parameter, grad in zip(self.model.parameters(), kept, strict=True):
+            parameter.grad.copy_(grad)
+
+
+class DirtyAfterEval(Engine):
+    """The first step after an evaluation adds to what is left in the gradient buffers."""
+
+    dirty = False
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        self.dirty = True
+
+    def forward_backward(self, step: int) -> None:
+        left = [p.grad.clone() for p in self.model.parameters()] if self.dirty else []
+        super().forward_backward(step)
+        for parameter, grad in zip(self.model.parameters(), left, strict=False):
+            parameter.grad.add_(grad)
+        self.dirty = False
+
+
+class EvalTouchesMoments(Engine):
+    """An evaluation that decays the second moment."""
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        for state in self.optimizer.state.values():
+            state["exp_avg_sq"].mul_(0.5)
+
+
+class LoadsModelOnly(Engine):
+    """A checkpoint whose optimizer state stays that of the fresh engine."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+
+
+class LoadsNothing(Engine):
+    """A checkpoint that is read and dropped: the seed of the fresh engine shows."""
+
+    def load(self, folder: Path) -> None:
+        pass
+
+
+class StepsOnOverflow(Engine):
+    """An overflow that still counts as a step."""
+
+    def optimizer_step(self) -> None:
+        if not torch.isfinite(self.grad_norm):
+            for state in self.optimizer.state.values():
+                state["step"] += 1
+            return
+        super().optimizer_step()
+
+
+class SyntheticStep(Engine):
+    """Optimizer state made by a step on zero gradients before training starts."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+
+
+class ZeroGrads(Engine):
+    """Gradients that are lost before the optimizer sees them, on both sides alike."""
+
+    def reduce_grads(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad.zero_()
+
+
+class RankDrift(Engine):
+    """The last rank's weights move a little further than those of the others."""
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        if self.rank == self.cell.world_size - 1:
+            with torch.no_grad():
+                next(self.model.parameters()).view(-1)[-1] *= 1 + 2**-20
+
+
+class Raises(Engine):
+    """One rank raises in the middle of a step, while the others wait in a collective."""
+
+    def reduce_grads(self) -> None:
+        if self.rank == self.cell.world_size - 1:
+            raise RuntimeError("planted on the last rank")
+        super().reduce_grads()
+
+
+class DiffersOnce(Engine):
+    """A weight that is off in the first of all runs in this process, and never again."""
+
+    runs = 0
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        if DiffersOnce.runs == 0:
+            with torch.no_grad():
+                next(self.model.parameters()).view(-1)[0] += 1
+        DiffersOnce.runs += 1
+
+
+class WrongAtStep41(Engine):
+    """One step of many reduces one gradient twice."""
+
+    steps = 0
+
+    def reduce_grads(self) -> None:
+        super().reduce_grads()
+        self.steps += 1
+        if self.steps == 41:
+            max(self.model.parameters(), key=Tensor.numel).grad.mul_(2)
+
+
+class LossIsNaN(Engine):
+    """A loss that is no number."""
+
+    def _losses_of(self, step: int) -> Iterator[Tensor]:
+        for loss in super()._losses_of(step):
+            self._losses[0] = torch.tensor(float("nan"))
+            yield loss
+
+
+def planted_again(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:
+    """The same under another name: another layout to the harness, with the same defect."""
+    return planted(workload, cell, kind=kind)

@@ -1,0 +1,100 @@
+"""Real torch layouts agree bit for bit where they should, and what they cannot do they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from pytest_precision import layouts, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.check import Parity, ParityError
+from pytest_precision.options import Settings
+from pytest_precision.resources import Resources
+
+ParityIn = Callable[[Cell], Parity]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("workload", ["mlp", "gpt", "moe"])
+def test_fsdp2_in_fp32_is_replicated_adamw(
+    parity_in: ParityIn, workload: str, world_size: int
+) -> None:
+    """Through every operation that there is."""
+    sequence = "train2-eval-train-save-load-skip-train-swap-train"
+    verdict = parity_in(Cell(sequence=sequence, world_size=world_size)).check(
+        layouts.fsdp2, layouts.adamw, workload=getattr(workloads, workload)
+    )
+    assert verdict.outcome == "pass"
+    assert verdict.observations > 500
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+def test_bf16_compute_on_fp32_storage_is_one_computation(parity_in: ParityIn, layout: str) -> None:
+    """Casting in the forward and gathering in bf16 are the same, on three ranks too."""
+    cell = Cell("bf16", "fp32", sequence="train3", world_size=3)
+    parity_in(cell).check(getattr(layouts, layout), layouts.adamw, workload=workloads.gpt)
+
+
+def test_the_root_casts_its_output(parity_in: ParityIn) -> None:
+    """Blocks hand on what they computed; the loss is computed in fp32 either way."""
+    cell = Cell("bf16", "fp32", sequence="train2")
+    candidate = partial(layouts.fsdp2, output_dtype="fp32")
+    parity_in(cell).check(candidate, layouts.fsdp2, workload=workloads.gpt)
+
+
+def test_ddp_overwrites_buffers_and_is_seen_to(parity_in: ParityIn) -> None:
+    """Torch broadcasts rank 0's expert counters before every forward: a real difference."""
+    with pytest.raises(ParityError, match="buffer differs at step 2") as failure:
+        parity_in(Cell(world_size=2)).check(layouts.ddp, layouts.adamw, workload=workloads.moe)
+    assert failure.value.verdict.divergence is not None
+    assert failure.value.verdict.divergence.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "axes", "words"),
+    [
+        ("adamw", {"precision": "mxfp8"}, "knows precision fp32, bf16 .* precision='mxfp8'"),
+        ("ddp", {"primary_weight": "quantized", "precision": "nvfp4"}, "precision='nvfp4'"),
+        ("fsdp2", {"grad_accum_fusion": True}, "knows grad_accum_fusion False"),
+        ("master_adamw", {}, "knows primary_weight bf16 but .* primary_weight='fp32'"),
+    ],
+)
+def test_what_a_layout_cannot_do_it_refuses(
+    parity_in: ParityIn, layout: str, axes: dict[str, object], words: str
+) -> None:
+    """A cell must not pass by running something else than it says."""
+    cell = Cell(**axes)  # type: ignore[arg-type]
+    with pytest.raises(ParityError, match=words) as failure:
+        parity_in(cell).check(
+            getattr(layouts, layout),
+            layouts.adamw,
+            workload=workloads.mlp,
+            reference_cell=Cell(world_size=2),
+        )
+    assert failure.value.verdict.outcome == "error"
+
+
+def shard_sizes() -> list[int]:
+    """On a rank: the number of elements of each of its shards of the smallest workload."""
+    from torch.distributed.tensor import DTensor
+
+    engine = layouts.fsdp2(workloads.mlp(), Cell(world_size=3))
+    shards = [parameter for _, parameter in engine.masters()]
+    assert all(isinstance(shard, DTensor) for shard in shards)
+    return [shard.to_local().numel() for shard in shards]  # type: ignore[attr-defined]
+
+
+def test_shards_are_uneven_and_some_are_empty(resources: Resources) -> None:
+    """The agreement above is one of shards that a wrong offset would not survive."""
+    sizes = resources.ranks(Settings(timeout=120, device="cpu")).run(3, shard_sizes)
+    by_parameter = list(zip(*sizes, strict=True))
+    assert any(len(set(held)) > 1 for held in by_parameter)
+    assert any(0 in held for held in by_parameter)
+
+
+def test_a_layout_that_cannot_travel_is_refused(parity_in: ParityIn) -> None:
+    """What cannot be imported on a rank is refused before anything runs."""
+    with pytest.raises(TypeError, match="a lambda has no import path"):
+        parity_in(Cell()).check(lambda w, c: None, layouts.adamw, workload=workloads.mlp)

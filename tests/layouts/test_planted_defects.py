@@ -1,0 +1,154 @@
+"""Each planted defect is caught at the step, phase and kind where it first shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import planted
+import pytest
+
+from pytest_precision import layouts, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.check import Parity, ParityError
+from pytest_precision.engine import Engine
+from pytest_precision.resources import Resources
+
+ParityIn = Callable[[Cell], Parity]
+
+
+def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError:
+    candidate = partial(planted.planted, kind=kind)
+    with pytest.raises(ParityError) as failure:
+        parity.check(candidate, layouts.adamw, workload=workloads.mlp, **options)  # type: ignore[arg-type]
+    return failure.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "sequence", "world_size", "where"),
+    [
+        (planted.NeverSteps, "train4", 1, (1, "optimizer_step", "step")),
+        (planted.LocalGrads, "train2", 2, (1, "reduce_grads", "reduced_grad")),
+        (planted.DoubledGrads, "train2", 2, (1, "reduce_grads", "reduced_grad")),
+        (planted.PerMicrobatchMean, "train2", 2, (1, "forward_backward", "grad")),
+        (planted.ClipsCopies, "train2", 1, (1, "optimizer_step", "exp_avg")),
+        (planted.DirtyAfterEval, "train2-eval-train2", 1, (3, "forward_backward", "grad")),
+        (planted.EvalTouchesMoments, "train-eval-train", 1, (1, "evaluate", "exp_avg_sq")),
+        (planted.LoadsModelOnly, "train-save-load-train", 1, (1, "load", "lr")),
+        (planted.LoadsNothing, "train-save-load-train", 1, (1, "load", "lr")),
+        (planted.StepsOnOverflow, "train-skip-train", 1, (1, "optimizer_step", "step")),
+        (planted.SyntheticStep, "train2", 1, (0, "init", "step")),
+        (planted.RankDrift, "train2", 2, (1, "optimizer_step", "master")),
+    ],
+)
+def test_a_defect_is_found_where_it_first_shows(
+    parity_in: ParityIn,
+    kind: type[Engine],
+    sequence: str,
+    world_size: int,
+    where: tuple[int, str, str],
+) -> None:
+    """The first divergence in causal order is the defect itself, not what follows from it."""
+    error = caught(parity_in(Cell(sequence=sequence, world_size=world_size)), kind)
+    found = error.verdict.divergence
+    assert error.verdict.outcome == "fail"
+    assert found is not None
+    assert (found.step, found.phase, found.kind) == where
+
+
+def test_what_it_looks_like_is_named(parity_in: ParityIn) -> None:
+    """A doubled gradient is called that."""
+    error = caught(parity_in(Cell(sequence="train2", world_size=2)), planted.DoubledGrads)
+    assert error.verdict.divergence is not None
+    assert error.verdict.divergence.signature == "2 times the reference"
+    assert error.verdict.divergence.mismatched == 1
+
+
+def test_the_rank_that_drifts_is_named(parity_in: ParityIn) -> None:
+    """Also where rank 0, which most tests look at, is right."""
+    error = caught(parity_in(Cell(sequence="train2", world_size=3)), planted.RankDrift)
+    assert error.verdict.divergence is not None
+    assert error.verdict.divergence.rank == 2
+    assert "rank 2 and rank 0 hold different bits" in str(error)
+
+
+def test_an_interruption_is_held_against_training_straight_on(parity_in: ParityIn) -> None:
+    """Train-eval-train against train-only finds the buffers that the evaluation left dirty."""
+    cell = Cell(sequence="train2-eval-train2")
+    error = caught(
+        parity_in(cell), planted.DirtyAfterEval, reference_cell=cell.replace(sequence="train4")
+    )
+    assert error.verdict.divergence is not None
+    assert error.verdict.divergence.step == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (planted.NeverSteps, "no weight moved between the first step and the last"),
+        (planted.ZeroGrads, "the gradient norm is zero at step 1"),
+        (planted.LossIsNaN, "the loss is not finite at step 1"),
+    ],
+)
+def test_two_dead_runs_do_not_pass(parity_in: ParityIn, kind: type[Engine], reason: str) -> None:
+    """Candidate and reference with the same defect agree bit for bit, and prove nothing."""
+    with pytest.raises(ParityError, match=f"vacuous: {reason}") as failure:
+        parity_in(Cell(sequence="train2")).check(
+            partial(planted.planted, kind=kind),
+            partial(planted.planted_again, kind=kind),
+            workload=workloads.mlp,
+        )
+    assert failure.value.verdict.outcome == "vacuous"
+
+
+def test_a_layout_against_itself_proves_nothing(parity_in: ParityIn) -> None:
+    """The same layout, workload and cell on both sides are one run."""
+    with pytest.raises(ParityError, match="vacuous: the candidate and the reference are the same"):
+        parity_in(Cell()).check(layouts.ddp, layouts.ddp, workload=workloads.mlp)
+
+
+def test_an_operation_that_both_sides_disturb_is_found(parity_in: ParityIn) -> None:
+    """An evaluation that changes the state alike on both sides agrees with itself only."""
+    kind = planted.EvalTouchesMoments
+    parity = parity_in(Cell(sequence="train-eval-train"))
+    with pytest.raises(ParityError, match="eval after step 1 changed exp_avg_sq in the candidate"):
+        parity.check(
+            partial(planted.planted, kind=kind),
+            partial(planted.planted_again, kind=kind),
+            workload=workloads.mlp,
+        )
+
+
+def test_a_run_that_is_not_repeatable_is_called_that(parity_in: ParityIn) -> None:
+    """Digests that differ between two runs of the same layout point at no step of the candidate."""
+    with pytest.raises(ParityError, match="not repeatable: step 1 differed") as failure:
+        parity_in(Cell(sequence="train60")).check(
+            partial(planted.planted, kind=planted.DiffersOnce),
+            layouts.adamw,
+            workload=workloads.mlp,
+        )
+    assert failure.value.verdict.outcome == "fail"
+
+
+def test_a_divergence_late_in_a_long_run_is_found_exactly(
+    parity_in: ParityIn, resources: Resources
+) -> None:
+    """Of 60 steps digests are kept, and values of those around the first that differs."""
+    cell = Cell(sequence="train60")
+    error = caught(parity_in(cell), planted.WrongAtStep41)
+    found = error.verdict.divergence
+    assert found is not None
+    assert (found.step, found.phase, found.kind) == (41, "reduce_grads", "reduced_grad")
+    assert "step 40 agreed" in error.verdict.reason
+    assert found.signature == "2 times the reference"
+
+
+def test_a_rank_that_raises_is_one_error_with_its_traceback(parity_in: ParityIn) -> None:
+    """The others wait in a collective; the next check gets a new group."""
+    parity = parity_in(Cell(sequence="train2", world_size=2))
+    error = caught(parity, planted.Raises)
+    assert error.verdict.outcome == "error"
+    assert "the candidate failed: rank 1" in error.verdict.reason
+    assert "planted on the last rank" in str(error)
+    assert "in reduce_grads" in str(error)
+    assert parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp).outcome == "pass"
