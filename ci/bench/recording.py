@@ -1,0 +1,177 @@
+"""What recording costs: the digests of a train step, and the measuring of lost updates.
+
+    python ci/bench/recording.py [--size 64MB] [--rounds 9]
+
+On one thread and one rank, with fp32 AdamW on the perceptron. The base is one read of the state,
+parameters, gradients and both moments, as a sum of 64-bit integers. The digests of a step are more
+than one read: of the weights as they were used, of the gradients before and after the reduction,
+of the moments and of the weights. What is compared runs in turns in one process; the figures are
+medians over the rounds. A figure that misses its target is marked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import measure
+import torch
+import torch.distributed as dist
+import xxhash
+from torch import Tensor
+
+from pytest_precision import layouts, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.engine import STEP_PHASES, Engine
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import TraceWriter, digest
+from pytest_precision.trace.updates import UpdateMeter
+
+MEBIBYTE = 2**20
+
+RECORDING = 1.5
+"""Largest ratio of the digests of a step to one read of the state."""
+
+DEPTH = 4
+
+STATE_TENSORS = 4
+"""Parameter, gradient and two moments."""
+
+
+class Bench:
+    """One engine after a train step, and what is done with it.
+
+    Args:
+        size: bytes of its state, at least.
+        folder: for the trace.
+    """
+
+    def __init__(self, size: int, folder: Path) -> None:
+        self.engine = _engine(size)
+        self.writer = TraceWriter(folder, 0, digests=True)
+        self.meter = UpdateMeter()
+        self.steps = 0
+        self.step()
+        self.state = [*_state(self.engine)]
+
+    def read(self) -> None:
+        """Read the state once."""
+        for tensor in self.state:
+            flat = tensor.reshape(-1)
+            flat[: flat.numel() // 2 * 2].view(torch.int64).sum()
+
+    def hash(self) -> None:
+        """Digest the state once: the least that a digest of every tensor costs."""
+        for tensor in self.state:
+            digest(tensor)
+
+    def record(self) -> None:
+        """Keep what a step shows, without making one."""
+        for phase in STEP_PHASES:
+            self._observe(phase)
+
+    def step(self) -> None:
+        """A train step alone."""
+        self.steps += 1
+        self.engine.forward_backward(self.steps)
+        for phase in STEP_PHASES[1:]:
+            getattr(self.engine, phase)()
+
+    def recorded_step(self) -> None:
+        """A train step with its digests."""
+        self.steps += 1
+        self.engine.forward_backward(self.steps)
+        self._observe(STEP_PHASES[0])
+        for phase in STEP_PHASES[1:]:
+            getattr(self.engine, phase)()
+            self._observe(phase)
+
+    def measured_step(self) -> None:
+        """A train step whose lost updates are measured."""
+        self.steps += 1
+        self.engine.forward_backward(self.steps)
+        for phase in STEP_PHASES[1:-1]:
+            getattr(self.engine, phase)()
+        with self.meter.around(self.engine, self.steps):
+            self.engine.optimizer_step()
+
+    def _observe(self, phase: str) -> None:
+        moment = Moment(self.steps, "train", self.steps, phase)
+        self.writer.add(moment, self.engine.observe(phase))
+
+
+def _engine(size: int) -> Engine:
+    width = math.isqrt(-(-size // (STATE_TENSORS * DEPTH * torch.float32.itemsize))) + 1
+    torch.manual_seed(1)
+    return layouts.adamw(workloads.mlp(width=width, depth=DEPTH), Cell())
+
+
+def _state(engine: Engine) -> Iterator[Tensor]:
+    for parameter in engine.model.parameters():
+        assert parameter.grad is not None
+        kept = engine.optimizer.state[parameter]
+        yield from (parameter.detach(), parameter.grad, kept["exp_avg"], kept["exp_avg_sq"])
+
+
+def row(name: str, figure: str, target: str = "", missed: bool = False) -> None:
+    """Print one row of the table."""
+    print(f"{name:<60} {figure:>8} {target:>7}  {'MISSED' if missed else ''}", flush=True)
+
+
+def table(size: int, rounds: int, folder: Path) -> None:
+    """Measure and print."""
+    bench = Bench(size, folder)
+    seconds = measure.interleave(
+        {
+            "read": bench.read,
+            "hash": bench.hash,
+            "record": bench.record,
+            "step": bench.step,
+            "recorded": bench.recorded_step,
+            "measured": bench.measured_step,
+        },
+        rounds,
+    )
+    held = sum(tensor.nbytes for tensor in bench.state)
+    print(f"torch {torch.__version__}, xxhash {xxhash.VERSION}, {held / MEBIBYTE:.0f} MB of state")
+    row("one read of the state, GB/s", f"{held / statistics.median(seconds['read']) / 1e9:.1f}")
+    row(
+        "one digest of the state, ratio to one read",
+        f"{measure.ratio(seconds, 'hash', 'read'):.2f}",
+    )
+    ratio = measure.ratio(seconds, "record", "read")
+    row(
+        "digests of a step, ratio to one read", f"{ratio:.2f}", f"<= {RECORDING}", ratio > RECORDING
+    )
+    row("a train step, ms", f"{1e3 * statistics.median(seconds['step']):.0f}")
+    recorded = measure.ratio(seconds, "recorded", "step") - 1
+    row("digests, share of a train step", f"{100 * recorded:.0f} %")
+    measured = measure.ratio(seconds, "measured", "step") - 1
+    row("lost updates, share of a train step", f"{100 * measured:.0f} %")
+    lost = statistics.median(
+        own - plain for own, plain in zip(seconds["measured"], seconds["step"], strict=True)
+    )
+    reads = lost / statistics.median(seconds["read"])
+    row("lost updates, ratio to one read of the state", f"{reads:.1f}")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="64MB", help="of the state, at least")
+    parser.add_argument("--rounds", default=9, type=int, help="rounds of each measurement")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        store = dist.FileStore(f"{name}/store", 1)  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        table(measure.size(options.size), options.rounds, Path(name))
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
