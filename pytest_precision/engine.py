@@ -6,7 +6,7 @@ keeps what `observe` yields after each. An engine never sees the other side of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,14 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.cell import Cell
-from pytest_precision.observation import Observation, Span, piece, tensors_in, whole
+from pytest_precision.observation import (
+    Observation,
+    Span,
+    cloned,
+    piece,
+    tensors_in,
+    whole,
+)
 from pytest_precision.workloads.base import Workload
 
 STEP_PHASES = ("forward_backward", "reduce_grads", "clip_grads", "optimizer_step")
@@ -73,10 +80,11 @@ class Engine:
         self.rank = dist.get_rank()
         self.loss_scale = 1.0
         self.gathers_shards = False
+        self.snapshot: Callable[[Observation], Observation] = cloned
         self.grad_norm = torch.zeros(())
         self._losses: dict[int, Tensor] = {}
         self._microbatches = 0
-        self._used: dict[str, Tensor] = {}
+        self._used: dict[str, list[Observation]] = {}
         for prefix, module in model.named_modules():
             if next(module.parameters(recurse=False), None) is not None:
                 module.register_forward_pre_hook(self._remember_used(prefix))
@@ -289,8 +297,8 @@ class Engine:
                 yield from self._observe(kind, name, parameter.grad, local=local)
 
     def _observe_forward(self) -> Iterator[Observation]:
-        for name, used in self._used.items():
-            yield from self._observe("used_param", name, used)
+        for used in self._used.values():
+            yield from used
         # One logical vector with an element a microbatch, so that it can be compared between world
         # sizes: which rank computed an element is no part of the mathematics.
         for index, loss in self._losses.items():
@@ -310,7 +318,8 @@ class Engine:
         def hook(module: nn.Module, _inputs: Any) -> None:
             for name, parameter in module.named_parameters(prefix, recurse=False):
                 if name not in self._used:
-                    self._used[name] = parameter.detach().clone()
+                    seen = self._observe("used_param", name, parameter.detach())
+                    self._used[name] = [*map(self.snapshot, seen)]
 
         return hook
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,11 +68,12 @@ class Observation:
     Attributes:
         kind: one of `CAUSAL_KINDS`, or the optimizer's own name of a state tensor.
         name: the logical tensor's name, the same in every layout of the same model.
-        tensor: this rank's piece, of any dtype.
+        tensor: this rank's piece, of any dtype; on the meta device where only its digest was kept.
         shape: shape of the logical tensor.
         place: which part of the logical tensor the piece holds.
         local: every rank has a logical tensor of its own under this name (a partial sum of
             gradients, a generator's state): such tensors are neither pieced together nor replicas.
+        digest: as a trace keeps it, where it was taken at once; else empty.
     """
 
     kind: str
@@ -81,6 +82,12 @@ class Observation:
     shape: tuple[int, ...]
     place: Place
     local: bool = False
+    digest: str = ""
+
+
+def cloned(seen: Observation) -> Observation:
+    """The same with a copy of the tensor, which may be gone or overwritten before it is kept."""
+    return replace(seen, tensor=seen.tensor.clone())
 
 
 def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from pytest_precision.cell import Cell
 from pytest_precision.engine import STEP_PHASES, Engine
 from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
-from pytest_precision.trace.store import Header, TraceWriter
+from pytest_precision.trace.store import Header, TraceWriter, digested
 from pytest_precision.trace.updates import UpdateMeter
 from pytest_precision.workloads.base import Workload
 
@@ -25,6 +26,12 @@ SEED = 1234
 
 SMALL_RUN = 1 << 19
 """Parameters times train steps up to which all values are kept, some 10 MB a rank in fp32."""
+
+THREADS = 2
+"""That digests are computed on, where every rank has as many cores: memory gives no more."""
+
+DECISIVE = ("ATEN_", "CUBLAS_", "CUDA_DEVICE_MAX_", "MKL_", "NCCL_", "NVTE_", "OMP_", "TORCH_")
+"""Beginnings of the variables that decide which kernels run, and in which order they add."""
 
 FRESH_SEED = 4321
 """Of the weights that a checkpoint is loaded over, so that one that loads nothing is seen."""
@@ -37,7 +44,7 @@ def record(
     cell: Cell,
     folder: Path,
     window: Window | None,
-) -> None:
+) -> int:
     """Write this rank's part of the trace of one run into `folder`.
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
@@ -52,6 +59,9 @@ def record(
         cell: whose sequence is run.
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
+
+    Returns:
+        the number of observations that were written.
     """
     run = _Run(layout, workload(), cell, folder, window)
     operations: dict[str, Callable[[], None]] = {
@@ -62,7 +72,9 @@ def record(
         "load": lambda: run.load(layout),
         "swap": lambda: run.load(other),
     }
-    with TraceWriter(folder, dist.get_rank(), digests=run.digests) as run.writer:
+    threads = min(THREADS, max(1, (os.cpu_count() or 1) // cell.world_size))
+    writer = TraceWriter(folder, dist.get_rank(), digests=run.digests, threads=threads)
+    with writer as run.writer:
         run.observe("init")
         for run.op, run.operation in enumerate(cell.operations):
             if window is not None and run.step + (run.operation == "train") > window.last:
@@ -70,7 +82,9 @@ def record(
             operations[run.operation]()
         if run.meter is not None:
             run.meter.write(folder, dist.get_rank())
-        run.writer.close(Header(cell.world_size, dict(run.engine.unobservable), _environment()))
+        environment = _environment(cell)
+        run.writer.close(Header(cell.world_size, dict(run.engine.unobservable), environment))
+        return run.writer.observations
 
 
 class _Run:
@@ -88,7 +102,7 @@ class _Run:
         # The same on both sides, whose parameters and train steps are as many.
         elements = sum(parameter.numel() for parameter in self.engine.model.parameters())
         self.digests = window is None and elements * cell.operations.count("train") > SMALL_RUN
-        self.engine.gathers_shards = self.digests
+        self._show_digests()
 
     def _build(self, layout: Layout, seed: int) -> Engine:
         torch.manual_seed(seed)
@@ -96,6 +110,10 @@ class _Run:
         # A layout may draw more numbers than another while it builds; a run starts level.
         torch.manual_seed(seed)
         return engine
+
+    def _show_digests(self) -> None:
+        if self.digests:
+            self.engine.gathers_shards, self.engine.snapshot = True, digested
 
     def observe(self, phase: str) -> None:
         if self.window is None or self.step >= self.window.first:
@@ -142,16 +160,26 @@ class _Run:
 
     def load(self, layout: Layout) -> None:
         self.engine = self._build(layout, FRESH_SEED)
-        self.engine.gathers_shards = self.digests
+        self._show_digests()
         self.engine.load(self._checkpoint)
         dist.barrier()
         self.observe("load")
 
 
-def _environment() -> dict[str, str]:
+def _environment(cell: Cell) -> dict[str, str]:
+    """What decides about the bits beside the run itself: versions, pins and variables."""
+    declared = dict(cell.environment)
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "seed": str(SEED),
         "threads": str(torch.get_num_threads()),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "uninitialized_memory": "NaN" if torch.empty(1).isnan().item() else "as it was",
+        "subnormals": "kept" if (torch.tensor([1e-38]) * 0.1).item() > 0 else "flushed",
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    } | {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in declared or name.startswith(DECISIVE)
     }

@@ -12,7 +12,8 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from pytest_precision.observation import Box, Observation, Place, Span
+from pytest_precision.observation import Box, Observation, Place, Span, cloned
 from pytest_precision.trace.moment import Moment
 
 _memcmp = ctypes.CDLL(None).memcmp
@@ -33,6 +34,10 @@ ALIGNMENT = 64
 
 SMALL = 64
 """Bytes up to which a tensor is kept as it is: a digest and its place would take as much."""
+
+LARGE = 8 << 20
+"""Bytes a tensor from which on two threads are faster than one; xxhash lets go of the interpreter's
+lock while it reads."""
 
 READ = frozenset({"loss", "grad_norm"})
 """Kinds whose values say whether a run proves anything; they are kept whatever their size."""
@@ -101,32 +106,37 @@ class TraceWriter:
         folder: an existing one.
         rank: of this process.
         digests: as of `Header`.
+        threads: that digests are computed on.
     """
 
-    def __init__(self, folder: Path, rank: int, *, digests: bool = False) -> None:
+    def __init__(self, folder: Path, rank: int, *, digests: bool = False, threads: int = 1) -> None:
         self._index = folder / f"rank{rank}.json"
         self._digests = digests
         self._file = open(folder / f"rank{rank}.bin", "wb")  # noqa: SIM115, closed by __exit__
         self._end = 0
+        self._threads, self._pool = threads, ThreadPoolExecutor(threads)
         self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
         self._slots: dict[Slot, int] = {}
 
     def add(self, moment: Moment, observations: Iterable[Observation]) -> None:
         """Keep what was observed at `moment`; a tensor observed twice is kept once."""
-        entries: list[tuple[int, int | str]] = []
-        self._moments.append((moment, entries))
         kept: dict[tuple[Any, ...], int | str] = {}
+        entries: list[tuple[int, tuple[Any, ...]]] = []
         # Keeps every tensor alive until the moment ends: an address that was freed and used again
         # would make two tensors look like one.
         alive: list[Tensor] = []
+        to_digest: dict[tuple[Any, ...], Tensor] = {}
         for seen in observations:
             tensor = seen.tensor.detach()
             alive.append(tensor)
-            identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), seen.digest)
             nbytes = tensor.numel() * tensor.element_size()
-            if identity not in kept:
-                as_it_is = not self._digests or _kept_as_it_is(seen.kind, nbytes)
-                kept[identity] = self._write(tensor) if as_it_is else digest(tensor)
+            if seen.digest:
+                kept[identity] = seen.digest
+            elif self._digests and not _kept_as_it_is(seen.kind, nbytes):
+                to_digest[identity] = tensor
+            elif identity not in kept:
+                kept[identity] = self._write(tensor)
             slot = Slot(
                 seen.kind,
                 seen.name,
@@ -137,8 +147,21 @@ class TraceWriter:
                 seen.local,
                 nbytes,
             )
-            number = self._slots.setdefault(slot, len(self._slots))
-            entries.append((number, kept[identity]))
+            entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
+        kept.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
+        self._moments.append((moment, [(slot, kept[identity]) for slot, identity in entries]))
+
+    @property
+    def observations(self) -> int:
+        """Number of observations so far."""
+        return sum(len(entries) for _, entries in self._moments)
+
+    def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
+        """Of each tensor; on threads only where there is more to read than to hand out."""
+        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if self._threads > 1 and nbytes > LARGE * len(tensors):
+            return self._pool.map(digest, tensors)
+        return map(digest, tensors)
 
     def _write(self, tensor: Tensor) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
@@ -167,6 +190,7 @@ class TraceWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._pool.shutdown()
         self._file.close()
 
 
@@ -235,6 +259,13 @@ class Trace:
 def digest(tensor: Tensor) -> str:
     """xxh3-128 of the bytes in row-major order, hexadecimal: any order, sign or position counts."""
     return xxhash.xxh3_128_hexdigest(_bytes(tensor.detach().cpu().contiguous()))
+
+
+def digested(seen: Observation) -> Observation:
+    """`seen` as a trace of digests keeps it, whatever becomes of the tensor afterwards."""
+    if _kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
+        return cloned(seen)
+    return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))
 
 
 def _kept_as_it_is(kind: str, nbytes: int) -> bool:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pytest_precision.observation import Box, Observation, Span, whole
+from pytest_precision.trace import store
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Header, Trace, TraceWriter
+from pytest_precision.trace.store import Header, Trace, TraceWriter, digested
 
 HEADER = Header(1, {"grad": "no reason"}, {"torch": "x"})
 
@@ -97,3 +98,32 @@ def test_moments_keep_their_order(tmp_path: Path) -> None:
             writer.add(moment, [])
         writer.close(HEADER)
     assert Trace(tmp_path, 1).moments == tuple(moments)
+
+
+def digests(folder: Path, *observations: Observation, threads: int = 1) -> list[str]:
+    """As a trace in a folder of its own keeps them."""
+    folder.mkdir()
+    with TraceWriter(folder, 0, digests=True, threads=threads) as writer:
+        writer.add(INIT, observations)
+        writer.close(HEADER)
+    return [entry.digest for entry in Trace(folder, 1).entries(INIT)]
+
+
+def test_a_digest_taken_at_once_is_that_of_the_bytes(tmp_path: Path) -> None:
+    """Whatever becomes of the tensor until its moment ends."""
+    gone, stays = torch.arange(100.0), torch.arange(100.0)
+    seen = digested(whole("used_param", "w", gone))
+    gone.zero_()
+    (at_once,) = digests(tmp_path / "gone", seen)
+    (later,) = digests(tmp_path / "stays", whole("used_param", "w", stays))
+    (zeros,) = digests(tmp_path / "zeros", whole("used_param", "w", gone))
+    assert at_once == later != zeros
+
+
+def test_digests_do_not_depend_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tensor gets its own, in the order of the observations."""
+    monkeypatch.setattr(store, "LARGE", 0)
+    seen = [whole("param", f"w{n}", torch.full((100 + n,), float(n))) for n in range(9)]
+    two, one = (digests(tmp_path / str(n), *seen, threads=n) for n in (2, 1))
+    assert two == one
+    assert len(set(one)) == 9
