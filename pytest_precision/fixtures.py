@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_precision.check import Parity
-from pytest_precision.ranks.errors import WorldSizeError
+from pytest_precision.launched import HOSTS
+from pytest_precision.ranks.errors import RanksSkipped, WorldSizeError
 from pytest_precision.ranks.pool import Ranks
 from pytest_precision.report import carry
 from pytest_precision.resources import Resources
+from pytest_precision.variables import declared
 
 if TYPE_CHECKING:
     from pytest_precision.cell import Cell
@@ -30,16 +34,31 @@ class TestRanks:
 
     __test__ = False
 
-    def __init__(self, ranks: Ranks, world_size: int, timeout: float) -> None:
+    def __init__(
+        self, ranks: Ranks, world_size: int, timeout: float, request: pytest.FixtureRequest
+    ) -> None:
         self.world_size = world_size
         self._ranks = ranks
         self._timeout = timeout
+        self._request = request
 
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    @property
+    def shared_path(self) -> Path:
+        """A folder of this test that all its ranks see, in the test's `tmp_path`; pass it on:
+        `ranks.run(function, ranks.shared_path)`.
+        """
+        path: Path = self._request.getfixturevalue("tmp_path") / "ranks"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a module-level function once on every rank, with one process group around them.
 
+        The test is skipped if all ranks skip, or if there cannot be so many.
+
         Args:
-            function: finds its rank through `torch.distributed`.
+            function: finds its rank through `torch.distributed`; what it declares by
+                `layouts.with_environment` is set before its ranks start.
             args: of every call; they travel to the ranks, so they must pickle.
             kwargs: likewise.
 
@@ -47,15 +66,17 @@ class TestRanks:
             The results in rank order.
 
         Raises:
-            RankError: a rank raised, died or hung.
+            RankError: a rank raised, died or hung, or skipped while others did not.
             TypeError: the function or an argument cannot travel.
         """
         __tracebackhide__ = True
+        # A partial, so that a keyword may have any name.
+        bound = functools.partial(function, *args, **kwargs) if callable(function) else function
         try:
             return self._ranks.run(
-                self.world_size, function, *args, timeout=self._timeout, **kwargs
+                self.world_size, bound, timeout=self._timeout, environment=declared(function)
             )
-        except WorldSizeError as error:
+        except (RanksSkipped, WorldSizeError) as error:
             pytest.skip(str(error))
 
 
@@ -67,13 +88,15 @@ def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
     return found
 
 
-def ranks(item: pytest.Item, settings: Settings) -> TestRanks:
+def ranks(request: pytest.FixtureRequest, settings: Settings) -> TestRanks:
     """The fixture of that name, on as many ranks as the marker `world_size` says."""
+    item = request.node
     marker = item.get_closest_marker("world_size")
     given = "no marker" if marker is None else _arguments(marker)
     match marker:
         case pytest.Mark(args=(int(size),), kwargs={**none}) if size > 0 and not none:
-            return TestRanks(_resources(item.config).ranks(settings), size, settings.timeout)
+            shared = _resources(item.config).ranks(settings)
+            return TestRanks(shared, size, settings.timeout, request)
     pytest.fail(
         f"{item.nodeid}: expected a marker with one int from 1 but got {given}; "
         "write @pytest.mark.world_size(2)",
@@ -115,7 +138,7 @@ def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int)
 def _resources(config: pytest.Config) -> Resources:
     """The session's, closed with it."""
     if RESOURCES not in config.stash:
-        config.stash[RESOURCES] = Resources()
+        config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None))
         config.add_cleanup(config.stash[RESOURCES].close)
     return config.stash[RESOURCES]
 

@@ -20,6 +20,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "ranks": ("fresh", "fresh"),
     "timeout": ("7.5", 7.5),
     "report": ("/somewhere/else", Path("/somewhere/else")),
+    "strict_isolation": ("true", True),
+    "ranks_per_device": ("2", 2),
 }
 
 OTHERS = {
@@ -31,6 +33,7 @@ OTHERS = {
     "ranks": "inline",
     "timeout": "8",
     "report": "/yet/another",
+    "ranks_per_device": "3",
 }
 
 BAD = {
@@ -42,6 +45,7 @@ BAD = {
     "ranks": ["kept"],
     "timeout": ["0", "-1", "nan", "inf", "soon"],
     "report": [],
+    "ranks_per_device": ["0", "-1", "1.5", "all"],
 }
 
 OPTION = {option.name: option for option in OPTIONS}
@@ -66,7 +70,7 @@ def give(
             pytester.makeini(f"[pytest]\n{OPTION[name].key} = {text}")
         elif request.param == "environment":
             monkeypatch.setenv(OPTION[name].variable, text)
-        elif name == "matrix":
+        elif OPTION[name].ini_type == "bool":
             return [OPTION[name].flag]
         else:
             return [f"{OPTION[name].flag}={text}"]
@@ -82,7 +86,8 @@ def setting(pytester: pytest.Pytester, name: str, *args: str) -> Any:
 def test_names() -> None:
     """The command line is a contract: options are added, not renamed."""
     assert list(VALUES) == [option.name for option in OPTIONS]
-    assert [option.flag for option in OPTIONS] == [f"--precision-{name}" for name in VALUES]
+    flags = [f"--precision-{name}".replace("_", "-") for name in VALUES]
+    assert [option.flag for option in OPTIONS] == flags
     assert set(MARKER_OPTIONS) == {"timeout", "coverage", "device", "backend", "ranks"}
 
 

@@ -68,6 +68,8 @@ class Verdict:
             `unmeasured`, tensor to reason.
         curves: columns to plot, as long as `step`: `loss`, `lost_updates` and `absorbed`, each of
             `candidate` and `reference`.
+        environment: of `candidate` and `reference`: versions, pins and variables that decide about
+            the bits.
     """
 
     nodeid: str
@@ -85,6 +87,7 @@ class Verdict:
     details: tuple[str, ...] = field(default=())
     lost_updates: dict[str, Any] | None = None
     curves: dict[str, Any] | None = None
+    environment: dict[str, dict[str, str]] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of report.json: builtins only, so that it crosses xdist."""
@@ -92,7 +95,7 @@ class Verdict:
         data["details"] = list(self.details)
         if self.divergence is not None and self.divergence.index is not None:
             data["divergence"]["index"] = list(self.divergence.index)
-        for name in ("divergence", "lost_updates", "curves"):
+        for name in ("divergence", "lost_updates", "curves", "environment"):
             if data[name] is None:
                 del data[name]
         return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Cause = Literal["raised", "exited", "died", "hung"]
+Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 
 
 class RankError(RuntimeError):
@@ -16,7 +16,9 @@ class RankError(RuntimeError):
     Attributes:
         rank: the rank that failed first.
         cause: `raised` an exception; `exited` by SystemExit or KeyboardInterrupt; `died` without a
-            word (exit status or signal); `hung`, which is no answer within the deadline.
+            word (exit status or signal); `hung`, which is no answer within the deadline; `skipped`
+            while others did not; `unproven`, an answer that is not of this job or that holds
+            nothing.
         exception: qualified name of the exception's type, empty where there was none.
     """
 
@@ -25,6 +27,21 @@ class RankError(RuntimeError):
         self.rank = rank
         self.cause = cause
         self.exception = exception
+
+
+class RanksSkipped(RuntimeError):  # noqa: N818, it is an outcome and no error
+    """All ranks skipped the job; the text is their reason. The test is to be skipped with it."""
+
+
+class DevicesBusyError(RuntimeError):
+    """Another process of this machine did not let go of a device in time."""
+
+    def __init__(self, name: str, holder: str, seconds: float) -> None:
+        super().__init__(
+            f"expected device {name} to be free within {seconds:g} s but process {holder} still "
+            "has it; run fewer workers, set CUDA_VISIBLE_DEVICES to other devices, or give it "
+            "longer: --precision-timeout SECONDS"
+        )
 
 
 class WorldSizeError(RuntimeError):

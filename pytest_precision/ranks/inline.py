@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
+from pytest_precision.folders import OwnFolder
+from pytest_precision.ranks import devices, leaks
+from pytest_precision.ranks.environment import patched
 from pytest_precision.ranks.errors import WorldSizeError
 from pytest_precision.ranks.job import Job
+from pytest_precision.variables import Variables
 
 
 class InlineGroup:
     """A group of one rank without a process of its own; it has no deadline.
 
     Exceptions of the function pass through as they are. Arguments are pickled all the same: what
-    cannot travel is refused here too.
+    cannot travel is refused here too. Declared variables are set while a job runs, which is too
+    late for what torch has read by then.
 
     Raises:
         WorldSizeError: more than one rank is asked for.
     """
 
-    def __init__(self, world_size: int, device: str) -> None:
+    def __init__(self, world_size: int, device: str, declared: Variables = ()) -> None:
         if world_size > 1:
             raise WorldSizeError(world_size, 1, "since inline there is only the calling process")
         self._device = device
+        self._declared = dict(declared)
 
     def serves(self, timeout: float) -> bool:
         """Always: there is nothing to lose."""
@@ -34,26 +38,31 @@ class InlineGroup:
         __tracebackhide__ = True
         import torch.distributed as dist
 
-        from pytest_precision.ranks import pristine
+        from pytest_precision.ranks import fingerprint, pristine
 
         if dist.is_initialized():
             raise RuntimeError(
                 f"expected no process group in the calling process but got one of "
                 f"{dist.get_world_size()} ranks; destroy it, or leave inline mode"
             )
-        with tempfile.TemporaryDirectory(prefix="pytest-precision-") as folder:
+        with OwnFolder() as folder:
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if self._device == "cuda" else "gloo",
-                store=dist.FileStore(str(Path(folder) / "store"), 1),  # type: ignore[attr-defined]
+                devices.backend(self._device, shared=False),
+                store=dist.FileStore(str(folder / "store"), 1),  # type: ignore[attr-defined]
                 rank=0,
                 world_size=1,
             )
             try:
-                with pristine.borrowed():
+                with pristine.borrowed(), patched(self._declared):
+                    function = job.resolve()
                     pristine.reset()
-                    return [job.run()]
+                    before = fingerprint.read()
+                    result = function()
+                    left = leaks.between(before, fingerprint.read())
             finally:
                 dist.destroy_process_group()
+        leaks.warn(job.call.name, [left], "Inline, later tests of this process may find it")
+        return [result]
 
     def close(self) -> None:
         """Nothing to end."""

@@ -41,10 +41,10 @@ class Job:
         call = ImportPath.of(function, "function").bind(*args, **kwargs)
         return cls(call, tuple(sys.path), os.getcwd())
 
-    def run(self) -> Any:
-        """Calls the function in this process, which takes over the caller's search path."""
+    def resolve(self) -> Callable[[], Any]:
+        """The function, in this process, which takes over the caller's directory and path."""
         os.chdir(self.directory)
         if sys.path != list(self.sys_path):
             sys.path[:] = self.sys_path
             importlib.invalidate_caches()
-        return self.call.resolve()()
+        return self.call.resolve()

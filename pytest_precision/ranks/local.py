@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import shutil
-import tempfile
+import secrets
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_precision.ranks import judge, output, process, watch
-from pytest_precision.ranks.errors import RankError, WorldSizeError
+from pytest_precision.folders import OwnFolder
+from pytest_precision.ranks import devices, judge, leaks, output, process, watch
+from pytest_precision.ranks.environment import Environment
+from pytest_precision.ranks.errors import RankError, RanksSkipped, WorldSizeError
+from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
-from pytest_precision.ranks.messages import Done, Ready, Run, Stop, Unavailable
+from pytest_precision.ranks.meeting import FileMeeting
+from pytest_precision.ranks.messages import Done, Ready, Run, Skipped, Stop, Unavailable
 from pytest_precision.ranks.parcel import Parcel
 from pytest_precision.ranks.process import RankProcess
 from pytest_precision.ranks.worker import Membership
@@ -32,54 +33,83 @@ class LocalGroup:
 
     Args:
         world_size: number of ranks.
-        device: `cpu`, or `cuda` for one GPU a rank.
+        device: `cpu` or `cuda`.
         timeout: the longest deadline, in seconds, of a job that this group may be given.
+        environment: of the ranks.
+        ranks_per_device: how many ranks may share a GPU, where there is not one for each.
+        start: starts a rank; on this machine, unless told otherwise.
 
     Raises:
         WorldSizeError: there are fewer GPUs than ranks.
         RankError: the ranks did not come together.
     """
 
-    def __init__(self, world_size: int, device: str, timeout: float) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        device: str,
+        timeout: float,
+        environment: Environment,
+        ranks_per_device: int = 1,
+        start: Callable[[Membership], Rank] = RankProcess,
+    ) -> None:
         self._timeout = timeout
         self._collective_seconds = timeout * COLLECTIVE_SHARE
-        self._folder = Path(tempfile.mkdtemp(prefix="pytest-precision-"))
-        self._ranks: list[RankProcess] = []
+        self._ranks_per_device = ranks_per_device
+        self._home = OwnFolder()
+        self._folder = self._home.path
+        self._ranks: list[Rank] = []
+        self._devices: set[str] = set()
+        self._tainted = False
         try:
             for rank in range(world_size):
                 membership = Membership(
                     rank=rank,
                     world_size=world_size,
+                    local_rank=rank,
+                    local_world_size=world_size,
+                    sharing=world_size,
                     device=device,
                     folder=self._folder,
-                    environment=dict(os.environ),
+                    meeting=FileMeeting(self._folder / "store", world_size),
+                    environment=environment,
                     start_seconds=START_SECONDS,
                     collective_seconds=self._collective_seconds,
+                    ranks_per_device=ranks_per_device,
                 )
-                self._ranks.append(RankProcess(membership))
+                self._ranks.append(start(membership))
             self._open(world_size)
         except BaseException:
             self.kill()
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Whether all ranks live, and no collective gives up before `timeout` seconds do."""
-        return timeout <= self._timeout and all(rank.alive for rank in self._ranks)
+        """Whether all ranks live as they were, and collectives give up no earlier than the job."""
+        lasts = timeout <= self._timeout and not self._tainted
+        return lasts and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:
         """See `Group.run`."""
         __tracebackhide__ = True
-        task = Run(Parcel.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._folder / "job"))
-        started = time.monotonic()
-        for rank in self._ranks:
-            rank.send(task)
-        heard = watch.collect(self._ranks, started + timeout)
+        parcel = Parcel.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._folder / "job")
+        task = Run(parcel, secrets.token_hex(8))
+        with devices.held(self._devices, timeout):
+            started = time.monotonic()
+            for rank in self._ranks:
+                rank.send(task)
+            heard = watch.collect(self._ranks, started + timeout)
         answers = [heard[rank].what for rank in sorted(heard)]
-        results = [answer.result for answer in answers if isinstance(answer, Done)]
-        if len(results) < len(self._ranks):
+        done = [answer for answer in answers if isinstance(answer, Done)]
+        skips = [answer.reason for answer in answers if isinstance(answer, Skipped)]
+        if len(skips) == len(self._ranks):
+            raise RanksSkipped("; ".join(dict.fromkeys(skips)))
+        if len(done) < len(self._ranks):
             overdue = started + self._collective_seconds
             raise self._failure(heard, started, timeout, overdue, job.call.name)
-        return [self._unpacked(rank, result, job) for rank, result in enumerate(results)]
+        judge.require_nonce(task.nonce, [answer.nonce for answer in done], job.call.name)
+        results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
+        self._tainted = leaks.warn(job.call.name, [answer.leaks for answer in done])
+        return results
 
     def close(self) -> None:
         """See `Group.close`."""
@@ -101,7 +131,10 @@ class LocalGroup:
         heard = watch.collect(self._ranks, deadline)
         for answer in heard.values():
             if isinstance(answer.what, Unavailable):
-                raise WorldSizeError(world_size, answer.what.available, "one for each GPU")
+                limit = f"{self._ranks_per_device} for each GPU"
+                raise WorldSizeError(world_size, answer.what.available, limit)
+            if isinstance(answer.what, Ready):
+                self._devices.add(answer.what.device)
         if len(heard) < world_size or not all(isinstance(h.what, Ready) for h in heard.values()):
             overdue = started + START_SECONDS
             raise self._failure(heard, started, START_SECONDS, overdue, "the start of the group")
@@ -140,9 +173,9 @@ class LocalGroup:
             )
             raise RankError(text, rank, "raised", type(error).__qualname__) from error
 
-    def _end(self, ranks: list[RankProcess]) -> None:
+    def _end(self, ranks: list[Rank]) -> None:
         process.end(ranks)
         for rank in self._ranks:
             rank.close()
         self._ranks = []
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._home.close()

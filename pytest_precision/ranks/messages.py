@@ -6,9 +6,11 @@ of a receive, because the other one has stopped.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from dataclasses import dataclass
 
+from pytest_precision.ranks.leaks import Leak
 from pytest_precision.ranks.parcel import Parcel
 
 LONGEST = 16_000
@@ -17,9 +19,15 @@ LONGEST = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """To a rank: run this job."""
+    """To a rank: run this job.
+
+    Attributes:
+        job: what to call.
+        nonce: of this one run; an answer without it is none.
+    """
 
     job: Parcel
+    nonce: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +37,50 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From a rank: it is in the process group."""
+    """From a rank: it is in the process group.
+
+    Attributes:
+        device: name of its GPU, unique on the machine; empty without.
+    """
+
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """From a rank: there are only `available` devices."""
+    """From a rank: there are devices for only `available` ranks."""
 
     available: int
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """From a rank: the job is done."""
+    """From a rank: the job is done.
+
+    Attributes:
+        result: of the call.
+        nonce: that the rank was asked with.
+        leaks: what the job has left behind in the rank's process.
+    """
 
     result: Parcel
+    nonce: str
+    leaks: tuple[Leak, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """From a rank, its last words: the job asked to be skipped, and the rank leaves.
+
+    It leaves since a peer that does not skip may wait for it in a collective.
+
+    Attributes:
+        when: seconds on the monotonic clock, which all processes of a machine share.
+        reason: that was given.
+    """
+
+    when: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +118,20 @@ class Raised:
 
 
 ToRank = Run | Stop
-FromRank = Ready | Unavailable | Done | Raised
+FromRank = Ready | Unavailable | Done | Skipped | Raised
+
+
+def last_words(error: BaseException, when: float) -> Skipped | Raised:
+    """What a rank says of the exception that ended its job."""
+    if isinstance(error, _skips()):
+        return Skipped(when, cut(str(error)))
+    return Raised.of(error, when)
+
+
+def _skips() -> tuple[type[BaseException], ...]:
+    # A job that raised one of these has imported it; nobody else needs pytest in a rank.
+    known = (("_pytest.outcomes", "Skipped"), ("unittest.case", "SkipTest"))
+    return tuple(getattr(sys.modules[home], name) for home, name in known if home in sys.modules)
 
 
 def cut(text: str) -> str:

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 
-def reset() -> None:
+def reset(threads: int = 1) -> None:
     """Puts this process into the state that a job may rely on.
 
     - torch, numpy and `random` are seeded with 0, on every rank alike;
-    - one thread, so that no reduction depends on the number of cores;
+    - so many threads, one unless more are declared, so that no reduction depends on the number of
+      cores;
     - only deterministic algorithms, and an error where there is none;
     - memory from `torch.empty` is NaN (the largest value in integer dtypes), so that what is read
       before it is written is seen;
@@ -24,7 +25,7 @@ def reset() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     torch.set_flush_denormal(False)

@@ -1,4 +1,4 @@
-"""RankProcess: the controller's handle of one rank."""
+"""RankProcess: the handle of a rank that is a child of this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from types import ModuleType
+from typing import Any
 
-from pytest_precision.ranks import worker
+from pytest_precision.ranks import server, worker
+from pytest_precision.ranks.environment import patched
+from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.messages import FromRank, ToRank
 
 EXIT_SECONDS = 1.0
@@ -21,8 +26,7 @@ TERM_SECONDS = 0.5
 KILL_SECONDS = 5.0
 """Until a killed process is gone; only one that the kernel holds takes longer."""
 
-# One server for the process: multiprocessing starts it with the first process of this context.
-_context = multiprocessing.get_context("forkserver")
+_interpreter = multiprocessing.get_context("spawn")
 
 
 class RankProcess:
@@ -38,13 +42,17 @@ class RankProcess:
     def __init__(self, membership: worker.Membership) -> None:
         self.number = membership.rank
         self.membership = membership
-        self.connection, theirs = _context.Pipe()
-        _context.set_forkserver_preload(["pytest_precision.ranks.preload"])
-        self._process = _context.Process(
+        # The server has loaded torch, and with it has read the variables that torch reads then.
+        declared = bool(membership.environment.declared)
+        start: Any = _interpreter if declared else server.context
+        if not declared:
+            server.ensure_running()
+        self.connection, theirs = start.Pipe()
+        self._process: BaseProcess = start.Process(
             target=worker.main, args=(membership, theirs), name=f"rank{membership.rank}"
         )
         try:
-            with _no_main():
+            with patched(membership.variables if declared else {}), _no_main():
                 self._process.start()
         except BaseException:
             self.connection.close()
@@ -52,6 +60,11 @@ class RankProcess:
         finally:
             theirs.close()
         self.sentinel = self._process.sentinel
+
+    @property
+    def doors(self) -> tuple[Connection, int]:
+        """See `Rank`."""
+        return self.connection, self.sentinel
 
     @property
     def alive(self) -> bool:
@@ -95,18 +108,21 @@ class RankProcess:
         self._process.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Lets go of the connection, and of what multiprocessing holds for a process."""
         self.connection.close()
+        # An error that somebody keeps has this object in its traceback.
+        with contextlib.suppress(ValueError):  # the kernel still holds the process
+            self._process.close()
 
 
-def leave(ranks: Iterable[RankProcess], seconds: float) -> None:
+def leave(ranks: Iterable[Rank], seconds: float) -> None:
     """Waits for ranks that were told to leave."""
     deadline = time.monotonic() + seconds
     for rank in ranks:
         rank.join(deadline)
 
 
-def end(ranks: Iterable[RankProcess]) -> None:
+def end(ranks: Iterable[Rank]) -> None:
     """Ends processes that may not go on, in bounded time: SIGTERM, then SIGKILL."""
     ranks = list(ranks)
     for rank in ranks:

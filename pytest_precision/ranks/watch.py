@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
+from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.messages import FromRank, Raised
 from pytest_precision.ranks.output import readable
-from pytest_precision.ranks.process import RankProcess
 
 GRACE_SECONDS = 1.0
 """For the other ranks, once one has failed: what frees them from a collective is its end."""
@@ -37,7 +37,7 @@ class Heard:
     at: float
 
 
-def collect(ranks: Sequence[RankProcess], deadline: float) -> dict[int, Heard]:
+def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Heard]:
     """What each rank says by `deadline`, or within the grace after a failure, if it says anything.
 
     Args:
@@ -47,13 +47,13 @@ def collect(ranks: Sequence[RankProcess], deadline: float) -> dict[int, Heard]:
     heard: dict[int, Heard] = {}
     failed = False
     while silent := [rank for rank in ranks if rank.number not in heard]:
-        doors = [door for rank in silent for door in (rank.connection, rank.sentinel)]
+        doors = [door for rank in silent for door in rank.doors]
         ready = wait(doors, max(0.0, deadline - time.monotonic()))
         if not ready:
             break
         now = time.monotonic()
         for rank in silent:
-            if rank.connection in ready or rank.sentinel in ready:
+            if any(door in ready for door in rank.doors):
                 said = rank.hear()
                 what = Died(said) if said is None or isinstance(said, int) else said
                 heard[rank.number] = Heard(what, now)
@@ -63,7 +63,7 @@ def collect(ranks: Sequence[RankProcess], deadline: float) -> dict[int, Heard]:
     return heard
 
 
-def stacks(ranks: Sequence[RankProcess]) -> Mapping[int, str]:
+def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:
     """Where these ranks are: the Python stacks of their threads; empty for a stopped process."""
     for rank in ranks:
         rank.signal(signal.SIGUSR1)
@@ -77,7 +77,7 @@ def stacks(ranks: Sequence[RankProcess]) -> Mapping[int, str]:
     return written
 
 
-def _read(rank: RankProcess) -> str:
+def _read(rank: Rank) -> str:
     try:
         return readable(rank.membership.stacks.read_text(errors="replace"))
     except OSError:

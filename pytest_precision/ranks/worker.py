@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_precision.ranks import lifeline, output
+from pytest_precision.ranks import devices, leaks, lifeline, output
+from pytest_precision.ranks.environment import Environment
+from pytest_precision.ranks.meeting import FileMeeting, StoreMeeting
 from pytest_precision.ranks.messages import (
     Done,
     FromRank,
-    Raised,
     Ready,
     Run,
     Stop,
     ToRank,
     Unavailable,
+    last_words,
 )
 from pytest_precision.ranks.parcel import Parcel
 
@@ -33,20 +34,37 @@ class Membership:
     Attributes:
         rank: from 0.
         world_size: number of ranks.
+        local_rank: among the ranks of its group on this machine.
+        local_world_size: number of these.
+        sharing: number of these that choose from the same visible devices.
         device: `cpu` (gloo) or `cuda` (nccl, and gloo for what lies on the CPU).
-        folder: of the group, where the ranks meet and leave their files.
-        environment: the controller's, when the group was opened.
+        folder: of the group, where the ranks leave their files.
+        meeting: where the ranks meet.
+        environment: of the group.
         start_seconds: until all ranks must have met.
         collective_seconds: until a collective gives up.
+        ranks_per_device: how many ranks may share a GPU.
     """
 
     rank: int
     world_size: int
+    local_rank: int
+    local_world_size: int
+    sharing: int
     device: str
     folder: Path
-    environment: Mapping[str, str]
+    meeting: FileMeeting | StoreMeeting
+    environment: Environment
     start_seconds: float
     collective_seconds: float
+    ranks_per_device: int
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """All that stands in its `os.environ`."""
+        return self.environment.of_rank(
+            self.rank, self.world_size, self.local_rank, self.local_world_size
+        )
 
     @property
     def log(self) -> Path:
@@ -67,8 +85,8 @@ class Membership:
 def main(membership: Membership, connection: Connection) -> NoReturn:
     """The whole life of a rank's process, which leaves by `os._exit`.
 
-    After a failure the process leaves at once, without a barrier and without taking the process
-    group down: its end is what frees the peers that wait for it in a collective.
+    After a failure or a skip the process leaves at once, without a barrier and without taking the
+    process group down: its end is what frees the peers that wait for it in a collective.
     """
     lifeline.tie(membership.folder)
     output.redirect(membership.log, membership.stacks)
@@ -77,11 +95,11 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
         connection.send(_join(membership))
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)
-            connection.send(_answer(message, membership.result))
+            connection.send(_answer(message, membership))
     except BaseException as error:
         when = time.monotonic()
         status = 1
-        connection.send(Raised.of(error, when))
+        connection.send(last_words(error, when))
     finally:
         output.flush()
         lifeline.release()
@@ -99,53 +117,55 @@ def _next(connection: Connection, membership: Membership) -> ToRank:
 def _join(membership: Membership) -> FromRank:
     rank, world_size = membership.rank, membership.world_size
     os.environ.clear()
-    os.environ.update(membership.environment)
-    os.environ.update(
-        # What launchers set, and frameworks read; the controller may itself run under a launcher.
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_WORLD_SIZE=str(world_size),
-        OMP_NUM_THREADS="1",
-    )
-    # Deterministic matrix products on a GPU need a workspace of fixed size.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # All ranks are on this machine: the host's name may resolve to an address that nobody answers.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.update(membership.variables)
 
     import torch
     import torch.distributed as dist
 
-    device = None
+    device, name, shared = None, "", False
     if membership.device == "cuda":
-        available = torch.cuda.device_count()
-        if available < world_size:
-            return Unavailable(available)
-        # An index into CUDA_VISIBLE_DEVICES, which stays as the caller set it.
-        device = torch.device("cuda", rank)
+        found = torch.cuda.device_count()
+        ours = devices.chosen(
+            devices.visible(os.environ.get("CUDA_VISIBLE_DEVICES"), found),
+            membership.sharing,
+            membership.ranks_per_device,
+            devices.worker_number(os.environ.get("PYTEST_XDIST_WORKER")),
+        )
+        if not ours:
+            return Unavailable(found * membership.ranks_per_device)
+        # Entries of the caller's list, so that LOCAL_RANK is an index into this one; CUDA reads it
+        # when it starts, which is below.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(ours)
+        shared = len(ours) < membership.sharing
+        device = torch.device("cuda", membership.local_rank % len(ours))
         torch.cuda.set_device(device)
-    store = dist.FileStore(str(membership.folder / "store"), world_size)  # type: ignore[attr-defined]
+        name = str(torch.cuda.get_device_properties(device).uuid)
+    store = membership.meeting.store(membership.start_seconds)
     # The deadline of a collective may be short; it must not run while a peer still imports torch.
     store.set(f"here{rank}", "")
     everybody = [f"here{peer}" for peer in range(world_size)]
-    store.wait(everybody, timedelta(seconds=membership.start_seconds))
+    store.wait(everybody)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if membership.device == "cuda" else "gloo",
+        devices.backend(membership.device, shared),
         store=store,
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=membership.collective_seconds),
-        device_id=device,
+        device_id=None if shared else device,
     )
-    return Ready()
+    return Ready(name)
 
 
-def _answer(message: Run, file: Path) -> FromRank:
-    from pytest_precision.ranks import pristine
+def _answer(message: Run, membership: Membership) -> FromRank:
+    from pytest_precision.ranks import fingerprint, pristine
 
     job = message.job.unpack()
-    pristine.reset()
-    result = job.run()
+    # The imports first: what a module does once is not what the job does each time.
+    function = job.resolve()
+    pristine.reset(membership.environment.threads)
+    before = fingerprint.read()
+    result = function()
+    left = leaks.between(before, fingerprint.read())
     try:
         pickled = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # pickling runs the value's own code
@@ -153,4 +173,4 @@ def _answer(message: Run, file: Path) -> FromRank:
             f"expected a result that pickles, since it travels to the caller, but got result="
             f"{result!r} ({type(result).__name__}) of {job.call.name}: {error}; return plain data"
         ) from error
-    return Done(Parcel.of(pickled, file))
+    return Done(Parcel.of(pickled, membership.result), message.nonce, left)

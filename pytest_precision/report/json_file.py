@@ -33,7 +33,8 @@ class JsonFile:
 
     Args:
         folder: is made if it does not exist.
-        environment: versions, device and flags; `world_sizes` is filled in from the cells.
+        environment: versions, device and flags; `world_sizes` and `ranks`, what was pinned on them,
+            are filled in from the cells.
         clock: in seconds.
 
     Attributes:
@@ -56,6 +57,7 @@ class JsonFile:
         self._temporary = folder / f"report.json.{os.getpid()}.tmp"
         self._environment = environment
         self._world_sizes: set[int] = set()
+        self._ranks: dict[str, Mapping[str, str]] = {}
         self._cells: dict[Hashable, bytes] = {}
         self._clock = clock
         self._due = clock()
@@ -75,8 +77,12 @@ class JsonFile:
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add the entries of one cell, or replace them where the key has some, and write."""
         entries = list(entries)
-        encoded = b",\n".join(encode(entry) for entry in entries)
+        # The same in most cells, so it is written once.
+        found = [side for entry in entries for side in entry.get("environment", {}).values()]
+        bare = ({n: v for n, v in entry.items() if n != "environment"} for entry in entries)
+        encoded = b",\n".join(map(encode, bare))
         with self._lock:
+            self._ranks.update((repr(sorted(side.items())), side) for side in found)
             self._cells[key] = encoded
             self._world_sizes |= {
                 entry["axes"]["world_size"] for entry in entries if "world_size" in entry["axes"]
@@ -116,6 +122,8 @@ class JsonFile:
 
     def _write(self, *, finished: bool) -> None:
         environment = {**self._environment, "world_sizes": sorted(self._world_sizes)}
+        if self._ranks:
+            environment["ranks"] = [self._ranks[key] for key in sorted(self._ranks)]
         head = {"schema": SCHEMA, "finished": finished, "environment": environment}
         cells = b",\n".join(self._cells.values())
         with self._temporary.open("wb") as file:

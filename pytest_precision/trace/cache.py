@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
+from pytest_precision.folders import OwnFolder
+
 KEPT_BYTES = 1 << 30
 """Disk that kept traces may take; the one used longest ago goes first."""
 
@@ -16,7 +18,8 @@ class TraceCache:
     """Folders of recorded traces, kept by what they were recorded from until the session ends."""
 
     def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="pytest-precision-traces-"))
+        self._home = OwnFolder("traces-")
+        self._root = self._home.path
         self._kept: OrderedDict[Hashable, tuple[Path, int]] = OrderedDict()
 
     def record(self, record: Callable[[Path], None]) -> Path:
@@ -53,4 +56,4 @@ class TraceCache:
     def close(self) -> None:
         """Remove all of them."""
         self._kept.clear()
-        self.drop(self._root)
+        self._home.close()

@@ -83,7 +83,16 @@ def record(
         if run.meter is not None:
             run.meter.write(folder, dist.get_rank())
         environment = _environment(cell)
-        run.writer.close(Header(cell.world_size, dict(run.engine.unobservable), environment))
+        run.look_at_storage()
+        run.writer.close(
+            Header(
+                cell.world_size,
+                dict(run.engine.unobservable),
+                environment,
+                paths=tuple(sorted(run.paths)),
+                breaches=tuple(run.breaches),
+            )
+        )
         return run.writer.observations
 
 
@@ -98,7 +107,10 @@ class _Run:
         self.workload, self.cell, self.folder, self.window = workload, cell, folder, window
         self.op, self.operation, self.step = INIT.op, INIT.operation, INIT.step
         self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
+        self.paths: set[str] = set()
+        self.breaches: dict[str, None] = {}
         self.engine = self._build(layout, SEED)
+        self.look_at_storage()
         # The same on both sides, whose parameters and train steps are as many.
         elements = sum(parameter.numel() for parameter in self.engine.model.parameters())
         self.digests = window is None and elements * cell.operations.count("train") > SMALL_RUN
@@ -114,6 +126,11 @@ class _Run:
     def _show_digests(self) -> None:
         if self.digests:
             self.engine.gathers_shards, self.engine.snapshot = True, digested
+
+    def look_at_storage(self) -> None:
+        """Note what the engine declares, before it trains and after: a load may move memory."""
+        self.paths |= self.engine.paths()
+        self.breaches |= dict.fromkeys(self.engine.breaches())
 
     def observe(self, phase: str) -> None:
         if self.window is None or self.step >= self.window.first:
@@ -159,6 +176,7 @@ class _Run:
         self.observe("save")
 
     def load(self, layout: Layout) -> None:
+        self.look_at_storage()
         self.engine = self._build(layout, FRESH_SEED)
         self._show_digests()
         self.engine.load(self._checkpoint)

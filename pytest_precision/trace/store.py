@@ -91,12 +91,16 @@ class Header:
         unobservable: kinds that the engine cannot show, each with the reason.
         environment: what else decides about the bits: versions, threads, determinism.
         digests: whether digests were kept of what is larger than `SMALL`.
+        paths: of `contract.PATHS`, that the engine has taken.
+        breaches: what it stored otherwise than its layout promises, on this rank or another.
     """
 
     world_size: int
     unobservable: dict[str, str]
     environment: dict[str, str]
     digests: bool = False
+    paths: tuple[str, ...] = ()
+    breaches: tuple[str, ...] = ()
 
 
 class TraceWriter:
@@ -211,7 +215,9 @@ class Trace:
             json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)
         ]
         self.folder = folder
-        self.header = Header(*(indices[0][name] for name in Header.__dataclass_fields__))
+        found = dict.fromkeys(words for index in indices for words in index["breaches"])
+        header = Header(*(indices[0][name] for name in Header.__dataclass_fields__))
+        self.header = replace(header, breaches=tuple(found))
         self.moments = tuple(Moment(*moment) for moment, _ in indices[0]["moments"])
         self._slots = [[_slot(fields) for fields in index["slots"]] for index in indices]
         self._entries = [[entries for _, entries in index["moments"]] for index in indices]
@@ -225,6 +231,14 @@ class Trace:
             for slot, kept in moments[number]:
                 where = (kept, "") if isinstance(kept, int) else (None, kept)
                 yield Entry._make((*slots[slot], rank, *where))
+
+    def dtypes(self) -> dict[str, dict[str, str]]:
+        """Kind of observation to name to dtype."""
+        held: dict[str, dict[str, str]] = {}
+        for slots in self._slots:
+            for slot in slots:
+                held.setdefault(slot.kind, {}).setdefault(slot.name, slot.dtype)
+        return held
 
     def local_kinds(self) -> set[str]:
         """The kinds of which every rank has a tensor of its own."""

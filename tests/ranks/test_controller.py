@@ -15,6 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_precision import folders
+from pytest_precision.ranks.server import short_folder
+
 CONTROLLER = """\
 import os, sys
 sys.path.insert(0, {here!r})
@@ -58,6 +61,7 @@ def controller(
     script.write_text(CONTROLLER.format(here=str(Path(__file__).parent), then=then))
     (folder / "temp").mkdir()
     settings = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    settings["stderr"] = subprocess.PIPE
     settings["env"] = {**os.environ, "TMPDIR": str(folder / "temp")}
     members = []
     with subprocess.Popen([sys.executable, script], **settings) as process:
@@ -73,6 +77,12 @@ def controller(
     assert alive == []
 
 
+def left_in(folder: Path) -> list[Path]:
+    """What lies in the temporary folder of a controller, except for torch's cache of the user."""
+    found = (folder / "temp").iterdir()
+    return [path for path in found if not path.name.startswith("torchinductor")]
+
+
 def test_a_killed_controller_leaves_no_process(folder):
     """Whatever its ranks are doing, and what they have started."""
     job = f"ranks.run(2, test_controller.work, {str(folder)!r})"
@@ -85,14 +95,22 @@ def test_a_killed_controller_leaves_no_process(folder):
         members += set(psutil.Process(process.pid).children(recursive=True)) - set(members)
         assert len(members) == 5
         process.kill()
+    for left in left_in(folder):
+        os.utime(left / folders.LOCK, (0, 0))
+    folders.sweep(str(folder / "temp"))
+    assert not left_in(folder), "the next process removes what is left of this one"
 
 
 def test_a_controller_that_just_exits_leaves_no_process(folder):
-    """No handler runs in `os._exit`."""
+    """No handler runs in `os._exit`: ranks remove their folder, the next process does the rest."""
     with controller(folder, "sys.stdin.readline(); os._exit(0)") as (process, _):
         process.stdin.write("\n")
         process.stdin.flush()
-    assert not list((folder / "temp").glob("pytest-precision-*"))
+    [left] = left_in(folder)
+    assert left.name.startswith("pytest-precision-server-")
+    os.utime(left / folders.LOCK, (0, 0))
+    folders.sweep(str(folder / "temp"))
+    assert not left_in(folder)
 
 
 def test_a_controller_that_forgets_to_close_ends_in_time(folder):
@@ -101,7 +119,26 @@ def test_a_controller_that_forgets_to_close_ends_in_time(folder):
         process.stdin.write("\n")
         process.stdin.close()
         assert process.wait(5) == 0
-    assert not list((folder / "temp").glob("pytest-precision-*"))
+        assert process.stderr.read() == ""
+    assert not left_in(folder)
+
+
+def test_a_long_path_of_the_temporary_folder_is_no_obstacle(folder):
+    """The socket of the fork server goes elsewhere."""
+    long = folder / ("x" * 90)
+    long.mkdir()
+    with controller(long, "ranks.close()") as (process, _):
+        assert process.wait(5) == 0
+    assert not left_in(long)
+
+
+def test_a_folder_for_a_socket_has_a_short_path(tmp_path):
+    """The first that fits; where none does, the error says how long it may be."""
+    long = str(tmp_path / ("x" * 90))
+    assert short_folder("/tmp") == "/tmp"
+    assert short_folder(long, ("/missing", "/tmp")) == "/tmp"
+    with pytest.raises(OSError, match=r"at most \d+ bytes, for a socket, but got .*set TMPDIR"):
+        short_folder(long, ())
 
 
 def test_xdist_workers_and_files_that_have_no_name(tmp_path):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from pytest_precision.ranks.leaks import PrecisionLeakWarning
+
 
 def disturb():
     import random
@@ -45,7 +49,8 @@ def test_a_job_starts_from_a_known_state(pool):
 
     random.seed(0)
     np.random.seed(0)
-    pool.run(2, disturb)
+    with pytest.warns(PrecisionLeakWarning):
+        pool.run(2, disturb)
     for found in pool.run(2, state):
         assert found == {
             "torch": 0.49625658988952637,  # the first of torch.manual_seed(0)

@@ -9,7 +9,7 @@ from pytest_precision.ranks.messages import Done, Raised
 from pytest_precision.ranks.parcel import Parcel
 from pytest_precision.ranks.watch import Died, Heard
 
-DONE = Done(Parcel(b""))
+DONE = Done(Parcel(b""), "nonce")
 
 
 def raised(when: float, *, seen: float | None = None, exited: bool = False) -> Heard:

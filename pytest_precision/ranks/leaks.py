@@ -1,0 +1,94 @@
+"""Leaks: what a job has changed in its process and not put back, and who is told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+ABSENT = "absent"
+
+
+class PrecisionLeakWarning(UserWarning):
+    """A job changed process-global state and did not put it back.
+
+    The next job would have computed something else for it, so its ranks were discarded. Put the
+    state back in the function, in a `finally` or with the context manager that torch has for it.
+    With `precision_strict_isolation = true` this fails the test.
+    """
+
+    # Where users import it from, and name it in `filterwarnings`.
+    __module__ = "pytest_precision"
+
+
+class Leak(NamedTuple):
+    """One thing that is not as it was; texts, so that it travels.
+
+    Attributes:
+        what: it is.
+        before: its value when the job started.
+        after: its value when the job was done.
+    """
+
+    what: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.what} was {self.before}, is {self.after}"
+
+
+def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Leak, ...]:
+    """What differs between two readings of the same process.
+
+    A reading that is itself a mapping is compared entry by entry.
+    """
+    return tuple(_different(before, after)) if before != after else ()
+
+
+def warn(
+    doing: str, leaks: Sequence[Sequence[Leak]], then: str = "Its ranks are discarded"
+) -> bool:
+    """Warns of what a job left on its ranks.
+
+    Args:
+        doing: name of the function that ran.
+        leaks: of each rank, in rank order.
+        then: what becomes of the processes.
+
+    Returns:
+        whether there was anything; such a process must not run another job.
+
+    Raises:
+        PrecisionLeakWarning: where the filters say that it is an error.
+    """
+    ranks_of: dict[Leak, list[int]] = {}
+    for rank, left in enumerate(leaks):
+        for leak in left:
+            ranks_of.setdefault(leak, []).append(rank)
+    if not ranks_of:
+        return False
+    lines = (f"\n  rank {', '.join(map(str, ranks))}: {leak}" for leak, ranks in ranks_of.items())
+    text = (
+        f"{doing} left process-global state behind:{''.join(lines)}\n"
+        f"expected it as it was. {then}; put it back in the function."
+    )
+    warnings.warn(text, PrecisionLeakWarning, stacklevel=2)
+    return True
+
+
+def _different(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Leak]:
+    for what in {**before, **after}:
+        one, other = before.get(what, ABSENT), after.get(what, ABSENT)
+        if one == other:
+            continue
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            for leak in _different(one, other):
+                yield leak._replace(what=f"{what} {leak.what}")
+        else:
+            yield Leak(what, _short(one), _short(other))
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,45 @@
+"""Variables: environment variables as plain data, and those that a function declares.
+
+Many are read once, when a library is loaded or CUDA starts: `CUBLAS_WORKSPACE_CONFIG`, `NVTE_*`,
+`CUDA_DEVICE_MAX_CONNECTIONS`, `OMP_NUM_THREADS`. A layout that set them itself would be too late,
+so it says what it needs, in an attribute `environment`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+Variables = tuple[tuple[str, str], ...]
+"""Names and values, sorted by name: can be compared and hashed."""
+
+
+def plain(variables: object) -> Variables:
+    """A mapping from name to value as data that a cell or a run may hold.
+
+    Raises:
+        TypeError: it is no mapping from text to text.
+    """
+    if not isinstance(variables, Mapping):
+        raise TypeError(
+            "expected a mapping from variable to value but got environment="
+            f'{variables!r} ({type(variables).__name__}); write environment={{"NAME": "value"}}'
+        )
+    for name, value in variables.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(
+                "expected environment variables that are text but got "
+                f'{name}={value!r} ({type(value).__name__}); write "{value}"'
+            )
+    return tuple(sorted(variables.items()))
+
+
+def declared(function: object) -> Variables:
+    """The variables that a callable declares; a partial's are added to those of its function."""
+    found: dict[str, str] = {}
+    while function is not None:
+        own = getattr(function, "environment", None)
+        if isinstance(own, Mapping):  # an attribute of that name may be anything
+            found = {**own, **found}
+        function = function.func if isinstance(function, functools.partial) else None
+    return plain(found)

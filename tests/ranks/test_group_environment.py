@@ -1,0 +1,130 @@
+"""Environment variables: the caller's of the moment, and those that a function declares."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+import psutil
+import pytest
+
+from pytest_precision.layouts import with_environment
+from pytest_precision.ranks import Ranks
+from pytest_precision.ranks.pool import KEPT
+from pytest_precision.variables import declared, plain
+
+
+def variable(name):
+    return os.environ.get(name)
+
+
+def process():
+    return os.getpid()
+
+
+def what_torch_read():
+    import torch
+    import torch._dynamo
+
+    return torch._dynamo.config.disable, torch.get_num_threads()
+
+
+def inherited():
+    return os.environ["PLANTED"], os.environ["RANK"]
+
+
+@with_environment(PLANTED="declared")
+def declares():
+    return None
+
+
+def undeclared():
+    return None
+
+
+@pytest.fixture
+def own_pool():
+    ranks = Ranks(timeout=60)
+    yield ranks
+    ranks.close()
+
+
+def test_what_the_caller_sets_later_is_seen(pool, monkeypatch):
+    """A kept group serves no caller with other variables, and is there when they are back."""
+    before = pool.run(2, process)
+    monkeypatch.setenv("PLANTED", "later")
+    assert pool.run(2, variable, "PLANTED") == ["later", "later"]
+    monkeypatch.delenv("PLANTED")
+    assert pool.run(2, variable, "PLANTED") == [None, None]
+    assert pool.run(2, process) == before
+
+
+def test_what_changes_with_every_test_does_not_count(pool, monkeypatch):
+    """The name of the current test opens no group; ranks, which outlive it, do not have it."""
+    before = pool.run(1, process)
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another")
+    assert pool.run(1, process) == before
+    assert pool.run(1, variable, "PYTEST_CURRENT_TEST") == [None]
+
+
+def test_declared_variables_are_there_before_torch(own_pool):
+    """What torch reads when it is imported; the ranks are kept like any others."""
+    variables = plain({"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "2"})
+    assert own_pool.run(1, what_torch_read) == [(False, 1)]
+    assert own_pool.run(1, what_torch_read, environment=variables) == [(True, 2)]
+    first = own_pool.run(1, process, environment=variables)
+    assert own_pool.run(1, process, environment=variables) == first
+    assert own_pool.run(1, process) != first
+
+
+def test_declared_variables_beat_the_callers(own_pool, monkeypatch):
+    """And a rank's place beats both; the caller's own are as they were."""
+    monkeypatch.setenv("PLANTED", "caller")
+    variables = plain({"PLANTED": "declared", "RANK": "7"})
+    assert own_pool.run(1, inherited, environment=variables) == [("declared", "0")]
+    assert os.environ["PLANTED"] == "caller"
+    assert "RANK" not in os.environ
+
+
+def test_inline_declared_variables_are_set_for_the_job():
+    """And gone after it."""
+    ranks = Ranks("inline", timeout=30)
+    assert ranks.run(1, variable, "PLANTED", environment=plain({"PLANTED": "x"})) == ["x"]
+    assert "PLANTED" not in os.environ
+
+
+def test_groups_that_are_kept_are_few(own_pool, monkeypatch):
+    """The one used longest ago goes, with its processes; the others stay."""
+
+    def process_with(value):
+        monkeypatch.setenv("PLANTED", value)
+        return own_pool.run(1, process)[0]
+
+    first, second, *others = [process_with(str(number)) for number in range(KEPT)]
+    assert process_with("0") == first
+    assert process_with("another") not in [first, second, *others]
+    assert not psutil.pid_exists(second)
+    assert all(map(psutil.pid_exists, [first, *others]))
+
+
+def test_a_partial_adds_to_what_its_function_declares():
+    """The nearer one wins; a function without declaration has none."""
+    partial = with_environment(OTHER="x")(functools.partial(declares))
+    assert declared(partial) == (("OTHER", "x"), ("PLANTED", "declared"))
+    assert declared(with_environment(PLANTED="y")(functools.partial(declares))) == (
+        ("PLANTED", "y"),
+    )
+    assert declared(declares) == (("PLANTED", "declared"),)
+    assert declared(undeclared) == declared(sys) == ()
+
+
+@pytest.mark.parametrize(
+    ("variables", "got"),
+    [({"NAME": 1}, "got NAME=1 (int)"), (["NAME"], r"got environment=['NAME'] (list)")],
+)
+def test_variables_are_text(variables, got):
+    """Anything else is refused with its name, value and type."""
+    with pytest.raises(TypeError) as refusal:
+        plain(variables)
+    assert got in str(refusal.value)

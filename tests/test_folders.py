@@ -1,0 +1,81 @@
+"""OwnFolder: what is left of a process that was killed goes with the next one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.folders import LOCK, YOUNG_SECONDS, OwnFolder, sweep
+
+KILLED = """\
+import os, signal, sys
+from pytest_precision.folders import OwnFolder
+folder = OwnFolder("left-", sys.argv[1]).path
+(folder / "file").touch()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def left(tmp_path):
+    """The folder of a process that was killed some time ago."""
+    command = [sys.executable, "-c", KILLED, tmp_path]
+    assert subprocess.run(command, cwd=Path(__file__).parents[1]).returncode == -9
+    [folder] = tmp_path.iterdir()
+    grow_old(folder)
+    return folder
+
+
+def grow_old(folder: Path) -> None:
+    then = (folder / LOCK).stat().st_mtime - 2 * YOUNG_SECONDS
+    os.utime(folder / LOCK, (then, then))
+
+
+def test_what_a_killed_process_left_goes(tmp_path, left):
+    """With all in it, when the next folder is made there."""
+    mine = OwnFolder("", str(tmp_path))
+    assert [*tmp_path.iterdir()] == [mine.path]
+    mine.close()
+    mine.close()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_somebody_has_stays(tmp_path):
+    """However old it is."""
+    with OwnFolder("", str(tmp_path)) as mine:
+        grow_old(mine)
+        sweep(str(tmp_path))
+        assert mine.exists()
+
+
+def test_what_is_young_stays(tmp_path, left):
+    """Its owner may be about to lock it."""
+    (left / LOCK).touch()
+    sweep(str(tmp_path))
+    assert left.exists()
+
+
+def test_what_is_not_ours_stays(tmp_path, left):
+    """Other names, folders without an owner's file, links."""
+    (tmp_path / "pytest-precision-bare").mkdir()
+    left.rename(tmp_path / "other")
+    (tmp_path / "pytest-precision-link").symlink_to(tmp_path / "other")
+    sweep(str(tmp_path))
+    assert len([*tmp_path.iterdir()]) == 3
+    assert (tmp_path / "other" / "file").exists()
+
+
+def test_a_forked_child_removes_nothing(tmp_path):
+    """It has not made the folder."""
+    mine = OwnFolder("", str(tmp_path))
+    child = os.fork()
+    if child == 0:
+        mine.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert mine.path.exists()
+    mine.close()
