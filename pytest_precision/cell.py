@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from pytest_precision import sequence as sequences
+from pytest_precision.variables import Variables, plain
 
 AxisValue = str | int | float | bool | None
 
@@ -45,6 +46,8 @@ class Cell:
         world_size: number of data-parallel ranks.
         extra: the user's own axes, as (name, value) pairs; read as attributes: `cell.my_axis`.
         device: type of the device that models live on, `cpu` or `cuda`; no axis.
+        environment: variables that are set before torch starts on the ranks, as (name, value)
+            pairs; no axis.
 
     Raises:
         ValueError: for a value that no layout could know.
@@ -57,6 +60,7 @@ class Cell:
     world_size: int = 1
     extra: tuple[tuple[str, AxisValue], ...] = ()
     device: str = "cpu"
+    environment: Variables = ()
 
     def __post_init__(self) -> None:
         _expect("precision", self.precision, tuple(PRECISIONS))
@@ -79,11 +83,15 @@ class Cell:
         return {name: getattr(self, name) for name in BUILT_IN_AXES} | dict(self.extra)
 
     def replace(self, **axes: Any) -> Cell:
-        """A cell with other values on the named axes.
+        """A cell with other values on the named axes, or with another `environment`, a mapping.
 
         Raises:
             ValueError: for an axis that this cell does not have, or a value that it cannot have.
+            TypeError: for variables that are no text.
         """
+        if "environment" in axes:
+            variables = plain(axes.pop("environment"))
+            return replace(self.replace(**axes), environment=variables)
         own = dict(self.extra)
         unknown = [name for name in axes if name not in BUILT_IN_AXES and name not in own]
         if unknown:
@@ -101,7 +109,9 @@ class Cell:
         )
 
 
-BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in ("extra", "device"))
+NO_AXES = ("extra", "device", "environment")
+
+BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
 
 
 def _expect(axis: str, value: object, known: tuple[object, ...]) -> None:

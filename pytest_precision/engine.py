@@ -6,10 +6,10 @@ keeps what `observe` yields after each. An engine never sees the other side of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,18 +17,12 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
-from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LRScheduler
 
+from pytest_precision import modules
 from pytest_precision.cell import Cell
-from pytest_precision.observation import (
-    Observation,
-    Span,
-    cloned,
-    piece,
-    tensors_in,
-    whole,
-)
+from pytest_precision.loss_scale import LossScale
+from pytest_precision.observable import Observable, full
 from pytest_precision.workloads.base import Workload
 
 STEP_PHASES = ("forward_backward", "reduce_grads", "clip_grads", "optimizer_step")
@@ -38,7 +32,7 @@ EVALUATION_STEP = 0
 """The step number whose microbatches are the evaluation data."""
 
 
-class Engine:
+class Engine(Observable):
     """Plain data-parallel training: every rank holds everything, gradients are summed over ranks.
 
     The loss of a microbatch is a sum over its tokens; it is divided by the number of tokens of all
@@ -54,10 +48,12 @@ class Engine:
         max_norm: of all gradients together, fp32; the workload's unless given.
         forward_model: what the loss is computed with, where it is not `model` itself but a wrapper
             around it.
-    """
 
-    unobservable: ClassVar[Mapping[str, str]] = {}
-    """Kinds that this engine cannot show, each with the reason; they are not compared."""
+    Attributes:
+        loss_scale: a factor of the loss that nothing divides by again: infinity makes an overflow.
+        scaler: dynamic loss scaling; None unless the precision is fp16.
+        microbatch: number of the one under way among those of all ranks.
+    """
 
     def __init__(
         self,
@@ -70,38 +66,42 @@ class Engine:
         max_norm: float | None = None,
         forward_model: nn.Module | None = None,
     ) -> None:
+        scaler = LossScale() if cell.precision == "fp16" else None
+        super().__init__(model, optimizer, scaler)
         self.workload = workload
         self.cell = cell
-        self.model = model
-        self.optimizer = optimizer
         self.scheduler = workload.scheduler(optimizer) if scheduler is None else scheduler
         self.max_norm = workload.max_norm if max_norm is None else max_norm
         self.forward_model = model if forward_model is None else forward_model
         self.rank = dist.get_rank()
         self.loss_scale = 1.0
-        self.gathers_shards = False
-        self.snapshot: Callable[[Observation], Observation] = cloned
-        self.grad_norm = torch.zeros(())
-        self._losses: dict[int, Tensor] = {}
-        self._microbatches = 0
-        self._used: dict[str, list[Observation]] = {}
-        for prefix, module in model.named_modules():
-            if next(module.parameters(recurse=False), None) is not None:
-                module.register_forward_pre_hook(self._remember_used(prefix))
+        self.microbatch = 0
 
     # --- the phases of a step -------------------------------------------------------------------
 
     def forward_backward(self, step: int) -> None:
         """Accumulate the gradients of this rank's share of the microbatches of `step`."""
         self.optimizer.zero_grad()
+        scale = 1.0 if self.scaler is None else self.scaler.scale
         for loss in self._losses_of(step):
-            (loss * self.loss_scale).backward()  # type: ignore[no-untyped-call]
+            (loss * scale * self.loss_scale).backward()  # type: ignore[no-untyped-call]
+            self.microbatch_done()
+        modules.finish_step(self.model, self.reduce_amax)
+
+    def microbatch_done(self) -> None:
+        """Called behind the backward of each microbatch."""
+
+    def reduce_amax(self, amaxes: Tensor) -> Tensor:
+        """The largest of all ranks, of each amax that delayed scaling has recorded."""
+        dist.all_reduce(amaxes, dist.ReduceOp.MAX)
+        return amaxes
 
     def reduce_grads(self) -> None:
         """Sum the gradients over the ranks."""
         for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
+            gradient = self.gradient(parameter)
+            if gradient is not None:
+                dist.all_reduce(gradient)
 
     def clip_grads(self) -> None:
         """Compute the norm of the reduced gradients and scale them down to `max_norm`.
@@ -112,15 +112,22 @@ class Engine:
         self.clip([p for _, p in self.masters() if p.grad is not None])
 
     def clip(self, owners: list[Tensor]) -> None:
-        """The same for the gradients of `owners`, all of which have one."""
-        norm = nn.utils.get_total_norm([p.grad.double() for p in owners if p.grad is not None])
-        self.grad_norm = _full(norm).float()
+        """The same for the gradients of `owners`, all of which have one; unscales them first."""
+        gradients = [p.grad for p in owners if p.grad is not None]
+        if self.scaler is not None:
+            for gradient in gradients:
+                gradient.div_(self.scaler.scale)
+        norm = nn.utils.get_total_norm([gradient.double() for gradient in gradients])
+        self.grad_norm = full(norm).float()
         if self.max_norm is not None and torch.isfinite(self.grad_norm):
             nn.utils.clip_grads_with_norm_(owners, self.max_norm, self.grad_norm)
 
     def optimizer_step(self) -> None:
         """Update the weights, then the learning rate; nothing if the gradients overflowed."""
-        if not torch.isfinite(self.grad_norm):
+        overflowed = not torch.isfinite(self.grad_norm)
+        if self.scaler is not None:
+            self.scaler.update(overflowed=overflowed)
+        if overflowed:
             return
         self.update_weights()
         if self.scheduler is not None:
@@ -153,11 +160,16 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """All training state by fully qualified names, DTensors as such."""
         model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
-        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
+
+    def state_beside_weights(self) -> dict[str, Any]:
+        """What `state_dict` holds beside the model and the optimizer."""
+        # Generators are rank-local, so each rank keeps its own under a key of its own.
+        state: dict[str, Any] = {"rng": {str(self.rank): torch.get_rng_state()}}
         if self.scheduler is not None:
             state["scheduler"] = self.scheduler.state_dict()
-        # Generators are rank-local, so each rank keeps its own under a key of its own.
-        state["rng"] = {str(self.rank): torch.get_rng_state()}
+        if self.scaler is not None:
+            state["loss_scale"] = self.scaler.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -168,14 +180,15 @@ class Engine:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        self.load_state_beside_weights(state)
+
+    def load_state_beside_weights(self, state: dict[str, Any]) -> None:
+        """Take over what `state_beside_weights` gave."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["loss_scale"])
         torch.set_rng_state(state["rng"][str(self.rank)])
-
-    @property
-    def optimized_model(self) -> nn.Module:
-        """The module whose parameters the optimizer updates."""
-        return self.model
 
     # --- how a step is divided ------------------------------------------------------------------
 
@@ -197,6 +210,8 @@ class Engine:
                 f"{len(microbatches)} of step {step}; make more in {type(self.workload).__name__}"
             )
         for index in share:
+            self.microbatch = index
+            modules.begin_microbatch(self.model, step, index, first=index == share[0])
             with self.microbatch_context(last=index == share[-1]):
                 loss, tokens = self.workload.loss(self.forward_model, microbatches[index])
                 expected = self.workload.tokens(microbatches[index])
@@ -208,122 +223,3 @@ class Engine:
                 loss = loss / global_tokens
                 self._losses[index] = loss.detach()
                 yield loss
-
-    # --- what can be observed -------------------------------------------------------------------
-
-    def observe(self, phase: str) -> Iterator[Observation]:
-        """What `phase` could have changed, as this rank's pieces of logical tensors.
-
-        Args:
-            phase: a phase that has just run, or `init`.
-        """
-        if phase == "forward_backward":
-            yield from self._observe_forward()
-            if "grad" not in self.unobservable:
-                yield from self._observe_grads("grad", self.model.named_parameters(), local=True)
-        elif phase == "reduce_grads":
-            yield from self._observe_grads("reduced_grad", self.model.named_parameters())
-        elif phase == "clip_grads":
-            yield whole("grad_norm", "total", self.grad_norm)
-            yield from self._observe_lr()
-        else:
-            if phase == "evaluate":
-                yield from self._observe_forward()
-            if phase != "optimizer_step":  # there, the scheduler has set the next step's already
-                yield from self._observe_lr()
-            yield from self.observe_state()
-
-    def observe_state(self) -> Iterator[Observation]:
-        """Everything that outlives a step, but for the learning rate."""
-        names = self.masters()
-        for group in self.optimizer.param_groups:
-            for _, (name, _) in zip(group["params"], names, strict=False):
-                if "step" in group:  # counted once for all; torch's own counters are fp32
-                    yield whole("step", name, torch.tensor(float(group["step"])))
-        for name, parameter in self.masters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                for suffix, tensor in tensors_in(value):
-                    # A step counter or a scale is no tensor of the parameter's elements.
-                    per_element = tensor.shape == parameter.shape
-                    yield from self._observe(key, name + suffix, tensor, split=per_element)
-            yield from self._observe("master", name, self.effective(parameter))
-        for name, parameter in self.model.named_parameters():
-            yield from self._observe("param", name, parameter)
-        for name, buffer in self.model.named_buffers():
-            yield whole("buffer", name, buffer, local=True)
-        yield whole("rng", "cpu", torch.get_rng_state(), local=True)
-
-    def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that the optimizer updates, by logical name, in the optimizer's order.
-
-        A tensor that is no parameter of `optimized_model` is named by its place in the optimizer.
-        """
-        names = {id(p): name for name, p in self.optimized_model.named_parameters()}
-        for g, group in enumerate(self.optimizer.param_groups):
-            for p, parameter in enumerate(group["params"]):
-                yield names.get(id(parameter), f"param_groups.{g}.params.{p}"), parameter
-
-    def effective(self, parameter: Tensor) -> Tensor:
-        """The weight that a parameter of the optimizer stands for, of the parameter's shape.
-
-        An optimizer that keeps a master, a remainder or a compensation of its own for it has a more
-        precise one than `parameter` itself; that one is observed as `master`.
-        """
-        return parameter
-
-    def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split what this layout stores together into the logical tensors in it."""
-        yield name, tensor
-
-    def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Say which part of the logical tensor `name` this rank's `tensor` holds.
-
-        Where shards are gathered, for a digest that does not depend on how a layout shards, that is
-        all of it.
-        """
-        return piece(kind, name, _full(tensor) if self.gathers_shards else tensor, local=local)
-
-    def _observe(
-        self, kind: str, name: str, tensor: Tensor, *, split: bool = True, local: bool = False
-    ) -> Iterator[Observation]:
-        for logical_name, part in self.logical(name, tensor) if split else [(name, tensor)]:
-            yield self.piece(kind, logical_name, part.detach(), local=local)
-
-    def _observe_grads(
-        self, kind: str, parameters: Iterable[tuple[str, Tensor]], *, local: bool = False
-    ) -> Iterator[Observation]:
-        for name, parameter in parameters:
-            if parameter.grad is not None:
-                yield from self._observe(kind, name, parameter.grad, local=local)
-
-    def _observe_forward(self) -> Iterator[Observation]:
-        for used in self._used.values():
-            yield from used
-        # One logical vector with an element a microbatch, so that it can be compared between world
-        # sizes: which rank computed an element is no part of the mathematics.
-        for index, loss in self._losses.items():
-            yield Observation(
-                "loss",
-                "microbatches",
-                loss.reshape(1),
-                (self._microbatches,),
-                Span(index, index + 1),
-            )
-
-    def _observe_lr(self) -> Iterator[Observation]:
-        for index, group in enumerate(self.optimizer.param_groups):
-            yield whole("lr", f"group{index}", torch.as_tensor(group["lr"], dtype=torch.float64))
-
-    def _remember_used(self, prefix: str) -> Any:
-        def hook(module: nn.Module, _inputs: Any) -> None:
-            for name, parameter in module.named_parameters(prefix, recurse=False):
-                if name not in self._used:
-                    seen = self._observe("used_param", name, parameter.detach())
-                    self._used[name] = [*map(self.snapshot, seen)]
-
-        return hook
-
-
-def _full(tensor: Tensor) -> Tensor:
-    """A collective where the tensor is sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pytest_precision.cell import BUILT_IN_AXES, PRECISIONS, AxisValue, Cell
 from pytest_precision.options import MARKER_OPTIONS
+from pytest_precision.variables import Variables, plain
 
 NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
     (
@@ -46,7 +47,8 @@ def build(arguments: Iterable[object], keywords: Mapping[str, Any]) -> Matrix:
 
     Args:
         arguments: the positional ones of the marker, of which there must be none.
-        keywords: of the marker: axes, and options, which are left alone.
+        keywords: of the marker: axes; `environment`, which all cells have; and options, which are
+            left alone.
 
     Raises:
         MatrixError: for anything that is no axis with values, and where no cell makes sense.
@@ -57,6 +59,7 @@ def build(arguments: Iterable[object], keywords: Mapping[str, Any]) -> Matrix:
             "write precision_matrix(axis=[value, ...])"
         )
     given = {name: values for name, values in keywords.items() if name not in MARKER_OPTIONS}
+    environment = _variables(given.pop("environment", {}))
     own = [name for name in given if name not in BUILT_IN_AXES]
     for name in own:
         _check_name(name)
@@ -64,7 +67,7 @@ def build(arguments: Iterable[object], keywords: Mapping[str, Any]) -> Matrix:
     axes = {name: _values(name, given[name]) for name in BUILT_IN_AXES if name in given}
     built_in = tuple(axes)
     axes.update({name: _values(name, given[name]) for name in own})
-    return _crossed(axes, built_in, tuple(own))
+    return _crossed(axes, built_in, tuple(own), environment)
 
 
 def text(value: AxisValue) -> str:
@@ -74,14 +77,18 @@ def text(value: AxisValue) -> str:
 
 
 def _crossed(
-    axes: Mapping[str, tuple[AxisValue, ...]], built_in: tuple[str, ...], own: tuple[str, ...]
+    axes: Mapping[str, tuple[AxisValue, ...]],
+    built_in: tuple[str, ...],
+    own: tuple[str, ...],
+    environment: Variables,
 ) -> Matrix:
     tokens = product(*([_token(name, value) for value in axes[name]] for name in axes))
     cells: dict[str, Cell] = {}
     not_made: Counter[str] = Counter()
     for point, words in zip(product(*axes.values()), tokens, strict=True):
         fields: dict[str, Any] = dict(zip(built_in, point, strict=False))
-        cell = Cell(**fields, extra=tuple(zip(own, point[len(built_in) :], strict=True)))
+        extra = tuple(zip(own, point[len(built_in) :], strict=True))
+        cell = Cell(**fields, extra=extra, environment=environment)
         reason = next((why for holds, why in NONSENSE if holds(cell)), None)
         if reason is not None:
             not_made[reason.format(cell)] += 1
@@ -99,6 +106,13 @@ def _crossed(
             "add a value that goes with the others"
         )
     return Matrix(tuple(cells.values()), tuple(cells), not_made)
+
+
+def _variables(given: object) -> Variables:
+    try:
+        return plain(given)
+    except TypeError as error:
+        raise MatrixError(f"{error}") from None
 
 
 def _check_name(name: str) -> None:

@@ -13,11 +13,13 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 CAUSAL_KINDS = (
     "used_param",
+    "used_quantized",
     "loss",
     "grad",
     "reduced_grad",
     "grad_norm",
     "lr",
+    "loss_scale",
     "step",
     "exp_avg",
     "exp_avg_sq",
@@ -25,6 +27,7 @@ CAUSAL_KINDS = (
     "quantized",
     "scale",
     "amax",
+    "recorded_amax",
     "param",
     "buffer",
     "rng",

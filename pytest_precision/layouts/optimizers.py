@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
-from pytest_precision.layouts.storage import compute_in, dtypes
+from pytest_precision.layouts.storage import compute_in, dtypes, resident
 from pytest_precision.optim.any_precision import AnyPrecisionAdamW
 from pytest_precision.optim.fused_adam import FusedAdam
 from pytest_precision.workloads.base import Workload
@@ -62,11 +62,8 @@ class ExactStateEngine(Engine):
                     for group in optimizer["param_groups"]
                 ],
             },
-            "rng": {str(self.rank): torch.get_rng_state()},
         }
-        if self.scheduler is not None:
-            state["scheduler"] = self.scheduler.state_dict()
-        return state
+        return state | self.state_beside_weights()
 
     def load(self, folder: Path) -> None:
         """Take over the state of a checkpoint, which is read in the dtypes that it was saved in."""
@@ -89,9 +86,7 @@ class ExactStateEngine(Engine):
         # Of an optimizer before its first step: a distributed checkpoint keeps no empty mapping.
         self.optimizer.load_state_dict({"state": {}, **state["optimizer"]})
         self.model.load_state_dict(state["model"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
-        torch.set_rng_state(state["rng"][str(self.rank)])
+        self.load_state_beside_weights(state)
 
     def _check_model(self, saved: Mapping[str, Tensor]) -> None:
         for name, own in self.model.state_dict().items():
@@ -148,10 +143,10 @@ def fused_adam(
     Raises:
         ValueError: for a dtype that is not known, and for options that would have no effect.
     """
-    storage, compute = dtypes(cell, "fused_adam")
+    storage, _ = dtypes(cell, "fused_adam")
     if master_weight_dtype != "fp32" or store_param_remainders:
         _expect_masters(master_weights, storage, master_weight_dtype, store_param_remainders)
-    model = workload.model(cell).to(storage)
+    model, compute = resident(workload.model(cell), cell, "fused_adam")
     optimizer = FusedAdam(
         workload.groups(model),
         master_weights=master_weights,
@@ -190,8 +185,7 @@ def any_precision_adamw(
     Raises:
         ValueError: for a dtype that is not known.
     """
-    storage, compute = dtypes(cell, "any_precision_adamw")
-    model = workload.model(cell).to(storage)
+    model, compute = resident(workload.model(cell), cell, "any_precision_adamw")
     optimizer = AnyPrecisionAdamW(
         workload.groups(model),
         use_kahan_summation=use_kahan_summation,

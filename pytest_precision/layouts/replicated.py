@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
-from pytest_precision.layouts.storage import compute_in, dtypes
+from pytest_precision.layouts.storage import compute_in, resident
+from pytest_precision.modules.slots import Slot
+from pytest_precision.observation import Observation
 from pytest_precision.workloads.base import Workload
 
 
@@ -23,10 +25,9 @@ def adamw(workload: Workload, cell: Cell) -> Engine:
 
     With fp32 the optimizer state is fp32 whatever the compute precision; with bf16 the parameters,
     both moments and the update itself are bf16, and updates below half a unit in the last place of
-    a weight are lost.
+    a weight are lost. Quantized precisions quantize the weights anew in every step.
     """
-    storage, compute = dtypes(cell, "adamw")
-    model = workload.model(cell).to(storage)
+    model, compute = resident(workload.model(cell), cell, "adamw")
     optimizer = torch.optim.AdamW(workload.groups(model))
     return Engine(workload, cell, model, optimizer, forward_model=compute_in(model, compute))
 
@@ -38,10 +39,9 @@ class MasterEngine(Engine):
     are clipped.
     """
 
-    def __init__(self, workload: Workload, cell: Cell, storage: torch.dtype) -> None:
-        self.master_model = workload.model(cell)
-        model = deepcopy(self.master_model).to(storage)
-        optimizer = torch.optim.AdamW(workload.groups(self.master_model))
+    def __init__(self, workload: Workload, cell: Cell, model: nn.Module, master: nn.Module) -> None:
+        self.master_model = master
+        optimizer = torch.optim.AdamW(workload.groups(master))
         super().__init__(workload, cell, model, optimizer)
 
     @property
@@ -60,11 +60,12 @@ class MasterEngine(Engine):
     def clip_grads(self) -> None:
         """Upcast the reduced gradients to fp32, then clip those."""
         for parameter, master in self._pairs():
-            master.grad = None if parameter.grad is None else parameter.grad.float()
+            gradient = self.gradient(parameter)
+            master.grad = None if gradient is None else gradient.float()
         super().clip_grads()
 
     def update_weights(self) -> None:
-        """Update the masters and round them to the resident parameters."""
+        """Update the masters and round, or quantize, them to the resident parameters."""
         super().update_weights()
         self._round_masters()
 
@@ -84,10 +85,71 @@ class MasterEngine(Engine):
         self.model.load_state_dict(state["model"])
 
 
-def master_adamw(workload: Workload, cell: Cell) -> Engine:
-    """bf16 resident parameters, fp32 masters initialised from the unrounded model, fp32 AdamW."""
-    storage, _ = dtypes(cell, "master_adamw", primary_weights=("bf16",))
-    return MasterEngine(workload, cell, storage)
+class MainGradEngine(MasterEngine):
+    """Gradients are accumulated over microbatches, and reduced, in fp32 `main_grad` buffers.
+
+    The GEMM itself adds to the buffer of a weight whose accumulation is fused; every other gradient
+    is added behind the backward of each microbatch, in the dtype that autograd made it in.
+    """
+
+    def __init__(self, workload: Workload, cell: Cell, model: nn.Module, master: nn.Module) -> None:
+        super().__init__(workload, cell, model, master)
+        self._accumulated: list[Observation] = []
+        for parameter in model.parameters():
+            parameter.main_grad = torch.zeros(  # type: ignore[attr-defined]
+                parameter.shape, dtype=torch.float32, device=parameter.device
+            )
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """The buffer."""
+        return cast(Tensor, parameter.main_grad)  # type: ignore[attr-defined]
+
+    def forward_backward(self, step: int) -> None:
+        """Accumulate in buffers that start from zero."""
+        self._accumulated.clear()
+        for parameter in self.model.parameters():
+            self.gradient(parameter).zero_()
+        super().forward_backward(step)
+
+    def microbatch_done(self) -> None:
+        """Add what the GEMM has not added, and remember the sum so far."""
+        for name, parameter in self.model.named_parameters():
+            # What a fused layer returns to autograd is poison, and is dropped.
+            if not getattr(parameter, "grad_added_to_main_grad", False):
+                assert parameter.grad is not None
+                self.gradient(parameter).add_(parameter.grad)
+            parameter.grad = None
+            parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+            seen = self._observe(
+                "grad",
+                f"microbatch {self.microbatch}: {name}",
+                self.gradient(parameter),
+                split=False,
+                local=True,
+            )
+            self._accumulated += map(self.snapshot, seen)
+
+    def observe(self, phase: str) -> Iterator[Observation]:
+        """Also the sums after each microbatch, so that the first wrong one is named."""
+        seen = [*super().observe(phase)]
+        if phase == "forward_backward":
+            yield from self._accumulated
+        yield from seen
+
+
+def master_adamw(workload: Workload, cell: Cell, *, main_grad: bool = False) -> Engine:
+    """fp32 AdamW on fp32 masters, which are initialised from the unrounded model.
+
+    Args:
+        workload: what is trained.
+        cell: `primary_weight` is what the resident parameters are stored in.
+        main_grad: accumulate and reduce gradients in fp32 buffers rather than in the dtype of the
+            parameters; fused accumulation does so anyhow.
+    """
+    master = workload.model(cell)
+    model, _ = resident(deepcopy(master), cell, "master_adamw")
+    engine = MainGradEngine if main_grad or cell.grad_accum_fusion else MasterEngine
+    return engine(workload, cell, model, master)
 
 
 class DDPEngine(Engine):
@@ -98,7 +160,16 @@ class DDPEngine(Engine):
     def __init__(
         self, workload: Workload, cell: Cell, model: nn.Module, compute: torch.dtype
     ) -> None:
-        self.ddp = DistributedDataParallel(compute_in(model, compute))
+        wrapped = compute_in(model, compute)
+        # Amaxes are reduced by their own rule; DDP would overwrite them by those of rank 0.
+        slots = [
+            f"{prefix}.{name}"
+            for prefix, module in wrapped.named_modules()
+            if isinstance(module, Slot)
+            for name, _ in module.named_buffers()
+        ]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(wrapped, slots)  # type: ignore[no-untyped-call]
+        self.ddp = DistributedDataParallel(wrapped)
         # DDP's default divides by the number of ranks; the loss is already over all tokens.
         self.ddp.register_comm_hook(None, _sum_of_ranks)
         optimizer = torch.optim.AdamW(workload.groups(model))
@@ -124,5 +195,5 @@ def ddp(workload: Workload, cell: Cell) -> Engine:
 
     Every forward overwrites the buffers of all ranks by those of rank 0, as torch does by default.
     """
-    storage, compute = dtypes(cell, "ddp")
-    return DDPEngine(workload, cell, workload.model(cell).to(storage), compute)
+    model, compute = resident(workload.model(cell), cell, "ddp")
+    return DDPEngine(workload, cell, model, compute)

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
-from pytest_precision.layouts.storage import DTYPES, dtypes
+from pytest_precision.layouts.storage import DTYPES, resident
 from pytest_precision.workloads.base import Workload
 
 
@@ -58,14 +58,13 @@ def fsdp2(
     Raises:
         ValueError: for a dtype that this layout does not know.
     """
-    storage, compute = dtypes(cell, "fsdp2")
+    model, compute = resident(workload.model(cell), cell, "fsdp2")
     inner = MixedPrecisionPolicy(
         param_dtype=compute, reduce_dtype=_dtype("reduce_dtype", reduce_dtype)
     )
     outer = inner
     if output_dtype is not None:  # of the root only: a block's output is the next block's input
         outer = replace(inner, output_dtype=_dtype("output_dtype", output_dtype))
-    model = workload.model(cell).to(storage)
     mesh = init_device_mesh(cell.device, (cell.world_size,))
     for block in getattr(model, "blocks", ()):
         fully_shard(block, mesh=mesh, mp_policy=inner)

@@ -2,38 +2,104 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from pytest_precision.cell import Cell
+from pytest_precision.cell import PRECISIONS, Cell
+from pytest_precision.modules.replace import quantize_linears
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""The unquantized precisions that the layouts on torch's own optimizers know."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtypes by the names of precisions and primary weights; quantized ones are bf16 beside."""
+
+QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.quantized)
 
 
-def dtypes(
-    cell: Cell, layout: str, *, primary_weights: tuple[str, ...] = tuple(DTYPES)
-) -> tuple[torch.dtype, torch.dtype]:
+class Known(NamedTuple):
+    """What a layout can do.
+
+    Attributes:
+        primary_weights: precision to the primary weights that it can be stored in.
+        fusion: precisions in which the GEMM can accumulate weight gradients in fp32.
+    """
+
+    primary_weights: Mapping[str, tuple[str, ...]]
+    fusion: tuple[str, ...] = ()
+
+
+# AdamW in fp16 would divide by roots of second moments that are 0 there.
+_ON_PARAMETERS = {
+    "fp32": ("fp32", "bf16"),
+    "bf16": ("fp32", "bf16"),
+    "fp16": ("fp32",),
+    **dict.fromkeys(QUANTIZED, ("fp32", "bf16")),
+}
+_MEGATRON = {"bf16": ("bf16",), **dict.fromkeys(QUANTIZED, ("bf16", "quantized"))}
+
+KNOWN = {
+    "adamw": Known(_ON_PARAMETERS),
+    "any_precision_adamw": Known(_ON_PARAMETERS),
+    "ddp": Known(_ON_PARAMETERS),
+    "discrete_experts": Known(_MEGATRON, fusion=("bf16", *QUANTIZED)),
+    "distributed_optimizer": Known({"fp32": ("fp32",), **_MEGATRON}, fusion=("bf16", *QUANTIZED)),
+    "fsdp2": Known(_ON_PARAMETERS),
+    "fused_adam": Known({**_ON_PARAMETERS, "fp16": ("fp32", "fp16")}),
+    "grouped_experts": Known(_MEGATRON, fusion=("bf16", *QUANTIZED)),
+    "master_adamw": Known(
+        {
+            "bf16": ("bf16",),
+            "fp16": ("fp16",),
+            **dict.fromkeys(QUANTIZED, ("bf16", "quantized")),
+        },
+        fusion=("bf16", *QUANTIZED),
+    ),
+}
+"""Which layout knows which precisions, primary weights and fused accumulation."""
+
+
+def dtypes(cell: Cell, layout: str) -> tuple[torch.dtype, torch.dtype]:
     """Storage dtype of the resident parameters and compute dtype of `cell`.
 
     Raises:
         ValueError: if `layout` does not do what the cell asks for, so that no cell passes by
             running something else.
     """
-    for axis, value, known in (
-        ("precision", cell.precision, tuple(DTYPES)),
-        ("primary_weight", cell.primary_weight, primary_weights),
-        ("grad_accum_fusion", cell.grad_accum_fusion, (False,)),
-    ):
-        if value not in known:
-            raise ValueError(
-                f"layout {layout} knows {axis} {', '.join(map(str, known))} but the cell has "
-                f"{axis}={value!r}; leave it out of the matrix or use another layout"
-            )
-    return DTYPES[cell.primary_weight], DTYPES[cell.precision]
+    known = KNOWN[layout]
+    _expect(cell, layout, "precision", tuple(known.primary_weights))
+    _expect(cell, layout, "primary_weight", known.primary_weights[cell.precision])
+    fusion = (False, True) if cell.precision in known.fusion else (False,)
+    _expect(cell, layout, "grad_accum_fusion", fusion)
+    bf16 = torch.bfloat16
+    return DTYPES.get(cell.primary_weight, bf16), DTYPES.get(cell.precision, bf16)
+
+
+def resident(model: nn.Module, cell: Cell, layout: str) -> tuple[nn.Module, torch.dtype]:
+    """`model` as `cell` stores and quantizes it, in place, and the dtype that it computes in.
+
+    Raises:
+        ValueError: as `dtypes`.
+    """
+    storage, compute = dtypes(cell, layout)
+    model = quantize_linears(
+        model.to(storage),
+        cell.precision,
+        primary_weight=cell.primary_weight,
+        fuse_wgrad_accumulation=cell.grad_accum_fusion,
+    )
+    return model, compute
+
+
+def _expect(cell: Cell, layout: str, axis: str, known: tuple[object, ...]) -> None:
+    value = getattr(cell, axis)
+    if value not in known:
+        where = "" if axis == "precision" else f" in {cell.precision}"
+        raise ValueError(
+            f"layout {layout} knows {axis} {', '.join(map(str, known))}{where} but the cell has "
+            f"{axis}={value!r}; leave it out of the matrix or use another layout"
+        )
 
 
 class ComputeIn(nn.Module):

@@ -21,13 +21,15 @@ from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
 # Observed beside the state: by the operation itself or, like the learning rate, not in every phase.
-_BESIDE = frozenset({"used_param", "loss", "lr"})
+_BESIDE = frozenset({"used_param", "used_quantized", "loss", "lr"})
 
 STILL = {
-    "eval": _BESIDE,
+    # Delayed scaling records the amaxes of an evaluation too: that is what the recipe does.
+    "eval": _BESIDE | {"recorded_amax"},
     "save": _BESIDE,
-    # The forward of a skipped step did run, and moves what every forward moves.
-    "skip": _BESIDE | {"buffer", "rng"},
+    # The forward of a skipped step did run, and moves what every forward moves; and an overflow
+    # moves the scale of the loss.
+    "skip": _BESIDE | {"buffer", "rng", "scale", "amax", "recorded_amax", "loss_scale"},
 }
 """Operations that leave the training state as it was, each with the kinds left aside."""
 
@@ -48,7 +50,7 @@ def vacuous(trace: Trace, cell: Cell) -> str | None:
     evaluated = sum(moment.operation == "eval" for moment, _ in _firsts(losses))
     if evaluated < cell.operations.count("eval"):
         return f"{evaluated} of {cell.operations.count('eval')} evaluations computed a loss"
-    if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "quantized")):
+    if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "used_quantized")):
         return f"nothing was quantized, but the precision is {cell.precision}"
     return None
 

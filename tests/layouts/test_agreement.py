@@ -55,10 +55,20 @@ def test_ddp_overwrites_buffers_and_is_seen_to(parity_in: ParityIn) -> None:
 @pytest.mark.parametrize(
     ("layout", "axes", "words"),
     [
-        ("adamw", {"precision": "mxfp8"}, "knows precision fp32, bf16 .* precision='mxfp8'"),
-        ("ddp", {"primary_weight": "quantized", "precision": "nvfp4"}, "precision='nvfp4'"),
+        ("adamw", {"precision": "fp16"}, "knows primary_weight fp32 in fp16 but .*='fp16'"),
+        ("ddp", {"primary_weight": "quantized", "precision": "nvfp4"}, "weight='quantized'"),
         ("fsdp2", {"grad_accum_fusion": True}, "knows grad_accum_fusion False"),
-        ("master_adamw", {}, "knows primary_weight bf16 but .* primary_weight='fp32'"),
+        ("master_adamw", {}, "knows precision bf16, fp16, .* but .* precision='fp32'"),
+        (
+            "master_adamw",
+            {"precision": "bf16", "primary_weight": "fp32"},
+            "knows primary_weight bf16 in bf16 but .* primary_weight='fp32'",
+        ),
+        (
+            "master_adamw",
+            {"precision": "fp16", "grad_accum_fusion": True},
+            "knows grad_accum_fusion False in fp16",
+        ),
     ],
 )
 def test_what_a_layout_cannot_do_it_refuses(

@@ -257,7 +257,7 @@ def test_a_checkpoint_of_other_groups_is_refused(tmp_path: Path) -> None:
         (with_remainders, {"primary_weight": "fp32"}, "bf16 parameters with master weights"),
         (partial(with_remainders, master_weights=False), {}, "got master_weights=False"),
         (partial(with_remainders, master_weight_dtype="fp16"), {}, "with fp32 masters only"),
-        (layouts.fused_adam, {"precision": "mxfp8"}, "fused_adam knows precision fp32, bf16"),
+        (layouts.fused_adam, {"precision": "fp16"}, "knows primary_weight fp32, fp16 in fp16 but"),
     ],
 )
 def test_what_is_not_known_or_without_effect_is_refused(

@@ -1,0 +1,37 @@
+"""Dynamic loss scaling, which keeps small gradients of fp16 from vanishing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+GROWTH_INTERVAL = 3
+"""Steps without an overflow until the scale doubles: a run of four steps sees it double once."""
+
+
+@dataclass
+class LossScale:
+    """What the loss is multiplied by, doubled and halved as by torch's `GradScaler`.
+
+    Attributes:
+        scale: a power of two, so that multiplying and dividing by it rounds nothing.
+        good_steps: steps without an overflow since the scale moved.
+    """
+
+    scale: float = 2.0**12
+    good_steps: int = 0
+
+    def update(self, *, overflowed: bool) -> None:
+        """Move on by one step."""
+        self.good_steps = 0 if overflowed else self.good_steps + 1
+        if overflowed:
+            self.scale /= 2
+        elif self.good_steps == GROWTH_INTERVAL:
+            self.scale, self.good_steps = self.scale * 2, 0
+
+    def state_dict(self) -> dict[str, float]:
+        """For a checkpoint."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Take over what `state_dict` gave."""
+        self.scale, self.good_steps = state["scale"], int(state["good_steps"])

@@ -1,0 +1,40 @@
+"""Random bits that depend on what they are for, and on nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+_SEEDS = 1 << 63
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The random bits of one gradient of one microbatch.
+
+    They are the same on both sides of a check, and on whatever rank the microbatch is computed.
+
+    Attributes:
+        stream: whose gradient: the name of the weight's module.
+        step: number of the train step.
+        microbatch: its number among those of all ranks.
+    """
+
+    stream: str
+    step: int = 0
+    microbatch: int = 0
+
+    def bits(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """uint8 [rows, columns] for the rowwise operand, [columns, rows] for the columnwise one."""
+        text = f"{self.stream}/{self.step}/{self.microbatch}"
+        digest = blake2b(text.encode(), digest_size=8).digest()
+        # Drawn on the CPU, so that a device draws no other bits.
+        generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") % _SEEDS)
+        rowwise, columnwise = (
+            torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).to(device)
+            for size in (shape, shape[::-1])
+        )
+        return rowwise, columnwise

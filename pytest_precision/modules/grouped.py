@@ -1,0 +1,92 @@
+"""GroupedLinear: as many linear layers as there are experts, over tokens sorted by expert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision.modules.layer import Layer
+
+
+class GroupedLinear(Layer):
+    """Each expert's tokens times that expert's weight, each quantized by itself.
+
+    Attributes:
+        weight0, weight1, ...: [out, in] an expert, and bias0, bias1, ... [out] where there is one.
+        weight: [experts, out, in] instead of those, where there is a single grouped weight, and
+            bias [experts, out].
+    """
+
+    def __init__(
+        self,
+        experts: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        precision: str,
+        single_grouped_weight: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Uninitialised parameters.
+
+        Args:
+            experts: how many.
+            in_features: columns of each weight.
+            out_features: rows of each weight.
+            bias: whether each has one.
+            precision: of cells: a quantized one, or bf16.
+            single_grouped_weight: one parameter for all weights, and one for all biases.
+            device: of the parameters.
+            dtype: of the parameters.
+
+        Raises:
+            ValueError: for a precision without a recipe.
+        """
+        super().__init__()
+        self.experts = experts
+        self.in_features = in_features
+        self.out_features = out_features
+        self.single_grouped_weight = single_grouped_weight
+        self._start(precision, experts, device)
+        for kind, size in (("weight", (out_features, in_features)), ("bias", (out_features,))):
+            if kind == "bias" and not bias:
+                continue
+            names = [kind] if single_grouped_weight else [f"{kind}{n}" for n in range(experts)]
+            shape = (experts, *size) if single_grouped_weight else size
+            for name in names:
+                empty = torch.empty(shape, device=device, dtype=dtype)
+                self.register_parameter(name, nn.Parameter(empty))
+
+    def forward(self, x: Tensor, counts: Sequence[int]) -> Tensor:
+        """Bf16 [tokens, out] of [tokens, in].
+
+        Args:
+            x: tokens, sorted by expert.
+            counts: tokens of each expert; an expert may have none.
+
+        Raises:
+            ValueError: not a count for each expert, or not as many tokens as they say.
+        """
+        if len(counts) != self.experts or sum(counts) != len(x):
+            raise ValueError(
+                f"expected {self.experts} counts whose sum is {len(x)} but got counts={counts!r} "
+                f"({type(counts).__name__}); count the tokens of idle experts as 0"
+            )
+        return self._multiply(
+            x,
+            counts,
+            [*self.read("weight").values()],
+            [*self.read("bias").values()],
+            grouped=self.single_grouped_weight,
+        )
+
+    def read(self, kind: str) -> dict[str, Tensor]:
+        """The weights, or the biases, that a forward multiplies by, by their names."""
+        names = (
+            [kind] if self.single_grouped_weight else [f"{kind}{n}" for n in range(self.experts)]
+        )
+        return {name: getattr(self, name) for name in names if name in self._parameters}

@@ -1,0 +1,248 @@
+"""QuantizedParameter: a parameter that is stored as quantized bytes and their scales only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from pytest_precision.formats.quantized import Operand, QuantizedTensor
+from pytest_precision.formats.registry import Format
+from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.slots import Slot
+
+NOMINAL = torch.bfloat16
+"""The dtype that a quantized parameter claims to have, and that it is quantized from."""
+
+_aten = torch.ops.aten
+
+
+class _Storage:
+    """What a parameter and all that is detached from it share."""
+
+    def __init__(self, value: Tensor, formats: Sequence[Format]) -> None:
+        self.formats = tuple(formats)
+        self.grouped = value.dim() == 3
+        self.high_precision_init: Tensor | None = value
+        self.members = list(self.quantize(value))
+        self.tensors: dict[str, Tensor] = {}
+        for key, parts in _by_key(self.members).items():
+            self.rebase(key, torch.stack(parts) if self.grouped else parts[0])
+
+    def quantize(self, value: Tensor) -> Iterator[QuantizedTensor]:
+        matrices = value.unbind() if self.grouped else (value,)
+        for matrix, format in zip(matrices, self.formats, strict=True):
+            yield quantize(format, matrix)
+
+    def rebase(self, key: str, tensor: Tensor) -> None:
+        """Keep `tensor` as the bytes of all members from now on."""
+        self.tensors[key] = tensor
+        side, field = key.split(".")
+        for place, part in enumerate(tensor.unbind() if self.grouped else (tensor,)):
+            member = self.members[place]
+            operand = replace(member.operands[side], **{field: part})  # type: ignore[arg-type]
+            self.members[place] = replace(member, operands={**member.operands, side: operand})
+
+
+class QuantizedParameter(Tensor):
+    """A weight that is resident as quantized operands, as Transformer Engine's fp8 parameters are.
+
+    It looks like a bf16 tensor to autograd and optimizers, has a gradient of that dtype and shape,
+    and is what `model.parameters()` yields. Operations other than those of `modules` compute on its
+    dequantized values; `copy_` into it quantizes.
+
+    Attributes:
+        stored: names such as "rowwise.data" and "columnwise.scale" to the tensors that are the
+            parameter, stacked over the matrices where it has three dimensions.
+        formats: what quantizes each matrix.
+    """
+
+    _storage: _Storage
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, storage: _Storage, shape: torch.Size, device: torch.device) -> Any:
+        return torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=NOMINAL, device=device
+        )
+
+    def __init__(self, storage: _Storage, shape: torch.Size, device: torch.device) -> None:
+        self._storage = storage
+
+    @classmethod
+    def of(cls, value: Tensor, formats: Format | Sequence[Format]) -> QuantizedParameter:
+        """A parameter that starts as `value`, rounded to bf16 and quantized; requires a gradient.
+
+        Args:
+            value: a matrix [rows, columns], or several [matrices, rows, columns], each of which is
+                quantized by itself.
+            formats: one a matrix, or one for the only one.
+
+        Raises:
+            ValueError: neither two nor three dimensions, or not as many formats as matrices.
+        """
+        if value.dim() not in (2, 3):
+            raise ValueError(
+                f"expected a weight of 2 or 3 dimensions but got shape={tuple(value.shape)} (Size);"
+                " keep vectors in high precision"
+            )
+        each: list[Any] = list(formats) if isinstance(formats, (list, tuple)) else [formats]
+        matrices = value.shape[0] if value.dim() == 3 else 1
+        if len(each) != matrices:
+            raise ValueError(
+                f"expected a format for each of {matrices} matrices but got {len(each)} (list); "
+                "make one a matrix, since a format may have a state"
+            )
+        for format in each:
+            if isinstance(format, Slot):
+                format.of_primary_weight = True
+        kept = value.detach().to(NOMINAL, copy=True)
+        parameter = cls(_Storage(kept, each), value.shape, value.device)
+        return cast(QuantizedParameter, nn.Parameter(parameter))
+
+    @property
+    def quantized(self) -> QuantizedTensor:
+        """What a GEMM reads: the operands of the only matrix.
+
+        Raises:
+            ValueError: the parameter has several; take `members`.
+        """
+        if self._storage.grouped:
+            raise ValueError(
+                f"expected one matrix but got {len(self.members)} (QuantizedParameter); "
+                "take one of .members"
+            )
+        return self.members[0]
+
+    @property
+    def members(self) -> Sequence[QuantizedTensor]:
+        """The operands of each matrix, as views of `stored`."""
+        return self._storage.members
+
+    @property
+    def stored(self) -> dict[str, Tensor]:
+        return dict(self._storage.tensors)
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        return self._storage.formats
+
+    @property
+    def high_precision_init(self) -> Tensor | None:
+        """The bf16 value that it was made from, for masters to start from, until it is cleared."""
+        return self._storage.high_precision_init
+
+    def clear_high_precision_init(self) -> None:
+        """Give up the value that it was made from."""
+        self._storage.high_precision_init = None
+
+    @torch.no_grad()
+    def requantize_(self, high_precision: Tensor) -> QuantizedParameter:
+        """Overwrite the stored bytes by those of a value of the same shape, rounded to bf16 first.
+
+        Raises:
+            ValueError: for another shape.
+        """
+        if high_precision.shape != self.shape:
+            raise ValueError(
+                f"expected a value of shape {tuple(self.shape)} but got "
+                f"high_precision.shape={tuple(high_precision.shape)} (Size); give the whole weight"
+            )
+        made = list(self._storage.quantize(high_precision.detach().to(NOMINAL)))
+        for key, parts in _by_key(made).items():
+            target = self._storage.tensors[key]
+            for place, part in enumerate(parts):
+                (target[place] if self._storage.grouped else target).copy_(part)
+        for format in self.formats:
+            if isinstance(format, Slot):
+                format.update()
+        return self
+
+    @torch.no_grad()
+    def rebase_(self, key: str, tensor: Tensor) -> QuantizedParameter:
+        """Move one of the `stored` tensors, with its bytes, into a buffer that somebody else owns.
+
+        Args:
+            key: of `stored`.
+            tensor: of the same shape and dtype; the members become views of it.
+
+        Raises:
+            ValueError: for another shape or dtype.
+        """
+        held = self._storage.tensors[key]
+        if tensor.shape != held.shape or tensor.dtype != held.dtype:
+            raise ValueError(
+                f"expected {key} to be {held.dtype} {tuple(held.shape)} but got {tensor.dtype} "
+                f"{tuple(tensor.shape)} (Tensor); cut a buffer of that size"
+            )
+        self._storage.rebase(key, tensor.copy_(held))
+        return self
+
+    def dequantize(self, dtype: torch.dtype = NOMINAL) -> Tensor:
+        """The values of the rowwise operands, computed in fp32 and rounded once to `dtype`."""
+        rows, columns = self.shape[-2:]
+        matrices = [member.dequantize(dtype)[:rows, :columns] for member in self.members]
+        # A copy of its own also where nothing is cut off: callers may write to it.
+        return torch.stack(matrices) if self._storage.grouped else matrices[0].contiguous()
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"QuantizedParameter({self.members[0].format}, shape={tuple(self.shape)})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is _aten.detach.default:
+            return cls(args[0]._storage, args[0].shape, args[0].device)
+        if func is _aten.copy_.default and isinstance(args[0], cls):
+            return args[0].requantize_(args[1])
+        if func._schema.is_mutable and isinstance(args[0], cls):
+            raise TypeError(
+                f"expected copy_ or requantize_ but got {func} (OpOverload) on quantized bytes; "
+                "update a master in high precision and copy it"
+            )
+        return func(*tree_map(_plain, args), **tree_map(_plain, kwargs or {}))
+
+
+def quantized_parameters(module: nn.Module) -> Iterator[tuple[str, QuantizedParameter]]:
+    """The quantized parameters of a module itself, by name."""
+    for name, parameter in module.named_parameters(recurse=False):
+        if isinstance(parameter, QuantizedParameter):
+            yield name, cast(QuantizedParameter, parameter)
+
+
+def _plain(value: Any) -> Any:
+    return value.dequantize() if isinstance(value, QuantizedParameter) else value
+
+
+_FIELDS: dict[str, Callable[[Operand], Tensor | None]] = {
+    "data": lambda operand: operand.data,
+    "scale": lambda operand: operand.scale,
+    "amax": lambda operand: operand.amax,
+}
+
+
+def tensors_of(quantized: QuantizedTensor) -> Iterator[tuple[str, Tensor]]:
+    """What a quantized matrix consists of, by names such as "rowwise.data"."""
+    for side, operand in quantized.operands.items():
+        for field, read in _FIELDS.items():
+            tensor = read(operand)
+            if tensor is not None:
+                yield f"{side}.{field}", tensor
+
+
+def _by_key(members: Sequence[QuantizedTensor]) -> dict[str, list[Tensor]]:
+    collected: dict[str, list[Tensor]] = {}
+    for member in members:
+        for key, tensor in tensors_of(member):
+            collected.setdefault(key, []).append(tensor)
+    return collected

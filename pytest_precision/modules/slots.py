@@ -1,0 +1,111 @@
+"""Which format each operand of a linear layer is quantized in, and the state of delayed scaling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_precision.formats.delayed import DelayedScaling
+from pytest_precision.formats.inputs import Usage
+from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.formats.recipes import recipe
+from pytest_precision.formats.registry import Format, by_name
+from pytest_precision.formats.scaling import ReduceAmax
+
+
+class Slot(nn.Module):
+    """Delayed scaling of one operand, whose state is in buffers.
+
+    Attributes:
+        name: of the format.
+        scale: fp32 [1].
+        history: fp32 [length]; row 0 is being recorded.
+        of_primary_weight: the owner of the weight updates this slot whenever it quantizes, as
+            Transformer Engine does after the optimizer step; `finish_step` leaves it alone.
+    """
+
+    scale: torch.Tensor
+    history: torch.Tensor
+
+    def __init__(self, format: DelayedScaling) -> None:
+        super().__init__()
+        self.name = format.name
+        self.of_primary_weight = False
+        self._format = format
+        self.register_buffer("scale", format.scale)
+        self.register_buffer("history", format.history)
+
+    def quantize(
+        self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Cast with the scale of earlier steps, and record the amax."""
+        return self._current().quantize(x, random_bits, usage=usage)
+
+    def update(self) -> None:
+        """Move the history on by one step and compute the scale of the next."""
+        self._current().update()
+
+    def _current(self) -> DelayedScaling:
+        # A module moved to another device has other buffers than it was made with.
+        self._format.scale, self._format.history = self.scale, self.history
+        return self._format
+
+
+class Quantizers(nn.Module):
+    """What quantizes the three operands of one linear layer.
+
+    Attributes:
+        input: of what it multiplies.
+        weight: of its weight.
+        gradient: of the gradient of its output.
+    """
+
+    input: Format
+    weight: Format
+    gradient: Format
+
+    def __init__(self, precision: str, device: torch.device | str = "cpu") -> None:
+        """The formats of a recipe.
+
+        Args:
+            precision: a precision of cells that has a recipe: fp8_current, fp8_delayed (e4m3, and
+                e5m2 for gradients), fp8_block, mxfp8, nvfp4.
+            device: of the state of delayed scaling.
+
+        Raises:
+            ValueError: for any other precision.
+        """
+        super().__init__()
+        formats = recipe(precision)
+        for operand in ("input", "weight", "gradient"):
+            name = getattr(formats, operand)
+            options = {"device": device} if precision == "fp8_delayed" else {}
+            format = by_name(name, **options)
+            setattr(self, operand, Slot(format) if isinstance(format, DelayedScaling) else format)
+
+
+@torch.no_grad()
+def finish_step(model: nn.Module, reduce_amax: ReduceAmax | None = None) -> None:
+    """Move delayed scaling on by one step; call it once behind the last backward of a step.
+
+    The amax is that of all microbatches on all ranks, and therefore the same however a step is
+    divided. Transformer Engine does this where an outermost autocast ends, and for gradients where
+    the backward of its first module ends: once a microbatch, if each has an autocast of its own.
+    Recipes without state are left alone.
+
+    Args:
+        model: whose slots are updated, in the order of its modules.
+        reduce_amax: MAX over the ranks; all amaxes are reduced in one call.
+    """
+    slots = [slot for slot in model.modules() if isinstance(slot, Slot)]
+    slots = [slot for slot in slots if not slot.of_primary_weight]
+    if not slots:
+        return
+    if reduce_amax is not None:
+        amaxes = reduce_amax(torch.cat([slot.history[:1] for slot in slots]))
+        for slot, amax in zip(slots, amaxes, strict=True):
+            slot.history[0] = amax
+    for slot in slots:
+        slot.update()

@@ -1,0 +1,137 @@
+"""Quantized precisions and fp16 in the ready-made layouts: what agrees bit for bit, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from pytest_precision import bitwise, layouts, unchecked, workloads
+from pytest_precision.cell import PRECISIONS, Cell
+from pytest_precision.check import Parity, ParityError
+
+ParityIn = Callable[[Cell], Parity]
+
+QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
+STATELESS = [name for name in QUANTIZED if name != "fp8_delayed"]
+EXACT_SUMS = [name for name in QUANTIZED if name != "nvfp4"]
+"""Precisions whose bf16 gradients have sums that fp32 holds; those of NVFP4 spread too far."""
+
+
+@pytest.mark.parametrize("precision", ["fp16", *QUANTIZED])
+def test_fsdp2_on_fp32_shards_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
+    """Gathered weights are the cast ones, so their bytes are too; and so is what they learn."""
+    ranks = 3 if precision in EXACT_SUMS else 2
+    cell = Cell(precision, "fp32", sequence="train2-eval-train-skip-train", world_size=ranks)
+    verdict = parity_in(cell).check(layouts.fsdp2, layouts.adamw, workload=workloads.gpt)
+    assert verdict.observations > 500
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp8_delayed", "nvfp4"])
+def test_ddp_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
+    """Also where the recipe has state of its own, which DDP must not overwrite by rank 0's."""
+    cell = Cell(precision, "fp32", sequence="train2-save-load-train2", world_size=2)
+    parity_in(cell).check(layouts.ddp, layouts.adamw, workload=workloads.gpt)
+
+
+@pytest.mark.parametrize("precision", EXACT_SUMS)
+def test_the_number_of_ranks_is_no_part_of_the_mathematics(
+    parity_in: ParityIn, precision: str
+) -> None:
+    """Three ranks are one: amaxes are reduced, and sums of bf16 gradients are exact."""
+    cell = Cell(precision, "fp32", sequence="train3", world_size=3)
+    alone = cell.replace(world_size=1)
+    parity_in(cell).check(
+        layouts.adamw, layouts.adamw, workload=workloads.mlp, reference_cell=alone
+    )
+
+
+@pytest.mark.parametrize("precision", STATELESS)
+def test_an_evaluation_leaves_no_trace(parity_in: ParityIn, precision: str) -> None:
+    """Train-eval-train is training straight on."""
+    cell = Cell(precision, "bf16", sequence="train2-eval-train2", world_size=2)
+    straight = cell.replace(sequence="train4")
+    parity_in(cell).check(
+        layouts.adamw, layouts.adamw, workload=workloads.moe, reference_cell=straight
+    )
+
+
+def test_with_delayed_scaling_an_evaluation_leaves_its_amaxes(parity_in: ParityIn) -> None:
+    """They count in the history of the training step that follows, as in Transformer Engine."""
+    cell = Cell("fp8_delayed", "fp32", sequence="train2-eval-train2", world_size=2)
+    straight = cell.replace(sequence="train4")
+    with pytest.raises(ParityError) as failure:
+        parity_in(cell).check(
+            layouts.adamw, layouts.adamw, workload=workloads.gpt, reference_cell=straight
+        )
+    found = failure.value.verdict.divergence
+    assert found is not None
+    assert (found.step, found.phase, found.kind) == (3, "optimizer_step", "scale")
+
+
+@pytest.mark.parametrize("precision", STATELESS)
+def test_quantized_primary_weights_are_the_bytes_of_bf16_ones(
+    parity_in: ParityIn, precision: str
+) -> None:
+    """Masters are cast to bf16 before they are quantized, so both forwards read the same bytes."""
+    cell = Cell(precision, "quantized", sequence="train2-save-load-train2", world_size=2)
+    stored = unchecked(reason="bytes on one side, bf16 on the other")
+    parity_in(cell).check(
+        layouts.master_adamw,
+        layouts.master_adamw,
+        workload=workloads.gpt,
+        reference_cell=cell.replace(primary_weight="bf16"),
+        criterion=dict.fromkeys(("param", "used_param", "quantized", "scale", "amax"), stored),
+    )
+
+
+@pytest.mark.parametrize("precision", ["fp8_delayed", "mxfp8", "nvfp4"])
+def test_fsdp2_shards_are_masters(parity_in: ParityIn, precision: str) -> None:
+    """With gradients in bf16: the same masters, cast to bf16 and quantized on both sides."""
+    cell = Cell(precision, "fp32", sequence="train2-eval-train2", world_size=2)
+    parity_in(cell).check(
+        partial(layouts.fsdp2, reduce_dtype="bf16"),
+        layouts.master_adamw,
+        workload=workloads.gpt,
+        reference_cell=cell.replace(primary_weight="bf16"),
+        criterion={
+            "param": unchecked(reason="fp32 shards on one side, rounded parameters on the other"),
+            # FSDP2 hands the bf16 sum out in the storage dtype: the same values, wider.
+            "reduced_grad": bitwise(storage=False),
+        },
+    )
+
+
+@pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
+@pytest.mark.parametrize("precision", QUANTIZED)
+def test_fused_accumulation_survives_interruptions(
+    parity_in: ParityIn, precision: str, primary_weight: str
+) -> None:
+    """A checkpoint between steps, with fp32 gradients added up by the GEMM on three ranks."""
+    cell = Cell(precision, primary_weight, True, "train2-save-load-train2", 3)
+    straight = cell.replace(sequence="train4")
+    parity_in(cell).check(
+        layouts.master_adamw, layouts.master_adamw, workload=workloads.mlp, reference_cell=straight
+    )
+
+
+@pytest.mark.parametrize("layout", ["fused_adam", "any_precision_adamw"])
+@pytest.mark.parametrize("precision", ["fp8_delayed", "nvfp4"])
+def test_other_optimizers_save_and_load_quantized_training(
+    parity_in: ParityIn, precision: str, layout: str
+) -> None:
+    """On bf16 parameters, with the history of delayed scaling in the checkpoint."""
+    cell = Cell(precision, "bf16", sequence="train2-save-load-train2")
+    made = getattr(layouts, layout)
+    straight = cell.replace(sequence="train4")
+    parity_in(cell).check(made, made, workload=workloads.mlp, reference_cell=straight)
+
+
+def test_fp16_parameters_have_masters_and_a_scaled_loss(parity_in: ParityIn) -> None:
+    """The scale of the loss is in the checkpoint."""
+    cell = Cell("fp16", "fp16", sequence="train2-save-load-train2", world_size=2)
+    straight = cell.replace(sequence="train4")
+    parity_in(cell).check(
+        layouts.master_adamw, layouts.master_adamw, workload=workloads.gpt, reference_cell=straight
+    )

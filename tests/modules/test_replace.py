@@ -1,0 +1,100 @@
+"""Which linear layers take part, and what replacing them leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_precision import modules, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.workloads.perceptron import Reader
+
+
+def model(name: str) -> nn.Module:
+    made: nn.Module = getattr(workloads, name)().model(Cell()).bfloat16()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("workload", "taking_part"),
+    [
+        ("mlp", ["linear"]),
+        ("gpt", ["attention.qkv", "attention.out", "up", "down"]),
+        ("moe", [f"experts.{n}.{side}" for n in range(5) for side in ("up", "down")]),
+    ],
+)
+def test_the_linear_layers_of_blocks_take_part(workload: str, taking_part: list[str]) -> None:
+    """Not the router, the embedding, a head, or a norm; nor a layer that does something else."""
+    quantized = modules.quantize_linears(model(workload), "mxfp8")
+    names = [name for name, m in quantized.named_modules() if isinstance(m, modules.Linear)]
+    first = [name.removeprefix("blocks.0.") for name in names if name.startswith("blocks.0.")]
+    assert first == taking_part
+    assert len(names) == len(taking_part) * len(quantized.blocks)
+
+
+@pytest.mark.parametrize("workload", ["mlp", "gpt", "moe"])
+def test_parameters_stay_the_same_objects_under_the_same_names(workload: str) -> None:
+    """In the same order, so that parameter groups are the same."""
+    made = model(workload)
+    before = dict(made.named_parameters())
+    after = dict(modules.quantize_linears(made, "nvfp4").named_parameters())
+    assert list(after) == list(before)
+    assert all(after[name] is before[name] for name in before)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_unquantized_precisions_leave_a_model_alone(precision: str) -> None:
+    """Every module stays what it was."""
+    made = model("gpt")
+    before = [*made.modules()]
+    modules.quantize_linears(made, precision)
+    assert [*map(id, made.modules())] == [*map(id, before)]
+
+
+def test_a_subclass_stays_what_it_is() -> None:
+    """It computes something else than a linear layer."""
+    made = nn.Sequential(nn.Linear(8, 8), Reader(8, 8))
+    modules.quantize_linears(made, "mxfp8")
+    assert [type(m) for m in made] == [modules.Linear, Reader]
+
+
+def test_a_shared_weight_stays_in_high_precision() -> None:
+    """Also of two linear layers in a block: quantized, one would not be the other's transpose."""
+    made = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    made[0].weight = made[2].weight
+    modules.quantize_linears(made, "mxfp8")
+    assert [isinstance(m, modules.Linear) for m in made] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("mxfp8", {}), "expected an nn.Linear that takes part but got none"),
+        (("fp16", {"fuse_wgrad_accumulation": True}), "expected bf16 or a quantized precision"),
+    ],
+)
+def test_what_would_quantize_or_fuse_nothing_is_refused(
+    arguments: tuple[str, dict[str, Any]], words: str
+) -> None:
+    """A cell must not pass by running something else than it says."""
+    precision, options = arguments
+    with pytest.raises(ValueError, match=words):
+        modules.quantize_linears(nn.Sequential(nn.Embedding(3, 4)), precision, **options)
+
+
+def test_delayed_scaling_is_shown_once_and_moves_once_a_step() -> None:
+    """The history of three microbatches is one entry: the largest amax of all."""
+    made = modules.quantize_linears(nn.Sequential(nn.Linear(8, 8)).bfloat16(), "fp8_delayed")
+    for microbatch, largest in enumerate((3.0, 5.0, 4.0)):
+        modules.begin_microbatch(made, 1, microbatch, first=microbatch == 0)
+        made(torch.full((2, 8), largest).bfloat16()).sum().backward()
+    recorded = {(kind, name): t for kind, name, t in modules.quantized_state(made)}
+    assert float(recorded["recorded_amax", "0.quantizers.0.input.history"]) == 5
+    modules.finish_step(made)
+    shown = {(kind, name): t for kind, name, t in modules.quantized_state(made)}
+    assert float(shown["scale", "0.quantizers.0.input"]) == pytest.approx(448 / 5)
+    assert float(shown["amax", "0.quantizers.0.input.history"][-1]) == 5
+    assert len({id(t) for t in made.buffers()}) == 6
