@@ -164,8 +164,12 @@ class Engine(Observable):
 
     def state_beside_weights(self) -> dict[str, Any]:
         """What `state_dict` holds beside the model and the optimizer."""
-        # Generators are rank-local, so each rank keeps its own under a key of its own.
+        # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
+        # what the model's state has of a buffer is that of one rank.
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         state: dict[str, Any] = {"rng": {str(self.rank): torch.get_rng_state()}}
+        if buffers:
+            state["buffers"] = {str(self.rank): buffers}
         if self.scheduler is not None:
             state["scheduler"] = self.scheduler.state_dict()
         if self.scaler is not None:
@@ -189,6 +193,8 @@ class Engine(Observable):
         if self.scaler is not None:
             self.scaler.load_state_dict(state["loss_scale"])
         torch.set_rng_state(state["rng"][str(self.rank)])
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(state["buffers"][str(self.rank)][name])
 
     # --- how a step is divided ------------------------------------------------------------------
 

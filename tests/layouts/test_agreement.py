@@ -30,6 +30,18 @@ def test_fsdp2_in_fp32_is_replicated_adamw(
     assert verdict.observations > 500
 
 
+@pytest.mark.parametrize("layout", ["adamw", "fsdp2"])
+def test_a_checkpoint_changes_nothing(parity_in: ParityIn, layout: str) -> None:
+    """Each rank goes on with its own: the expert counters of `moe` are another on every rank."""
+    cell = Cell(sequence="train2-save-load-train2", world_size=2)
+    parity_in(cell).check(
+        getattr(layouts, layout),
+        getattr(layouts, layout),
+        workload=workloads.moe,
+        reference_cell=cell.replace(sequence="train4"),
+    )
+
+
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
 def test_bf16_compute_on_fp32_storage_is_one_computation(parity_in: ParityIn, layout: str) -> None:
     """Casting in the forward and gathering in bf16 are the same, on three ranks too."""
