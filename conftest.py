@@ -28,6 +28,8 @@ SLOWEST_LAST = (
     "workloads",
     "plugin",
     "ranks",
+    "modes",
+    "faults",
     "layouts",
     "regressions",
 )
@@ -62,6 +64,8 @@ def pytester(
     for variable in os.environ:
         if variable.startswith("PRECISION_"):
             monkeypatch.delenv(variable)
+    # In an inner run it would leave a thread and a socket; `-p rerunfailures` asks for it.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:rerunfailures")
     if not pytestconfig.pluginmanager.has_plugin(INSTALLED):
         monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin")
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

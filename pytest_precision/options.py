@@ -30,6 +30,8 @@ class Settings:
         ranks: `reuse`, `fresh` or `inline`.
         timeout: deadline of one cell, in seconds.
         report: folder for report.json, absolute; None writes none.
+        strict_isolation: whether a job that leaves process-global state behind fails its test.
+        ranks_per_device: how many ranks may share a GPU.
     """
 
     enabled: bool = False
@@ -41,6 +43,8 @@ class Settings:
     ranks: str = "reuse"
     timeout: float = 300.0
     report: Path | None = None
+    strict_isolation: bool = False
+    ranks_per_device: int = 1
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -107,7 +111,7 @@ class Option(NamedTuple):
     @property
     def flag(self) -> str:
         """Name on the command line."""
-        return f"--precision-{self.name}"
+        return f"--precision-{self.name.replace('_', '-')}"
 
     @property
     def key(self) -> str:
@@ -246,6 +250,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
+
+
 def _folder(text: str) -> Path:
     if not text:
         raise ValueError(text)
@@ -292,6 +303,21 @@ OPTIONS = (
         of_marker=True,
     ),
     Option("report", _folder, "a folder", "DIR", "write report.json there"),
+    Option(
+        "strict_isolation",
+        _flag,
+        "true or false",
+        "",
+        "fail a test whose ranks are left with other process-global state",
+        "bool",
+    ),
+    Option(
+        "ranks_per_device",
+        _count,
+        "an int from 1",
+        "N",
+        "how many ranks may share a GPU, with gloo among them",
+    ),
 )
 
 MARKER_OPTIONS = tuple(option.name for option in OPTIONS if option.of_marker)

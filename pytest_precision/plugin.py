@@ -7,11 +7,13 @@ matrix needs is imported by the hook that needs it.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_precision.collection import Collection, cell_of
+from pytest_precision.launch import Launch
 from pytest_precision.options import SETTINGS, Settings, add_options
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 COLLECTION = pytest.StashKey[Collection]()
 
 MARKERS = (
-    "precision_matrix(axis=[value, ...], *, timeout, coverage, device, backend, ranks): "
+    "precision_matrix(axis=[value, ...], *, environment, timeout, coverage, device, backend, "
+    "ranks): "
     "run the test in every cell of the axes; see --precision-matrix",
     "world_size(n): number of ranks of the fixture `ranks`",
     "precision_regression(number, system): the defect that the test guards against",
@@ -39,8 +42,23 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[SETTINGS] = Settings.of(config)
+    if config.stash[SETTINGS].strict_isolation:
+        if not config.pluginmanager.hasplugin("warnings"):
+            raise pytest.UsageError(
+                "expected pytest's warnings plugin with precision_strict_isolation but got "
+                "-p no:warnings; drop one of them"
+            )
+        config.addinivalue_line("filterwarnings", "error::pytest_precision.PrecisionLeakWarning")
     config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
-    if config.stash[SETTINGS].enabled and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    launch = Launch.of(os.environ)
+    if launch is not None:
+        from pytest_precision import launched
+
+        role = launched.Host if launch.rank else launched.Controller
+        config.pluginmanager.register(role(launch, config.stash[COLLECTION]), "precision-launch")
+    if config.stash[SETTINGS].enabled and (launch is None or launch.rank == 0):
         config.pluginmanager.register(Controller(config), "precision-report")
 
 
@@ -56,7 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # First, so that the counts are there when the terminal asks for them.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    session.config.stash[COLLECTION].finish(session)
+    collection = session.config.stash[COLLECTION]
+    if hasattr(session.config, "workerinput") and Launch.of(os.environ) is not None:
+        from pytest_precision import launched
+
+        collection.errors += launched.refusal(session.items, collection)
+    collection.finish(session)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -139,4 +162,4 @@ def ranks(request: pytest.FixtureRequest) -> TestRanks:
     from pytest_precision import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
-    return fixtures.ranks(request.node, settings)
+    return fixtures.ranks(request, settings)

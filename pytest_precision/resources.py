@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from pytest_precision.options import Settings
+from pytest_precision.ranks.hosts import Hosts
 from pytest_precision.ranks.pool import Ranks
+from pytest_precision.ranks.process import RankProcess
 from pytest_precision.trace.cache import TraceCache
 
 
 class Resources:
-    """What checks share. Nothing is started or written before a test asks for it."""
+    """What checks share. Nothing is started or written before a test asks for it.
 
-    def __init__(self) -> None:
-        self._ranks: dict[tuple[str, str], Ranks] = {}
+    Args:
+        hosts: the processes of a launch, for all ranks; without them, ranks are on this machine.
+    """
+
+    def __init__(self, hosts: Hosts | None = None) -> None:
+        self._start = RankProcess if hosts is None else hosts.start
+        self._ranks: dict[tuple[str, str, int], Ranks] = {}
         self._traces: TraceCache | None = None
 
     def ranks(self, settings: Settings) -> Ranks:
         """The ranks that `settings` ask for, kept between tests."""
         device = _device(settings.device)
-        key = settings.ranks, device
+        key = settings.ranks, device, settings.ranks_per_device
         if key not in self._ranks:
-            self._ranks[key] = Ranks(settings.ranks, settings.timeout, device)
+            self._ranks[key] = Ranks(
+                settings.ranks, settings.timeout, device, self._start, settings.ranks_per_device
+            )
         return self._ranks[key]
 
     @property

@@ -10,12 +10,25 @@ order. Only the rank processes import torch, and the `inline` mode, whose rank i
 How it reads: `pool` keeps groups that look like `group.Group`; `local` is the group of processes
 and `inline` the one without; `job` and `travel` are what goes out, `messages` what is said;
 `worker` is the other end of the wire; `watch` waits for the answers, `judge` says what they mean.
+What a rank is: `environment` has its variables, `devices` its GPU, `pristine` the state that a job
+starts from, `fingerprint` and `leaks` what the job left; `server` and `process` start it.
+In a launch by torchrun or srun, `hosts` is the controller's side and `serve` that of the processes
+that hold its ranks; `roll` and `meeting` bring them together, `wire` connects them, and `remote` is
+to a rank elsewhere what `process` is to one here.
 """
 
 from __future__ import annotations
 
-from pytest_precision.ranks.errors import RankError, WorldSizeError
+from pytest_precision.ranks.errors import RankError, RanksSkipped, WorldSizeError
+from pytest_precision.ranks.leaks import PrecisionLeakWarning
 from pytest_precision.ranks.pool import Ranks
 from pytest_precision.ranks.travel import ImportPath
 
-__all__ = ["ImportPath", "RankError", "Ranks", "WorldSizeError"]
+__all__ = [
+    "ImportPath",
+    "PrecisionLeakWarning",
+    "RankError",
+    "Ranks",
+    "RanksSkipped",
+    "WorldSizeError",
+]

@@ -4,44 +4,67 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.errors import RankError
 from pytest_precision.ranks.group import Group
+from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.local import LocalGroup
+from pytest_precision.ranks.process import RankProcess
 from pytest_precision.ranks.travel import ImportPath
+from pytest_precision.ranks.worker import Membership
+from pytest_precision.variables import Variables
 
 __all__ = ["RankError", "Ranks"]
 
 MODES = ("reuse", "fresh", "inline")
 DEVICES = ("cpu", "cuda")
 
+KEPT = 4
+"""Groups that wait for their next job; the one used longest ago is closed for another one."""
+
 
 class Ranks:
     """Runs functions on groups of ranks. Nothing is started before the first job.
 
+    Args:
+        start: starts one rank: on this machine, or as `hosts.Hosts` does in a launch.
+
     Attributes:
-        mode: `reuse` keeps a group of each world size between jobs, `fresh` opens one for each job,
-            `inline` has one rank, which is the calling process.
+        mode: `reuse` keeps a group of each world size and environment between jobs, `fresh` opens
+            one for each job, `inline` has one rank, which is the calling process.
         timeout: deadline of a job in seconds, unless `run` is told another. The start of a group
             has one of its own.
-        device: `cpu`, or `cuda` for one GPU a rank, as CUDA_VISIBLE_DEVICES orders them.
+        device: `cpu` or `cuda`, one GPU a rank if there are enough, as CUDA_VISIBLE_DEVICES orders
+            them.
+        ranks_per_device: how many ranks may share a GPU where there are not enough.
 
     Raises:
         ValueError: an argument is none of these.
     """
 
-    def __init__(self, mode: str = "reuse", timeout: float = 300.0, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        mode: str = "reuse",
+        timeout: float = 300.0,
+        device: str = "cpu",
+        start: Callable[[Membership], Rank] = RankProcess,
+        ranks_per_device: int = 1,
+    ) -> None:
         _expect("mode", mode, MODES)
         _expect("device", device, DEVICES)
         _expect_seconds(timeout)
         self.mode = mode
         self.timeout = timeout
         self.device = device
-        self._groups: dict[int, Group] = {}
+        self.ranks_per_device = ranks_per_device
+        self._start = start
+        self._groups: OrderedDict[tuple[int, Environment], Group] = OrderedDict()
         self._owner = os.getpid()
         # The fallback of a caller that does not close. What no code survives, a lifeline does.
         atexit.register(self.close)
@@ -52,6 +75,7 @@ class Ranks:
         function: Callable[..., Any] | ImportPath,
         *args: Any,
         timeout: float | None = None,
+        environment: Variables = (),
         **kwargs: Any,
     ) -> list[Any]:
         """Calls `function` once on each of `world_size` ranks.
@@ -62,6 +86,7 @@ class Ranks:
                 the state that `pristine.reset` describes.
             args: passed on.
             timeout: deadline in seconds, in place of the one of this object.
+            environment: variables that must be set before torch starts, beside the caller's.
             kwargs: passed on.
 
         Returns:
@@ -69,6 +94,7 @@ class Ranks:
 
         Raises:
             RankError: a rank failed, or the time is over. Inline, the function's own exception.
+            RanksSkipped: all ranks skipped. Inline, the function's own exception.
             WorldSizeError: there cannot be so many ranks here.
             TypeError: the function or an argument cannot travel.
         """
@@ -78,14 +104,15 @@ class Ranks:
         seconds = self.timeout if timeout is None else timeout
         _expect_seconds(seconds)
         job = Job.of(function, args, kwargs)
-        group = self._group(world_size, seconds)
+        key = world_size, Environment.now(environment)
+        group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)
         except BaseException:  # Ctrl-C too: ranks that still work on the job are of no use
-            self._groups.pop(world_size).kill()
+            self._groups.pop(key).kill()
             raise
         if self.mode == "fresh":
-            self._groups.pop(world_size).close()
+            self._groups.pop(key).close()
         return results
 
     def close(self) -> None:
@@ -95,19 +122,24 @@ class Ranks:
         while self._groups:
             self._groups.popitem()[1].close()
 
-    def _group(self, world_size: int, seconds: float) -> Group:
-        group = self._groups.get(world_size)
+    def _group(self, key: tuple[int, Environment], seconds: float) -> Group:
+        group = self._groups.get(key)
         if group is not None:
             if group.serves(seconds):
+                self._groups.move_to_end(key)
                 return group
-            self._groups.pop(world_size).close()
-        self._groups[world_size] = self._open(world_size, max(seconds, self.timeout))
-        return self._groups[world_size]
+            self._groups.pop(key).close()
+        while len(self._groups) >= KEPT:
+            self._groups.popitem(last=False)[1].close()
+        self._groups[key] = self._open(*key, max(seconds, self.timeout))
+        return self._groups[key]
 
-    def _open(self, world_size: int, longest: float) -> Group:
+    def _open(self, world_size: int, environment: Environment, longest: float) -> Group:
         if self.mode == "inline":
-            return InlineGroup(world_size, self.device)
-        return LocalGroup(world_size, self.device, longest)
+            return InlineGroup(world_size, self.device, environment.declared)
+        return LocalGroup(
+            world_size, self.device, longest, environment, self.ranks_per_device, self._start
+        )
 
 
 def _expect(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -1,0 +1,71 @@
+"""Connections between the processes of a launch: only those who hold the key are talked to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+
+from pytest_precision.ranks import wire
+
+KEY = b"of this launch"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    monkeypatch.setattr(wire, "CONNECT_SECONDS", 0.3)
+    with wire.listen("127.0.0.1") as server:
+        yield server
+
+
+def accepted(server: socket.socket) -> tuple[threading.Thread, list[Connection | None]]:
+    """What the server takes the next caller for, once the thread has ended."""
+    found: list[Connection | None] = []
+    thread = threading.Thread(target=lambda: found.append(wire.accept(server, KEY)))
+    thread.start()
+    return thread, found
+
+
+def test_both_ends_hold_the_key(server: socket.socket) -> None:
+    """What one says, the other hears, at any later time."""
+    thread, found = accepted(server)
+    with wire.dial(*server.getsockname(), KEY) as caller:
+        thread.join()
+        time.sleep(0.4)  # longer than strangers have
+        with found[0] as called:
+            caller.send({"a": 1})
+            assert called.recv() == {"a": 1}
+
+
+def test_a_caller_with_another_key(server: socket.socket) -> None:
+    """Neither end gets a connection."""
+    thread, found = accepted(server)
+    with pytest.raises(OSError, match="does not know the key"):
+        wire.dial(*server.getsockname(), b"of another launch")
+    thread.join()
+    assert found == [None]
+
+
+def test_a_silent_caller(server: socket.socket) -> None:
+    """Who scans ports and says nothing is not waited for."""
+    with socket.create_connection(server.getsockname()):
+        thread, found = accepted(server)
+        thread.join(5)
+        assert found == [None]
+
+
+def test_a_process_that_is_stopped(server: socket.socket) -> None:
+    """The kernel takes a call that nobody answers; the caller gives up."""
+    asked = time.monotonic()
+    with pytest.raises(BlockingIOError):
+        wire.dial(*server.getsockname(), KEY)
+    assert time.monotonic() - asked < 3
+
+
+def test_the_address_where_others_find_this_machine() -> None:
+    """It is one of the network that the given host is in."""
+    assert wire.own_address("127.0.0.1", 29500) == "127.0.0.1"
