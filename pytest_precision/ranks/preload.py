@@ -20,6 +20,9 @@ MODULES = (
     "torch._dynamo",
     "torch._inductor.config",
     "pytest_precision.ranks.worker",
+    "pytest_precision.trace.record",
+    # Whatever a rank runs comes from a file of tests, and those import it.
+    "pytest",
 )
 
 # Before torch: a second thread (OpenBLAS makes one) is what a process must not have when it forks.

@@ -92,7 +92,7 @@ def test_a_failure_before_a_skip_is_the_cause(pool):
 
 
 def test_a_skip_needs_no_pytest(tmp_path, monkeypatch):
-    """A rank does not import pytest to know one."""
+    """A rank of its own interpreter, not the fork server's, does not import it to know one."""
     (tmp_path / "plain_job.py").write_text(
         "import sys, unittest\n"
         "def job():\n"
@@ -103,7 +103,7 @@ def test_a_skip_needs_no_pytest(tmp_path, monkeypatch):
 
     ranks = Ranks("fresh", timeout=30)
     with pytest.raises(RanksSkipped, match="False"):
-        ranks.run(1, plain_job.job)
+        ranks.run(1, plain_job.job, environment=(("PLANTED", "yes"),))
 
 
 def test_inline_a_skip_is_the_functions_own():

@@ -1,0 +1,194 @@
+"""A session of three tests around one fault: what comes before it, the fault, what comes after."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+# The sessions run in this process, which forgets afterwards what they have imported: torch cannot
+# be imported twice, and a second copy of a module has other functions than the first.
+import torch  # noqa: F401
+
+import pytest_precision.fixtures  # noqa: F401
+from pytest_precision.ranks import RankError, Ranks
+
+SUITE = """
+    import pytest
+    from around import process, sum_of_ranks
+    from {module} import {function}
+
+    pytestmark = pytest.mark.world_size(2)
+
+    def test_before(ranks):
+        assert ranks.run(sum_of_ranks) == [3, 3]
+
+    def test_fault(ranks):
+        ranks.run({function}, *{arguments!r})
+
+    def test_after(ranks):
+        assert ranks.run(sum_of_ranks) == [3, 3]
+"""
+
+GONE_SECONDS = 3.0
+"""For the fork server to bury its children, on a machine that does something else."""
+
+
+@dataclass(frozen=True)
+class Suffered:
+    """How the test with the fault ended.
+
+    Attributes:
+        error: that failed it.
+        seconds: that the test took.
+    """
+
+    error: RankError
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """All of the error."""
+        return str(self.error)
+
+    @property
+    def headline(self) -> str:
+        """The first line of the error."""
+        return self.text.splitlines()[0]
+
+
+Suffer = Callable[..., Suffered]
+
+
+@pytest.fixture(scope="session")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The fork server, which imports torch: no test's own time, descriptors and processes."""
+    ranks = Ranks("fresh", timeout=60)
+    ranks.run(1, os.getpid)
+
+
+@pytest.fixture
+def nothing_left(_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test after which there is a process, a descriptor or a file more than before."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    me = psutil.Process()
+    processes, descriptors = set(me.children(recursive=True)), me.num_fds()
+    yield
+    until = time.monotonic() + GONE_SECONDS
+    while (left := set(me.children(recursive=True)) - processes) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert left == set()
+    gc.collect()  # other plugins leave theirs to the collector
+    assert me.num_fds() <= descriptors
+    assert list(folder.glob("pytest-precision-*")) == []
+
+
+@pytest.fixture
+def suffer(pytester: pytest.Pytester, request: pytest.FixtureRequest, nothing_left: None) -> Suffer:
+    """Runs a session whose second test calls a function of the test's own module on two ranks.
+
+    It fails unless the session is one failure and two passes, in that order.
+    """
+
+    def suffer(
+        fault: Callable[..., object], *arguments: object, timeout: float = 30, mode: str = "reuse"
+    ) -> Suffered:
+        options = f"--precision-timeout={timeout}", f"--precision-ranks={mode}"
+        names = {"module": request.module.__name__, "function": fault.__name__}
+        pytester.makepyfile(test_session=SUITE.format(arguments=arguments, **names))
+        recorder = pytester.inline_run(*options, "--precision-device=cpu")
+        calls = recorder.getcalls("pytest_runtest_logreport")
+        reports = [call.report for call in calls if call.report.when == "call"]
+        assert [report.outcome for report in reports] == ["passed", "failed", "passed"]
+        recorder.assertoutcome(passed=2, failed=1)
+        [error] = [
+            call.call.excinfo.value
+            for call in recorder.getcalls("pytest_runtest_makereport")
+            if call.call.excinfo is not None
+        ]
+        assert isinstance(error, RankError), reports[1].longreprtext
+        return Suffered(error, reports[1].duration)
+
+    return suffer
+
+
+def _alive(number: int) -> bool:
+    try:
+        # A process without its parent is buried by init, which may be slow.
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session in a process of its own, with one test that runs `around.busy`.
+
+    Attributes:
+        process: of pytest, the first of its process group, as a shell starts it.
+        folder: where the ranks leave their numbers.
+    """
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def until_busy(self) -> None:
+        """Waits until one rank works and the other is stopped."""
+        until = time.monotonic() + 30
+        while len(self.numbers) < 4 or not self._stopped:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    @property
+    def _stopped(self) -> bool:
+        members = psutil.Process(self.process.pid).children(recursive=True)
+        return psutil.STATUS_STOPPED in [member.status() for member in members]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the ranks, each with the fork server's."""
+        files = (self.folder / f"rank{rank}" for rank in range(2))
+        return [int(n) for file in files if file.exists() for n in file.read_text().split()]
+
+
+@pytest.fixture
+def session_of(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], AbstractContextManager[Session]]:
+    """Runs a suite and fails if it leaves a process or a file, whatever has ended it."""
+
+    @contextmanager
+    def session_of(suite: str) -> Iterator[Session]:
+        folder = pytester.mkdir("numbers")
+        temporary = pytester.mkdir("temporary")
+        pytester.makepyfile(test_session=suite.format(folder=str(folder)))
+        monkeypatch.setenv("TMPDIR", str(temporary))
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        command = [sys.executable, "-m", "pytest", "--precision-device=cpu"]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
+            session = Session(process, folder)
+            try:
+                yield session
+            finally:
+                process.kill()
+        assert len(session.numbers) == 4
+        until = time.monotonic() + GONE_SECONDS
+        while (left := [*filter(_alive, session.numbers)]) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert left == []
+        assert list(temporary.glob("pytest-precision-*")) == []
+
+    return session_of

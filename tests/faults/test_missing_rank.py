@@ -1,0 +1,56 @@
+"""A group that cannot start, since a rank does not come or cannot join."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from around import process
+
+from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks.process import RankProcess
+
+START_SECONDS = 2.0
+
+
+class Starter:
+    """Starts ranks, and sends a signal to rank 1 of the second group before it has joined."""
+
+    def __init__(self, number):
+        self.number = number
+        self.started = 0
+
+    def __call__(self, membership):
+        rank = RankProcess(membership)
+        self.started += membership.rank == 1
+        if membership.rank == 1 and self.started == 2:
+            rank.signal(self.number)
+        return rank
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "words"),
+    [
+        (signal.SIGKILL, "died", "died: killed by SIGKILL"),
+        (signal.SIGSTOP, "hung", "hung: no answer within 2 s"),
+    ],
+)
+def test_a_rank_that_does_not_come_is_named(suffer, monkeypatch, number, cause, words):
+    """In the time that a start has, whatever its peers are waiting for."""
+    monkeypatch.setattr("pytest_precision.ranks.local.START_SECONDS", START_SECONDS)
+    monkeypatch.setattr("pytest_precision.resources.RankProcess", Starter(number))
+    suffered = suffer(process, mode="fresh")
+    assert (suffered.error.rank, suffered.error.cause) == (1, cause)
+    assert suffered.headline == f"rank 1 of 2 in the start of the group {words}"
+    assert suffered.seconds < START_SECONDS + 5
+
+
+def test_a_rank_that_cannot_join_is_named(nothing_left, monkeypatch):
+    """With its own error, and that it was the start."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "missing0")
+    ranks = Ranks("fresh", timeout=30)
+    with pytest.raises(RankError, match="in the start of the group raised") as caught:
+        ranks.run(2, process)
+    assert caught.value.cause == "raised"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    assert len(ranks.run(2, process)) == 2
