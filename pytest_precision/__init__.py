@@ -13,21 +13,25 @@ if TYPE_CHECKING:
     from pytest_precision.cell import Cell as Cell
     from pytest_precision.check import Parity as Parity
     from pytest_precision.check import ParityError as ParityError
+    from pytest_precision.contract import Contract as Contract
     from pytest_precision.engine import Engine as Engine
     from pytest_precision.parity.criterion import bitwise as bitwise
     from pytest_precision.parity.criterion import close as close
     from pytest_precision.parity.criterion import ulp as ulp
     from pytest_precision.parity.criterion import unchecked as unchecked
     from pytest_precision.parity.verdict import Verdict as Verdict
+    from pytest_precision.ranks.leaks import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.ranks.pool import RankError as RankError
     from pytest_precision.ranks.pool import Ranks as Ranks
     from pytest_precision.workloads.base import Workload as Workload
 
 _MODULES = {
     "Cell": "cell",
+    "Contract": "contract",
     "Engine": "engine",
     "Parity": "check",
     "ParityError": "check",
+    "PrecisionLeakWarning": "ranks.leaks",
     "RankError": "ranks.pool",
     "Ranks": "ranks.pool",
     "Verdict": "parity.verdict",
@@ -40,9 +44,11 @@ _MODULES = {
 
 __all__ = [
     "Cell",
+    "Contract",
     "Engine",
     "Parity",
     "ParityError",
+    "PrecisionLeakWarning",
     "RankError",
     "Ranks",
     "Verdict",

@@ -5,26 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from pytest_precision.cell import Cell
+from pytest_precision.contract import Contract
 from pytest_precision.options import Settings
 from pytest_precision.parity.criterion import Criteria, Criterion
-from pytest_precision.parity.verdict import Divergence, Verdict
-from pytest_precision.ranks.errors import RankError, WorldSizeError
+from pytest_precision.parity.verdict import Verdict
+from pytest_precision.ranks.errors import (
+    DevicesBusyError,
+    RankError,
+    RanksSkipped,
+    WorldSizeError,
+)
+from pytest_precision.ranks.judge import require_observations
+from pytest_precision.ranks.leaks import PrecisionLeakWarning
 from pytest_precision.ranks.pool import Ranks
 from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.run import Run
 from pytest_precision.sides import Sides
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import EVERYTHING, Window
-
-if TYPE_CHECKING:
-    from pytest_precision.parity.judge import Finding
-    from pytest_precision.trace.store import Trace
+from pytest_precision.variables import declared
 
 
 class ParityError(AssertionError):
@@ -36,6 +42,14 @@ class ParityError(AssertionError):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__("\n".join([verdict.reason, *verdict.details]))
         self.verdict = verdict
+
+
+class Terms(NamedTuple):
+    """What `Parity.check` was asked to hold a candidate to."""
+
+    criteria: Criteria
+    max_lost_updates: float | None
+    contract: Contract | None
 
 
 @dataclass(repr=False)
@@ -70,6 +84,7 @@ class Parity:
         criterion: Criterion | Mapping[str, Criterion] | None = None,
         reference_cell: Cell | None = None,
         max_lost_updates: float | None = None,
+        contract: Contract | None = None,
     ) -> Verdict:
         """Train both layouts through the cell's sequence and compare everything observed.
 
@@ -86,6 +101,8 @@ class Parity:
                 run that the candidate may lose: whose exact arithmetic moves the effective weight
                 and whose rounding leaves every bit of it. An update counts as much as it would have
                 moved the weight. Without it, lost updates are only reported.
+            contract: what the candidate must have stored and done, beside what its cell says: the
+                dtype of parameters, fused accumulation, quantized parameters.
 
         Returns:
             The verdict, if it is `pass`.
@@ -110,7 +127,7 @@ class Parity:
             criterion=str(criteria),
             outcome="pass",
         )
-        verdict = self._judged(verdict, *runs, criteria, max_lost_updates)
+        verdict = self._judged(verdict, *runs, Terms(criteria, max_lost_updates, contract))
         verdict = replace(verdict, seconds=time.perf_counter() - started)
         self.verdicts.append(verdict)
         if verdict.outcome != "pass":
@@ -127,22 +144,23 @@ class Parity:
         ours = ImportPath.of(candidate, "candidate")
         theirs = ImportPath.of(reference, "reference")
         made_by = ImportPath.of(workload, "workload")
-        cell = replace(self.cell, device=self.ranks.device)
-        other_cell = replace(reference_cell or self.cell, device=self.ranks.device)
-        return Run.of(ours, theirs, made_by, cell), Run.of(theirs, ours, made_by, other_cell)
+        place = partial(replace, device=self.ranks.device, backend=self.settings.backend)
+        cell, other_cell = place(self.cell), place(reference_cell or self.cell)
+        return (
+            Run.of(ours, theirs, made_by, cell, declared(candidate)),
+            Run.of(theirs, ours, made_by, other_cell, declared(reference)),
+        )
 
-    def _judged(
-        self, verdict: Verdict, ours: Run, theirs: Run, criteria: Criteria, limit: float | None
-    ) -> Verdict:
+    def _judged(self, verdict: Verdict, ours: Run, theirs: Run, terms: Terms) -> Verdict:
         if ours == theirs:
             reason = "the candidate and the reference are the same layout in the same cell"
             return self._failed(verdict, "vacuous", reason)
         sides = Sides(ours, theirs, self._record, self.traces)
         try:
-            return self._compared(verdict, sides, criteria, limit)
-        except WorldSizeError as error:
+            return self._compared(verdict, sides, terms)
+        except (RanksSkipped, WorldSizeError) as error:
             pytest.skip(str(error))
-        except RankError as error:
+        except (RankError, DevicesBusyError, PrecisionLeakWarning) as error:
             what, *traceback = str(error).splitlines()
             reason = f"the {sides.recording} failed: {what}"
             return self._failed(verdict, "error", reason, traceback)
@@ -150,24 +168,25 @@ class Parity:
             sides.close()
 
     def _record(self, run: Run, window: Window | None, folder: Path) -> None:
-        self.ranks.run(
+        counts = self.ranks.run(
             run.cell.world_size,
             Run.record,
             run,
             str(folder),
             window,
             timeout=self.settings.timeout,
+            environment=run.environment,
         )
+        require_observations(counts, run.layout.name)
 
-    def _compared(
-        self, verdict: Verdict, sides: Sides, criteria: Criteria, limit: float | None
-    ) -> Verdict:
-        from pytest_precision.parity import curves, explain
-        from pytest_precision.parity.guards import disturbed, vacuous
+    def _compared(self, verdict: Verdict, sides: Sides, terms: Terms) -> Verdict:
+        from pytest_precision.parity import curves, explain, storage
+        from pytest_precision.parity.guards import disturbed
         from pytest_precision.parity.judge import judge
+        from pytest_precision.parity.located import divergence
         from pytest_precision.trace.updates import UpdateLog
 
-        traces = sides.traces(None if criteria.bitwise else EVERYTHING)
+        traces = sides.traces(None if terms.criteria.bitwise else EVERYTHING)
         if not all(trace.decisive for trace in traces.values()):
             traces = sides.traces(EVERYTHING)
         logs = {
@@ -178,21 +197,23 @@ class Parity:
             verdict,
             lost_updates={side: curves.summary(log) for side, log in logs.items()},
             curves=curves.table(traces, logs),
+            environment={side: trace.header.environment for side, trace in traces.items()},
         )
-        judgement = judge(traces["candidate"], traces["reference"], criteria)
+        judgement = judge(traces["candidate"], traces["reference"], terms.criteria)
         verdict = replace(verdict, observations=judgement.observations, bytes=judgement.bytes)
         if judgement.first is not None:
             step = judgement.first.pair.moment.step
             if traces["candidate"].header.digests:  # they say when; the values around it say what
                 traces = sides.traces(Window.around(step))
-                judgement = judge(traces["candidate"], traces["reference"], criteria)
+                judgement = judge(traces["candidate"], traces["reference"], terms.criteria)
             if judgement.first is None or judgement.first.pair.moment.step != step:
                 reason = f"not repeatable: step {step} differed, and in a second run did not"
                 return self._failed(verdict, "fail", reason)
             finding = judgement.first
-            verdict = replace(verdict, divergence=_divergence(finding, traces["reference"]))
+            verdict = replace(verdict, divergence=divergence(finding, traces["reference"]))
             details = [
                 *explain.statistics_lines(finding),
+                *(f"storage of the {s}: {b}" for s, t in traces.items() for b in t.header.breaches),
                 *curves.lost_lines(logs),
                 "",
                 *explain.spread_table(judgement),
@@ -205,21 +226,22 @@ class Parity:
                 if trace.header.digests:
                     trace = sides.traces(Window.around(still.pair.moment.step))[side]
                     still = disturbed(trace) or still
-                verdict = replace(verdict, divergence=_divergence(still, trace))
+                verdict = replace(verdict, divergence=divergence(still, trace))
                 details = explain.statistics_lines(still)
                 return self._failed(verdict, "fail", explain.disturbance(still, side), details)
         for side, run in (("candidate", sides.candidate), ("reference", sides.reference)):
-            nothing = vacuous(traces[side], run.cell)
-            if nothing is not None:
-                return self._failed(verdict, "vacuous", f"{nothing} in the {side}")
+            asked = terms.contract if side == "candidate" else None
+            outcome, words = storage.judged(traces[side], run.cell, asked)
+            if words:
+                return self._failed(verdict, outcome, f"{words} in the {side}")
         if judgement.observations == 0:
             return self._failed(verdict, "vacuous", "nothing was compared")
-        if limit is None:
+        if terms.max_lost_updates is None:
             return verdict
         unknown = curves.unmeasured(logs["candidate"])
         if unknown is not None:
             return self._failed(verdict, "vacuous", f"{unknown}; leave max_lost_updates out")
-        lost = curves.beyond(logs["candidate"], limit)
+        lost = curves.beyond(logs["candidate"], terms.max_lost_updates)
         if lost is not None:
             return self._failed(verdict, "fail", lost, curves.lost_lines(logs))
         return verdict
@@ -249,35 +271,3 @@ def _expect_share(limit: object) -> None:
         raise TypeError(f"expected a share from 0 to 1 but got {got}; pass a Python float")
     if not 0 <= limit <= 1:
         raise ValueError(f"expected a share from 0 to 1 but got {got}; 5 % is 0.05")
-
-
-def _divergence(finding: Finding, reference: Trace) -> Divergence:
-    from pytest_precision.parity import explain
-    from pytest_precision.parity.signature import describe
-
-    moment, pair = finding.pair.moment, finding.pair
-    statistics = None if finding.difference is None else finding.difference.statistics
-    ours: Any = None
-    theirs: Any = None
-    index = None if statistics is None else statistics.first
-    if statistics is not None:
-        ours, theirs = statistics.candidate_first, statistics.reference_first
-    elif finding.problem in ("dtype", "shape"):
-        ours, theirs = explain.property_of(finding)
-    elif finding.problem in ("missing", "extra"):
-        ours, theirs = ("absent", "present")[:: 1 if finding.problem == "missing" else -1]
-    return Divergence(
-        op=moment.op,
-        step=moment.step,
-        phase=moment.phase,
-        kind=pair.kind,
-        name=pair.name,
-        rank=explain.rank_of(finding, index or ()) if index is not None else pair.rank,
-        index=index,
-        candidate=ours,
-        reference=theirs,
-        ulp=None if statistics is None else statistics.max_ulp,
-        rel_l2=None if statistics is None else statistics.rel_l2,
-        mismatched=None if statistics is None else statistics.mismatched / statistics.numel,
-        signature=describe(finding, reference),
-    )

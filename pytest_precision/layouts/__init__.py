@@ -10,6 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_precision.layouts.distributed import (
+        distributed_optimizer as distributed_optimizer,
+    )
+    from pytest_precision.layouts.environment import with_environment as with_environment
+    from pytest_precision.layouts.experts import discrete_experts as discrete_experts
+    from pytest_precision.layouts.experts import grouped_experts as grouped_experts
     from pytest_precision.layouts.optimizers import any_precision_adamw as any_precision_adamw
     from pytest_precision.layouts.optimizers import fused_adam as fused_adam
     from pytest_precision.layouts.replicated import adamw as adamw
@@ -21,12 +27,27 @@ _MODULES = {
     "adamw": "replicated",
     "any_precision_adamw": "optimizers",
     "ddp": "replicated",
+    "discrete_experts": "experts",
+    "distributed_optimizer": "distributed",
     "fsdp2": "sharded",
     "fused_adam": "optimizers",
+    "grouped_experts": "experts",
     "master_adamw": "replicated",
+    "with_environment": "environment",
 }
 
-__all__ = ["adamw", "any_precision_adamw", "ddp", "fsdp2", "fused_adam", "master_adamw"]
+__all__ = [
+    "adamw",
+    "any_precision_adamw",
+    "ddp",
+    "discrete_experts",
+    "distributed_optimizer",
+    "fsdp2",
+    "fused_adam",
+    "grouped_experts",
+    "master_adamw",
+    "with_environment",
+]
 
 
 def __getattr__(name: str) -> Any:

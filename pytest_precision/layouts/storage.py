@@ -88,6 +88,7 @@ def resident(model: nn.Module, cell: Cell, layout: str) -> tuple[nn.Module, torc
         cell.precision,
         primary_weight=cell.primary_weight,
         fuse_wgrad_accumulation=cell.grad_accum_fusion,
+        backend=cell.backend,
     )
     return model, compute
 

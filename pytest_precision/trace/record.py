@@ -7,12 +7,14 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from pytest_precision.cell import Cell
+from pytest_precision.backend import decide
+from pytest_precision.cell import PRECISIONS, Cell
 from pytest_precision.engine import STEP_PHASES, Engine
 from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.store import Header, TraceWriter, digested
@@ -56,13 +58,14 @@ def record(
         layout: makes the engine that is run.
         other: makes the engine that goes on after `swap`.
         workload: makes the workload.
-        cell: whose sequence is run.
+        cell: whose sequence is run; its layouts see the backend that was taken.
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
 
     Returns:
         the number of observations that were written.
     """
+    cell, taken = _with_backend(cell)
     run = _Run(layout, workload(), cell, folder, window)
     operations: dict[str, Callable[[], None]] = {
         "train": run.train,
@@ -82,7 +85,7 @@ def record(
             operations[run.operation]()
         if run.meter is not None:
             run.meter.write(folder, dist.get_rank())
-        environment = _environment(cell)
+        environment = _environment(cell) | taken
         run.look_at_storage()
         run.writer.close(
             Header(
@@ -182,6 +185,14 @@ class _Run:
         self.engine.load(self._checkpoint)
         dist.barrier()
         self.observe("load")
+
+
+def _with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
+    """The cell with the backend that this machine gives it, and what there is to say about that."""
+    if not PRECISIONS[cell.precision].quantized:
+        return replace(cell, backend="emulated"), {}
+    choice = decide(cell.backend, cell.precision, cell.device)
+    return replace(cell, backend=choice.backend), {"number_formats": str(choice)}
 
 
 def _environment(cell: Cell) -> dict[str, str]:

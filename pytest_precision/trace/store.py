@@ -217,7 +217,7 @@ class Trace:
         self.folder = folder
         found = dict.fromkeys(words for index in indices for words in index["breaches"])
         header = Header(*(indices[0][name] for name in Header.__dataclass_fields__))
-        self.header = replace(header, breaches=tuple(found))
+        self.header = replace(header, paths=tuple(header.paths), breaches=tuple(found))
         self.moments = tuple(Moment(*moment) for moment, _ in indices[0]["moments"])
         self._slots = [[_slot(fields) for fields in index["slots"]] for index in indices]
         self._entries = [[entries for _, entries in index["moments"]] for index in indices]

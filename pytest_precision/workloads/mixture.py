@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _COMMON, _RARE = 47, 6
 """The vocabulary: ordinary tokens, then those that only the last expert reads."""
 
-_WIDTH, _HIDDEN = 29, 41
 _CHOICES = 2
 """Experts that a token goes to."""
 
@@ -27,14 +26,25 @@ _CHOICES = 2
 class Expert(nn.Module):
     """A perceptron of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.up = nn.Linear(_WIDTH, _HIDDEN)
-        self.down = nn.Linear(_HIDDEN, _WIDTH)
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.down(F.gelu(self.up(x)))
         return result
+
+
+class Experts(nn.ModuleList):
+    """All experts of a block; a layout may put a module of the same call in its place."""
+
+    def forward(self, rows: torch.Tensor, load: list[int]) -> torch.Tensor:
+        """What the experts make of `rows`, `[rows, width]`, the first `load[0]` of expert 0."""
+        # An idle expert is called with no rows: its gradient is then zero and not missing, which
+        # is what DistributedDataParallel and fully_shard need.
+        parts = zip(self, torch.split(rows, load), strict=True)
+        return torch.cat([expert(part) for expert, part in parts])
 
 
 class Router(nn.Module):
@@ -44,9 +54,11 @@ class Router(nn.Module):
     accident of the weights, when it is idle.
     """
 
-    def __init__(self, experts: int) -> None:
+    high_precision = True  # so that quantized layouts leave its linear layer alone
+
+    def __init__(self, experts: int, width: int) -> None:
         super().__init__()
-        self.logits = nn.Linear(_WIDTH, experts)
+        self.logits = nn.Linear(width, experts)
 
     def forward(self, x: torch.Tensor, rare: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Experts, int64 `[tokens, 2]`, and their shares, fp32 `[tokens, 2]`.
@@ -73,11 +85,11 @@ class Block(nn.Module):
 
     load: torch.Tensor
 
-    def __init__(self, experts: int) -> None:
+    def __init__(self, experts: int, width: int, hidden: int) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(_WIDTH, eps=1e-5)
-        self.router = Router(experts)
-        self.experts = nn.ModuleList(Expert() for _ in range(experts))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.router = Router(experts, width)
+        self.experts = Experts(Expert(width, hidden) for _ in range(experts))
         # A single element: with two or more ranks, some have an empty shard of it.
         self.scale = nn.Parameter(torch.empty(1))
         self.register_buffer("load", torch.zeros(experts, dtype=torch.int64))
@@ -85,7 +97,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor, rare: torch.Tensor) -> torch.Tensor:
         rows = self.norm(x).flatten(0, -2)
         chosen, shares = self.router(rows, rare.flatten())
-        experts = torch.arange(len(self.experts), device=x.device)
+        experts = torch.arange(len(self.load), device=x.device)
         load = (chosen.flatten() == experts.unsqueeze(1)).sum(1)
         if self.training:
             self.load += load
@@ -93,11 +105,8 @@ class Block(nn.Module):
         # either indexing are the same, so that its backward adds nothing in an order of its own.
         order = chosen.flatten().sort(stable=True).indices
         copies = rows.unsqueeze(1).expand(-1, _CHOICES, -1).flatten(0, 1)[order]
-        # An idle expert is called with no rows: its gradient is then zero and not missing, which
-        # is what DistributedDataParallel and fully_shard need.
-        parts = zip(self.experts, copies.split(load.tolist()), strict=True)
-        results = torch.cat([expert(part) for expert, part in parts])[order.argsort()]
-        mixed = (results.view(-1, _CHOICES, _WIDTH) * shares.to(x.dtype).unsqueeze(-1)).sum(1)
+        results = self.experts(copies, load.tolist())[order.argsort()]
+        mixed = (results.view(-1, _CHOICES, x.shape[-1]) * shares.to(x.dtype).unsqueeze(-1)).sum(1)
         result: torch.Tensor = x + self.scale * mixed.view_as(x)
         return result
 
@@ -105,12 +114,12 @@ class Block(nn.Module):
 class Mixture(nn.Module):
     """Token ids, int64 `[rows, length]`, to logits `[rows, length, 53]`."""
 
-    def __init__(self, experts: int, depth: int) -> None:
+    def __init__(self, experts: int, depth: int, width: int, hidden: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(_COMMON + _RARE, _WIDTH)
-        self.position = nn.Embedding(LONGEST, _WIDTH)
-        self.blocks = nn.ModuleList(Block(experts) for _ in range(depth))
-        self.head = nn.Linear(_WIDTH, _COMMON + _RARE, bias=False)
+        self.embedding = nn.Embedding(_COMMON + _RARE, width)
+        self.position = nn.Embedding(LONGEST, width)
+        self.blocks = nn.ModuleList(Block(experts, width, hidden) for _ in range(depth))
+        self.head = nn.Linear(width, _COMMON + _RARE, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
@@ -122,7 +131,7 @@ class Mixture(nn.Module):
 
 
 class Moe(Recipe):
-    """Predicts the next token of a noisy affine sequence; 28 thousand parameters.
+    """Predicts the next token of a noisy affine sequence; 28 thousand parameters as it stands.
 
     In odd train steps one of the six microbatches has rare tokens, another one each time; in even
     steps, and in the evaluation data, none has, and the last expert of each block is idle.
@@ -130,6 +139,9 @@ class Moe(Recipe):
     Args:
         experts: in each block, from 3: two for every token, and the reserved one.
         depth: number of blocks.
+        width: of the rows between the blocks; formats that have blocks of 16 elements and no
+            partial ones need a multiple of 16 here and in `hidden`.
+        hidden: width inside an expert.
         lr: learning rate of the matrices; vectors have twice as much.
         seed: of the data.
 
@@ -138,7 +150,14 @@ class Moe(Recipe):
     """
 
     def __init__(
-        self, *, experts: int = 5, depth: int = 2, lr: float = 1e-2, seed: int = 0
+        self,
+        *,
+        experts: int = 5,
+        depth: int = 2,
+        width: int = 29,
+        hidden: int = 41,
+        lr: float = 1e-2,
+        seed: int = 0,
     ) -> None:
         if experts <= _CHOICES:
             raise ValueError(
@@ -149,10 +168,14 @@ class Moe(Recipe):
         super().__init__(lr=lr, seed=seed)
         self.experts = experts
         self.depth = depth
+        self.width = width
+        self.hidden = hidden
 
     def model(self, cell: Cell) -> nn.Module:
         """A `Mixture`."""
-        return initialised(Mixture(self.experts, self.depth)).to(cell.device)
+        return initialised(Mixture(self.experts, self.depth, self.width, self.hidden)).to(
+            cell.device
+        )
 
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int

@@ -155,7 +155,7 @@ def test_moe_needs_three_experts() -> None:
 @DTYPES
 def test_moe_ties_go_to_the_first_expert(dtype: torch.dtype) -> None:
     """Equal logits choose the lowest indices; a rare token chooses the last expert first."""
-    router = Router(5).to(dtype)
+    router = Router(5, 29).to(dtype)
     nn.init.zeros_(router.logits.weight)
     nn.init.zeros_(router.logits.bias)
     rare = torch.arange(400) == 7

@@ -1,0 +1,294 @@
+"""Megatron-LM's distributed optimizer: contiguous buffers, sharded masters, gathered parameters.
+
+Facts from Megatron-LM's `param_and_grad_buffer.py` and `distrib_optimizer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_precision.cell import Cell
+from pytest_precision.engine import Engine
+from pytest_precision.layouts import inspection, logical_checkpoint
+from pytest_precision.layouts.arrangement import Arrange, Arrangement, Options
+from pytest_precision.layouts.buffers import ROWWISE, Bucket, Buffer, Slot, buffers_of
+from pytest_precision.layouts.gathered import GatheredEngine
+from pytest_precision.layouts.names import Names
+from pytest_precision.layouts.shards import optimizer_of, shards_of
+from pytest_precision.modules.grouped import GroupedLinear
+from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.observation import Observation
+from pytest_precision.workloads.base import Workload
+
+
+class DistributedOptimizer(GatheredEngine):
+    """Every rank has all parameters and updates the masters of an equal part of every bucket.
+
+    Gradients are accumulated in `main_grad`, a part of the gradient buffer, and summed over the
+    ranks by a reduce-scatter. Masters are cast to the dtype of the parameters, and gathered.
+
+    Args:
+        workload: what is trained.
+        cell: where.
+        arrangement: the model as it is stored.
+        options: as `distributed_optimizer` takes them.
+    """
+
+    def __init__(
+        self, workload: Workload, cell: Cell, arrangement: Arrangement, options: Options
+    ) -> None:
+        self.options = options
+        self.parts = arrangement.parts
+        self.buffers = [*buffers_of(cell, arrangement, options)]
+        for buffer in self.buffers:
+            for slot in buffer.slots:
+                self.move_into(buffer, slot)
+        self.shards = shards_of(self.buffers, arrangement)
+        self.names = Names(arrangement.parts, arrangement.names, self.shards)
+        self._lost_starts = [
+            f"master {name} was initialised from dequantized weights"
+            for name in arrangement.from_dequantized
+        ]
+        self._groups = {n: g for g, group in enumerate(arrangement.groups) for n in group.names}
+        self._last_microbatch = False
+        self._accumulated: list[Observation] = []
+        optimizer = optimizer_of(self.shards, arrangement, options)
+        super().__init__(workload, cell, arrangement.model, optimizer)
+        self.unobservable = options.unobservable  # type: ignore[misc]
+        for buffer in self.buffers:
+            for bucket in buffer.buckets:
+                for slot in bucket.slots:
+                    slot.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                        partial(self._accumulate, buffer, bucket)
+                    )
+        if options.overlap_param_gather:
+            self.gather_before_forward()
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        cell: Cell,
+        layout: str,
+        arrange: Arrange | None = None,
+        **options: Any,
+    ) -> DistributedOptimizer:
+        """An engine of this class.
+
+        Args:
+            workload: what is trained.
+            cell: where.
+            layout: name of the layout that it is made for.
+            arrange: puts modules of the layout into the model.
+            **options: as `distributed_optimizer` takes them.
+        """
+        arrangement = Arrangement.of(workload, cell, layout, arrange)
+        return cls(workload, cell, arrangement, Options.of(cell, **options))
+
+    def move_into(self, buffer: Buffer, slot: Slot) -> None:
+        """Let a parameter live in its buffer, and its gradient be accumulated there."""
+        if not isinstance(slot.parameter, QuantizedParameter):
+            view = buffer.view(slot, buffer.params)
+            view.copy_(slot.parameter.detach())
+            slot.parameter.data = view
+        elif buffer.bytes is not None:
+            slot.parameter.rebase_(ROWWISE, buffer.quantized(slot))
+        slot.parameter.main_grad = buffer.view(slot, buffer.grads)  # type: ignore[attr-defined]
+
+    # --- gradients ------------------------------------------------------------------------------
+
+    def forward_backward(self, step: int) -> None:
+        """Zero the gradient buffers, then accumulate in them."""
+        self._accumulated.clear()
+        for buffer in self.buffers:
+            buffer.grads.zero_()
+            for bucket in buffer.buckets:
+                bucket.waiting = len(bucket.slots)
+        if self.options.overlap_param_gather:
+            self.stage(shared=True)  # what was staged there before is zero now
+        super().forward_backward(step)
+
+    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Gradients are complete in the backward of the last microbatch."""
+        self._last_microbatch = last
+        return nullcontext()
+
+    def _accumulate(self, buffer: Buffer, bucket: Bucket, parameter: Tensor) -> None:
+        """What backward left in `grad` goes to `main_grad`, unless the GEMM has put it there."""
+        if getattr(parameter, "grad_added_to_main_grad", False):
+            parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+        else:
+            parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
+        parameter.grad = None
+        if self.options.overlap_grad_reduce and self._last_microbatch:
+            bucket.waiting -= 1
+            if bucket.waiting == 0:
+                buffer.reduce(bucket)
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """The part of the gradient buffer."""
+        return cast(Tensor, parameter.main_grad)  # type: ignore[attr-defined]
+
+    def microbatch_done(self) -> None:
+        """Remember the sums so far, where they are of another dtype than what is added."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.dtype == self.gradient(parameter).dtype:
+                continue
+            for logical, part in self.logical(name, self.gradient(parameter)):
+                seen = self.piece(
+                    "grad", f"microbatch {self.microbatch}: {logical}", part, local=True
+                )
+                self._accumulated.append(self.snapshot(seen))
+
+    def reduce_grads(self) -> None:
+        """Sum over the ranks, to each rank its own part of every bucket."""
+        for buffer in self.buffers:
+            for bucket in buffer.buckets:
+                if not self.options.overlap_grad_reduce:
+                    buffer.reduce(bucket)
+                buffer.wait(bucket)
+        for shard in self.shards:
+            shard.master.grad = shard.grad.float()
+
+    def clip(self, owners: list[Tensor]) -> None:
+        """By the norm of all shards of all ranks, summed in fp64."""
+        squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)
+        for owner in owners:
+            assert owner.grad is not None
+            squares += owner.grad.double().square().sum()
+        dist.all_reduce(squares)
+        self.grad_norm = squares.sqrt().float()
+        if self.max_norm is not None and torch.isfinite(self.grad_norm):
+            nn.utils.clip_grads_with_norm_(owners, self.max_norm, self.grad_norm)
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether the parameters are not themselves what the optimizer updates."""
+        return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All training state by logical names, whole: any world size and layout can load it."""
+        return logical_checkpoint.state_dict(self)
+
+    def load(self, folder: Path) -> None:
+        """Take over a checkpoint by logical names, in the dtypes that it was saved in."""
+        logical_checkpoint.load(self, folder)
+
+    def breaches(self) -> Iterator[str]:
+        """Masters that did not start from the model, and memory that is not the buffers'."""
+        yield from self._lost_starts
+        yield from inspection.breaches(self)
+
+    # --- what can be observed -------------------------------------------------------------------
+
+    def observe(self, phase: str) -> Iterator[Observation]:
+        """As every engine, from the buffers and the shards."""
+        if phase == "reduce_grads":
+            for shard in self.shards:
+                yield from self._observe("reduced_grad", shard.name, shard.grad)
+            return
+        seen = [*super().observe(phase)]
+        if phase == "forward_backward":
+            yield from self._accumulated
+        yield from (one for one in seen if one.kind not in self.unobservable)
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """Its part of the masters, by the names of the parameters."""
+        names = {id(shard.master): shard.name for shard in self.shards}
+        for group in self.optimizer.param_groups:
+            for master in group["params"]:
+                yield names[id(master)], master
+
+    def logical(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The logical tensors in a parameter, or in this rank's shard of it."""
+        return self.names.split(name, tensor)
+
+    def _observe(
+        self, kind: str, name: str, tensor: Tensor, *, split: bool = True, local: bool = False
+    ) -> Iterator[Observation]:
+        if split or name not in self.parts:
+            yield from super()._observe(kind, name, tensor, split=split, local=local)
+            return
+        for logical in self.names.held(name):  # such as the steps that were made on it
+            yield self.piece(kind, logical, tensor.detach(), local=local)
+
+    def _remember_used(self, prefix: str) -> Any:
+        of_parameters = super()._remember_used(prefix)
+
+        def hook(module: nn.Module, inputs: Any) -> None:
+            if not isinstance(module, GroupedLinear):
+                of_parameters(module, inputs)
+                return
+            for name, read in {**module.read("weight"), **module.read("bias")}.items():
+                if f"{prefix}.{name}" not in self._used:
+                    seen = self._observe("used_param", f"{prefix}.{name}", read.detach())
+                    self._used[f"{prefix}.{name}"] = [*map(self.snapshot, seen)]
+
+        return hook
+
+    def group_of(self, name: str) -> int:
+        """Number of the parameter group of a logical tensor."""
+        return self._groups[name]
+
+    def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
+        """With its place in the flattened logical tensor, where it is a shard of one."""
+        place = self.names.place(name, tensor)
+        if place is None:
+            return super().piece(kind, name, tensor, local=local)
+        return Observation(kind, name, tensor, *place, local)
+
+
+def distributed_optimizer(
+    workload: Workload,
+    cell: Cell,
+    *,
+    bucket_size: int = 4096,
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
+    reuse_grad_buffer_for_param_gather: bool = False,
+    main_grads_dtype: str = "fp32",
+    exp_avg_dtype: str = "fp32",
+    exp_avg_sq_dtype: str = "fp32",
+) -> Engine:
+    """Megatron-LM's distributed optimizer on parameters stored in `cell.primary_weight`.
+
+    Masters are cast to bf16 and gathered; every rank quantizes the whole parameter from that.
+    Megatron quantizes shards for most formats, by amaxes that are reduced over the ranks, and
+    gathers bytes: the same bytes, since the largest of the shards' amaxes is that of the whole.
+
+    Args:
+        workload: what is trained.
+        cell: where.
+        bucket_size: elements from which on a bucket takes no further parameter.
+        overlap_grad_reduce: reduce a bucket in backward as soon as its gradients are complete.
+        overlap_param_gather: gather a bucket when a module first reads it.
+        reuse_grad_buffer_for_param_gather: gather quantized parameters in the gradients' memory.
+        main_grads_dtype: that gradients are accumulated and reduced in: fp32, bf16.
+        exp_avg_dtype: of the first moment: fp32, bf16; other than fp32 takes `optim.FusedAdam`.
+        exp_avg_sq_dtype: of the second moment, likewise.
+
+    Raises:
+        ValueError: for a cell that it does not do, and for options that would have no effect.
+    """
+    return DistributedOptimizer.of(
+        workload,
+        cell,
+        "distributed_optimizer",
+        bucket_size=bucket_size,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+        reuse_grad_buffer_for_param_gather=reuse_grad_buffer_for_param_gather,
+        main_grads_dtype=main_grads_dtype,
+        exp_avg_dtype=exp_avg_dtype,
+        exp_avg_sq_dtype=exp_avg_sq_dtype,
+    )

@@ -1,0 +1,111 @@
+"""GatheredEngine: parameters that follow sharded masters, gathered from the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_precision.engine import Engine
+from pytest_precision.layouts.arrangement import Options
+from pytest_precision.layouts.buffers import Bucket, Buffer
+from pytest_precision.layouts.shards import Shard
+from pytest_precision.modules.parameter import QuantizedParameter
+
+
+class GatheredEngine(Engine):
+    """The part of the distributed optimizer that moves weights from masters to parameters.
+
+    Attributes:
+        options: of the distributed optimizer.
+        buffers: that parameters are gathered in.
+        shards: that this rank updates.
+    """
+
+    options: Options
+    buffers: list[Buffer]
+    shards: list[Shard]
+
+    def update_weights(self) -> None:
+        """Update the masters; the parameters follow at once, or when they are next read."""
+        super().update_weights()
+        self.stage(shared=False)
+        if not self.options.overlap_param_gather:
+            self.sync_parameters()
+
+    @torch.no_grad()
+    def stage(self, *, shared: bool) -> None:
+        """Cast the masters into the memory that parameters are gathered in.
+
+        Args:
+            shared: into that which is shared with gradients, or into that which is not.
+        """
+        for shard in self.shards:
+            if shard.buffer.shared is shared and shard.param.data_ptr() != shard.master.data_ptr():
+                shard.param.copy_(shard.master)
+        for buffer in self.buffers:
+            if buffer.shared is shared:
+                for bucket in buffer.buckets:
+                    bucket.stale = True
+
+    def sync_parameters(self) -> None:
+        """Bring all parameters up to date, whatever is overlapped: before an evaluation or save."""
+        self.stage(shared=True)
+        for buffer in self.buffers:
+            for bucket in buffer.buckets:
+                self._start(buffer, bucket)
+            for bucket in buffer.buckets:
+                self._finish(buffer, bucket)
+
+    def _start(self, buffer: Buffer, bucket: Bucket) -> None:
+        if bucket.stale and bucket.work is None:
+            buffer.gather(bucket)
+
+    @torch.no_grad()
+    def _finish(self, buffer: Buffer, bucket: Bucket) -> None:
+        """Wait for a bucket; quantize what is not stored in the buffer itself."""
+        if not bucket.stale:
+            return
+        buffer.wait(bucket)
+        for slot in bucket.slots:
+            if isinstance(slot.parameter, QuantizedParameter):
+                slot.parameter.requantize_(buffer.view(slot, buffer.params))
+        if buffer.shared:  # gradients will be added to what lies here
+            buffer.params[bucket.span.start : bucket.span.stop].zero_()
+        bucket.stale = False
+
+    def gather_before_forward(self) -> None:
+        """Wait for the buckets of a module before it reads them, and start the next one."""
+        places = {
+            id(slot.parameter): (buffer, number)
+            for buffer in self.buffers
+            for number, bucket in enumerate(buffer.buckets)
+            for slot in bucket.slots
+        }
+        for module in self.model.modules():
+            needed = [places[id(p)] for p in module.parameters(recurse=False)]
+            if needed:
+                module.register_forward_pre_hook(
+                    partial(self._gather_needed, dict.fromkeys(needed)), prepend=True
+                )
+
+    def _gather_needed(self, needed: Iterable[tuple[Buffer, int]], *_: Any) -> None:
+        for buffer, number in needed:
+            self._start(buffer, buffer.buckets[number])
+            # Buffers are in reverse order: the bucket before this one is the next to be read.
+            if number > 0:
+                self._start(buffer, buffer.buckets[number - 1])
+            self._finish(buffer, buffer.buckets[number])
+
+    def evaluate(self) -> None:
+        """On parameters that are up to date."""
+        self.sync_parameters()
+        super().evaluate()
+
+    def save(self, folder: Path) -> None:
+        """Of parameters that are up to date."""
+        self.sync_parameters()
+        super().save(folder)

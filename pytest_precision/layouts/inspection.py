@@ -1,0 +1,52 @@
+"""Whether the memory of a distributed optimizer is what it has to be: addresses and identities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from pytest_precision.layouts.buffers import ROWWISE, Buffer, Slot
+from pytest_precision.modules.grouped import GroupedLinear
+from pytest_precision.modules.parameter import QuantizedParameter
+
+if TYPE_CHECKING:
+    from pytest_precision.layouts.distributed import DistributedOptimizer
+
+
+def breaches(engine: DistributedOptimizer) -> Iterator[str]:
+    """What is stored elsewhere than it must be, in words."""
+    owned = {id(p): name for name, p in engine.model.named_parameters()}
+    for buffer in engine.buffers:
+        for slot in buffer.slots:
+            if id(slot.parameter) not in owned:
+                yield f"{slot.name} of the model is not the parameter that the optimizer updates"
+            if not _in_buffer(buffer, slot):
+                yield f"parameter {slot.name} does not lie in its buffer"
+            if not _same(engine.gradient(slot.parameter), buffer.view(slot, buffer.grads)):
+                yield f"main_grad of {slot.name} does not lie in its buffer"
+    for prefix, module in engine.model.named_modules():
+        if isinstance(module, GroupedLinear):
+            for name, read in {**module.read("weight"), **module.read("bias")}.items():
+                if read is not getattr(module, name):
+                    yield f"the forward reads other memory than {prefix}.{name} has"
+    masters = {id(shard.master) for shard in engine.shards}
+    for group in engine.optimizer.param_groups:
+        if any(id(master) not in masters for master in group["params"]):
+            yield "the optimizer holds tensors that are no masters of the model's parameters"
+
+
+def _in_buffer(buffer: Buffer, slot: Slot) -> bool:
+    if not isinstance(slot.parameter, QuantizedParameter):
+        return _same(slot.parameter, buffer.view(slot, buffer.params))
+    if buffer.bytes is None:  # quantized parameters that live elsewhere
+        return True
+    stored = buffer.quantized(slot)
+    first = slot.parameter.members[0].rowwise.data  # what a GEMM reads
+    return _same(slot.parameter.stored[ROWWISE], stored) and first.data_ptr() == stored.data_ptr()
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same elements of the same memory."""
+    return (one.data_ptr(), one.dtype, one.shape) == (other.data_ptr(), other.dtype, other.shape)

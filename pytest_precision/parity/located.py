@@ -1,0 +1,41 @@
+"""Located: a finding as the divergence of a verdict, which is plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_precision.parity import explain
+from pytest_precision.parity.judge import Finding
+from pytest_precision.parity.signature import describe
+from pytest_precision.parity.verdict import Divergence
+from pytest_precision.trace.store import Trace
+
+
+def divergence(finding: Finding, reference: Trace) -> Divergence:
+    """Of plain data, with what both sides have there and what it looks like."""
+    moment, pair = finding.pair.moment, finding.pair
+    statistics = None if finding.difference is None else finding.difference.statistics
+    ours: Any = None
+    theirs: Any = None
+    index = None if statistics is None else statistics.first
+    if statistics is not None:
+        ours, theirs = statistics.candidate_first, statistics.reference_first
+    elif finding.problem in ("dtype", "shape"):
+        ours, theirs = explain.property_of(finding)
+    elif finding.problem in ("missing", "extra"):
+        ours, theirs = ("absent", "present")[:: 1 if finding.problem == "missing" else -1]
+    return Divergence(
+        op=moment.op,
+        step=moment.step,
+        phase=moment.phase,
+        kind=pair.kind,
+        name=pair.name,
+        rank=explain.rank_of(finding, index or ()) if index is not None else pair.rank,
+        index=index,
+        candidate=ours,
+        reference=theirs,
+        ulp=None if statistics is None else statistics.max_ulp,
+        rel_l2=None if statistics is None else statistics.rel_l2,
+        mismatched=None if statistics is None else statistics.mismatched / statistics.numel,
+        signature=describe(finding, reference),
+    )

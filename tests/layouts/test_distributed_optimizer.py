@@ -1,0 +1,223 @@
+"""The distributed optimizer is replicated training with masters, stored and moved otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_precision import layouts, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.check import Parity, ParityError
+from pytest_precision.layouts.distributed import DistributedOptimizer
+from pytest_precision.observation import Span
+from pytest_precision.options import Settings
+from pytest_precision.resources import Resources
+
+ParityIn = Callable[[Cell], Parity]
+
+EVERYTHING = "train2-eval-train-save-load-skip-train-swap-train"
+
+MOE = partial(workloads.moe, experts=3, depth=1)
+GPT = partial(workloads.gpt, heads=2, depth=1)
+
+REPLICATED = partial(layouts.master_adamw, main_grad=True)
+"""Gradients in fp32 main_grad buffers, whole masters on every rank: the reference."""
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_agrees_with_replicated_training(
+    parity_in: ParityIn, precision: str, world_size: int
+) -> None:
+    """Bit for bit through every operation, checkpoints of the other layout included."""
+    cell = Cell(precision, sequence=EVERYTHING, world_size=world_size)
+    reference = layouts.adamw if precision == "fp32" else REPLICATED
+    verdict = parity_in(cell).check(layouts.distributed_optimizer, reference, workload=GPT)
+    assert verdict.observations > 500
+
+
+def test_three_ranks_agree_where_sums_are_exact(parity_in: ParityIn) -> None:
+    """fp32 sums of a few bf16 gradients nearly all have one value, in whatever order.
+
+    These two steps have no other ones. In the third a single element of all is one unit in the last
+    place off: the reference adds in the order of a ring, this layout in that of the ranks.
+    """
+    cell = Cell("bf16", sequence="train2-eval", world_size=3)
+    parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=MOE)
+
+
+@pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
+@pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "nvfp4"])
+def test_quantized_precisions_agree_on_two_ranks(
+    parity_in: ParityIn, precision: str, primary_weight: str
+) -> None:
+    """Cells whose weight gradients are added by the GEMM, in fp32."""
+    fused = precision in ("mxfp8", "nvfp4")
+    cell = Cell(precision, primary_weight, fused, sequence="train2-eval-train", world_size=2)
+    parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=MOE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bucket_size": 1},
+        {"bucket_size": 10**9},
+        {"overlap_grad_reduce": True},
+        {"overlap_param_gather": True},
+        {"overlap_grad_reduce": True, "overlap_param_gather": True},
+    ],
+)
+def test_buckets_and_overlap_change_no_bit(parity_in: ParityIn, options: dict[str, object]) -> None:
+    """Of what can be observed: overlapped gradients and parameters are seen where they are used."""
+    cell = Cell("bf16", sequence="train2-eval-train-save-load-train", world_size=3)
+    parity_in(cell).check(
+        partial(layouts.distributed_optimizer, **options),
+        layouts.distributed_optimizer,
+        workload=GPT,
+    )
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_the_gradients_memory_serves_the_gather_too(
+    parity_in: ParityIn, world_size: int, overlap: bool
+) -> None:
+    """And is clean again whenever gradients are accumulated there."""
+    cell = Cell("mxfp8", "quantized", True, "train2-eval-train-save-load-train", world_size)
+    shared = partial(
+        layouts.distributed_optimizer,
+        reuse_grad_buffer_for_param_gather=True,
+        overlap_param_gather=overlap,
+        overlap_grad_reduce=overlap,
+    )
+    parity_in(cell).check(shared, layouts.distributed_optimizer, workload=MOE)
+
+
+def test_gradients_in_bf16(parity_in: ParityIn) -> None:
+    """With main gradients in bf16 it is AdamW on masters."""
+    cell = Cell("bf16", sequence="train2-eval-train", world_size=2)
+    parity_in(cell).check(
+        partial(layouts.distributed_optimizer, main_grads_dtype="bf16"),
+        layouts.master_adamw,
+        workload=GPT,
+    )
+
+
+def test_moments_in_bf16(parity_in: ParityIn) -> None:
+    """Precision-aware moments are those of FusedAdam, wherever a shard is cut."""
+    cell = Cell("bf16", sequence="train2-save-load-train", world_size=2)
+    low = {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    parity_in(cell).check(
+        partial(layouts.distributed_optimizer, **low),
+        partial(layouts.distributed_optimizer, **low, bucket_size=1),
+        workload=GPT,
+    )
+
+
+def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
+    """Shards of every rank make the whole, whatever the world size."""
+    cell = Cell("bf16", sequence="train2", world_size=2)
+    parity_in(cell).check(
+        layouts.distributed_optimizer,
+        layouts.distributed_optimizer,
+        workload=GPT,
+        reference_cell=cell.replace(world_size=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "axes", "words"),
+    [
+        ({"main_grads_dtype": "fp8"}, {}, "main_grads_dtype to be one of fp32, bf16 but got"),
+        ({"reuse_grad_buffer_for_param_gather": True}, {}, "expected quantized mxfp8 primary"),
+        ({}, {"precision": "fp16"}, "distributed_optimizer knows precision fp32, bf16, fp8"),
+        ({}, {"primary_weight": "fp32"}, "knows primary_weight bf16 in bf16"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses(
+    parity_in: ParityIn, options: dict[str, object], axes: dict[str, str], words: str
+) -> None:
+    """A cell must not pass by running something else than it says."""
+    cell = Cell(**{"precision": "bf16", **axes})  # type: ignore[arg-type]
+    with pytest.raises(ParityError, match=words):
+        parity_in(cell).check(
+            partial(layouts.distributed_optimizer, **options),
+            layouts.adamw,
+            workload=workloads.mlp,
+            reference_cell=Cell(),
+        )
+
+
+def made(world_size: int) -> DistributedOptimizer:
+    """On a rank: an engine of the smallest workload."""
+    engine = layouts.distributed_optimizer(workloads.mlp(), Cell("bf16", world_size=world_size))
+    assert isinstance(engine, DistributedOptimizer)
+    return engine
+
+
+def spans() -> list[tuple[str, Span, int]]:
+    """On a rank: which elements of which parameter it updates."""
+    return [(s.name, s.owned, s.slot.parameter.numel()) for s in made(3).shards]
+
+
+def test_shards_cut_across_parameters(resources: Resources) -> None:
+    """Every element is updated by one rank; some parameters are cut and some are elsewhere."""
+    ranks = resources.ranks(Settings(timeout=120, device="cpu")).run(3, spans)
+    sizes = {name: numel for held in ranks for name, _, numel in held}
+    pieces = [(name, span) for held in ranks for name, span, _ in held]
+    assert sum(span.stop - span.start for _, span in pieces) == sum(sizes.values())
+    assert len(pieces) > len(sizes)
+    assert any({name for name, _, _ in held} != set(sizes) for held in ranks)
+
+
+def padding() -> tuple[bool, int]:
+    """On a rank: whether all padding is NaN, and how many elements that are."""
+    (buffer,) = made(2).buffers
+    pads = torch.ones_like(buffer.params, dtype=torch.bool)
+    for slot in buffer.slots:
+        pads[slot.span.start : slot.span.stop] = False
+    return bool(buffer.params[pads].isnan().all()), int(pads.sum())
+
+
+def test_padding_is_poison(resources: Resources) -> None:
+    """Whoever reads behind a parameter finds NaN, and zeros would be lost in a sum."""
+    for poisoned, number in resources.ranks(Settings(timeout=120, device="cpu")).run(2, padding):
+        assert poisoned
+        assert number > 0
+
+
+def trained(folder: str, steps: int, *, save: bool) -> dict[str, torch.Tensor]:
+    """On a rank: whole masters and moments after a load of `folder`, or before a save there."""
+    engine = made(torch.distributed.get_world_size())
+    if save:
+        for step in range(1, steps + 1):
+            engine.forward_backward(step)
+            for phase in ("reduce_grads", "clip_grads", "optimizer_step"):
+                getattr(engine, phase)()
+        engine.save(Path(folder))
+    else:
+        engine.load(Path(folder))
+    state = engine.state_dict()
+    moments = {
+        f"{key} of {name}": tensor
+        for name, kept in state["optimizer"]["state"].items()
+        for key, tensor in kept.items()
+    }
+    whole = {**state["master"], **state["model"], **moments}
+    return {name: tensor.float() for name, tensor in whole.items()}
+
+
+@pytest.mark.parametrize("loaded_on", [1, 3])
+def test_a_checkpoint_does_not_know_the_world_size(
+    resources: Resources, tmp_path: Path, loaded_on: int
+) -> None:
+    """Saved on two ranks, loaded on one and three: by names, without the padding of buckets."""
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    saved = ranks.run(2, trained, str(tmp_path), 2, save=True)[0]
+    for loaded in ranks.run(loaded_on, trained, str(tmp_path), 2, save=False):
+        assert loaded.keys() == saved.keys()
+        assert all(torch.equal(loaded[name], saved[name]) for name in saved)

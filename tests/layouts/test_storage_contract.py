@@ -1,0 +1,200 @@
+"""A storage contract is judged beside the numbers: dtypes, paths that were taken, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_precision import layouts, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.check import Parity, ParityError
+from pytest_precision.contract import Contract
+from pytest_precision.engine import Engine
+from pytest_precision.layouts.distributed import DistributedOptimizer
+from pytest_precision.workloads.base import Workload
+
+ParityIn = Callable[[Cell], Parity]
+
+MOE = partial(workloads.moe, experts=3, depth=1)
+
+
+def judged(
+    parity: Parity,
+    candidate: Callable[..., Engine],
+    reference: Callable[..., Engine],
+    contract: Contract | None = None,
+) -> tuple[str, str]:
+    """Outcome and reason of a check that fails."""
+    with pytest.raises(ParityError) as failure:
+        parity.check(candidate, reference, workload=MOE, contract=contract)
+    return failure.value.verdict.outcome, failure.value.verdict.reason
+
+
+def test_a_contract_that_is_kept_passes(parity_in: ParityIn) -> None:
+    """Dtypes of every kind that it names, and the grouped path."""
+    contract = Contract(
+        dtypes={"param": "bfloat16", "master": "float32", "reduced_grad": "float32"},
+        paths=("grouped",),
+    )
+    parity_in(Cell("bf16", sequence="train2")).check(
+        layouts.grouped_experts, layouts.discrete_experts, workload=MOE, contract=contract
+    )
+
+
+def test_a_dtype_is_named(parity_in: ParityIn) -> None:
+    """Both sides keep bf16 moments, agree bit for bit, and the contract says fp32."""
+    low = {"exp_avg_dtype": "bf16"}
+    outcome, reason = judged(
+        parity_in(Cell("bf16", sequence="train2")),
+        partial(layouts.grouped_experts, **low),
+        partial(layouts.discrete_experts, **low),
+        Contract(dtypes={"exp_avg": "float32"}),
+    )
+    assert outcome == "fail"
+    assert "is bfloat16, the contract says float32 in the candidate" in reason
+
+
+def test_a_path_that_was_not_taken_proves_nothing(parity_in: ParityIn) -> None:
+    """Discrete weights on both sides say nothing of a grouped one."""
+    outcome, reason = judged(
+        parity_in(Cell("bf16", sequence="train2")),
+        partial(layouts.discrete_experts, bucket_size=1),
+        layouts.discrete_experts,
+        Contract(paths=("grouped",)),
+    )
+    assert outcome == "vacuous"
+    assert "the grouped path was not taken in the candidate" in reason
+
+
+def test_a_kind_that_nobody_observed_proves_nothing(parity_in: ParityIn) -> None:
+    """A misspelt kind is no kept promise."""
+    outcome, reason = judged(
+        parity_in(Cell("bf16", sequence="train2")),
+        layouts.grouped_experts,
+        layouts.discrete_experts,
+        Contract(dtypes={"masters": "float32"}),
+    )
+    assert outcome == "vacuous"
+    assert "no masters was observed" in reason
+
+
+def unfused(workload: Workload, cell: Cell, *, bucket_size: int) -> Engine:
+    """A layout that ignores what the cell says of fusion."""
+    plain = cell.replace(grad_accum_fusion=False)
+    return layouts.discrete_experts(workload, plain, bucket_size=bucket_size)
+
+
+def test_a_cell_that_says_fused_must_fuse(parity_in: ParityIn) -> None:
+    """By itself, without a contract in the check."""
+    outcome, reason = judged(
+        parity_in(Cell("bf16", grad_accum_fusion=True, sequence="train2")),
+        partial(unfused, bucket_size=1),
+        partial(unfused, bucket_size=2),
+    )
+    assert outcome == "vacuous"
+    assert "the fused path was not taken in the candidate" in reason
+
+
+def unquantized(workload: Workload, cell: Cell, *, bucket_size: int) -> Engine:
+    """A layout that quantizes in every forward, and stores bf16."""
+    plain = cell.replace(primary_weight="bf16")
+    return layouts.discrete_experts(workload, plain, bucket_size=bucket_size)
+
+
+def test_a_cell_that_says_quantized_must_store_bytes(parity_in: ParityIn) -> None:
+    """Quantizing on the fly is another cell."""
+    outcome, reason = judged(
+        parity_in(Cell("mxfp8", "quantized", sequence="train2")),
+        partial(unquantized, bucket_size=1),
+        partial(unquantized, bucket_size=2),
+    )
+    assert outcome == "vacuous"
+    assert "the quantized path was not taken in the candidate" in reason
+
+
+def in_fp32(workload: Workload, cell: Cell, *, foreach: bool) -> Engine:
+    """A layout that stores fp32 parameters, whatever the cell says."""
+    model = workload.model(cell)
+    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model), foreach=foreach))
+
+
+def test_a_cell_says_what_parameters_are_stored_in(parity_in: ParityIn) -> None:
+    """Two runs in fp32 agree, and no parameter of them is bf16."""
+    outcome, reason = judged(
+        parity_in(Cell("bf16", sequence="train2")),
+        partial(in_fp32, foreach=False),
+        partial(in_fp32, foreach=True),
+    )
+    assert outcome == "fail"
+    assert "no param is stored in bfloat16 in the candidate" in reason
+
+
+class Elsewhere(DistributedOptimizer):
+    """Before it trains, one parameter moves out of its buffer."""
+
+    def forward_backward(self, step: int) -> None:
+        self.model.head.weight.data = self.model.head.weight.detach().clone()
+        super().forward_backward(step)
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        slot = next(s for b in self.buffers for s in b.slots if s.name == "head.weight")
+        slot.parameter.data.copy_(self.buffers[0].view(slot, self.buffers[0].params))
+
+
+class FreshParameter(DistributedOptimizer):
+    """A module gets a new parameter with the same value; see Megatron-LM #5464."""
+
+    def breaches(self) -> Iterator[str]:
+        kept = self.model.head.weight
+        self.model.head.weight = nn.Parameter(kept.detach())
+        self.model.head.weight.main_grad = kept.main_grad
+        yield from super().breaches()
+        self.model.head.weight = kept
+
+
+class StrangeOptimizer(DistributedOptimizer):
+    """The optimizer holds a tensor that nothing is gathered from."""
+
+    def breaches(self) -> Iterator[str]:
+        params = self.optimizer.param_groups[0]["params"]
+        params[0], kept = params[0].clone(), params[0]
+        yield from super().breaches()
+        params[0] = kept
+
+
+def made(workload: Workload, cell: Cell, *, engine: type[DistributedOptimizer]) -> Engine:
+    """The distributed optimizer as one of the above."""
+    return engine.of(workload, cell, "distributed_optimizer")
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (Elsewhere, "parameter head.weight does not lie in its buffer"),
+        (FreshParameter, "head.weight of the model is not the parameter that the optimizer"),
+        (StrangeOptimizer, "the optimizer holds tensors that are no masters of the model's"),
+    ],
+)
+def test_memory_that_is_not_the_buffers_is_named(
+    parity_in: ParityIn, engine: type[DistributedOptimizer], words: str
+) -> None:
+    """Also where every number is right, for now."""
+    outcome, reason = judged(
+        parity_in(Cell("bf16", sequence="train2")),
+        partial(made, engine=engine),
+        layouts.distributed_optimizer,
+    )
+    assert outcome == "fail"
+    assert words in reason
+    assert reason.endswith("in the candidate")
+
+
+def test_a_path_that_no_engine_declares_is_refused() -> None:
+    """Where the contract is written, not where it is judged."""
+    with pytest.raises(ValueError, match=r"expected paths of fused, grouped, quantized but got"):
+        Contract(paths=("fuse",))
