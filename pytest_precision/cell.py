@@ -46,6 +46,8 @@ class Cell:
         world_size: number of data-parallel ranks.
         extra: the user's own axes, as (name, value) pairs; read as attributes: `cell.my_axis`.
         device: type of the device that models live on, `cpu` or `cuda`; no axis.
+        backend: of number formats: `auto` as it is asked for, and as a layout sees it `emulated` or
+            `native`; no axis.
         environment: variables that are set before torch starts on the ranks, as (name, value)
             pairs; no axis.
 
@@ -60,6 +62,7 @@ class Cell:
     world_size: int = 1
     extra: tuple[tuple[str, AxisValue], ...] = ()
     device: str = "cpu"
+    backend: str = "emulated"
     environment: Variables = ()
 
     def __post_init__(self) -> None:
@@ -109,7 +112,7 @@ class Cell:
         )
 
 
-NO_AXES = ("extra", "device", "environment")
+NO_AXES = ("extra", "device", "backend", "environment")
 
 BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_precision.backend import SUPPORT, Asked, announcements, refusals
 from pytest_precision.options import Settings
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Census(NamedTuple):
         tests: number of tests that they are of.
         coverages: of these tests.
         not_made: reason to number of cells that make no sense.
+        formats: what is known of the backend of those that quantize.
     """
 
     made: int = 0
@@ -41,6 +43,7 @@ class Census(NamedTuple):
     tests: int = 0
     coverages: Sequence[str] = ()
     not_made: Mapping[str, int] = {}
+    formats: Sequence[str] = ()
 
 
 class Plan(NamedTuple):
@@ -118,6 +121,12 @@ class Collection:
         """
         entries = list(self._entries(session.items))
         tests = dict.fromkeys(test for _, test, _ in entries)
+        asked = dict.fromkeys(
+            Asked(test, cell.precision, own.backend, own.device)
+            for _, test, cell in entries
+            if (own := self.plans[test].settings).enabled and cell.precision in SUPPORT
+        )
+        self.errors += refusals(asked)
         not_made: Counter[str] = Counter()
         for plan in self.plans.values():
             not_made.update(plan.matrix.not_made)
@@ -127,6 +136,7 @@ class Collection:
             tests=len(tests),
             coverages=list(dict.fromkeys(self.plans[test].settings.coverage for test in tests)),
             not_made=dict(not_made),
+            formats=announcements(asked),
         )
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
@@ -160,6 +170,7 @@ class Collection:
         head = f"{_counted(census.cells, 'cell')} of {_counted(census.tests, 'test')}"
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
         parts += [f"{number} not made: {reason}" for reason, number in census.not_made.items()]
+        parts += census.formats
         return ["; ".join(parts)]
 
     def summary(self, verbosity: int) -> list[str]:
@@ -198,10 +209,10 @@ class Collection:
         return self._matrices[key]
 
     def _refusals(self) -> list[str]:
-        from pytest_precision.selection import refusals
+        from pytest_precision.selection import refusals as not_selectable
 
         matrices = {id(plan.matrix): plan.matrix for plan in self.plans.values()}
-        return refusals(self.settings.select, (c for m in matrices.values() for c in m.cells))
+        return not_selectable(self.settings.select, (c for m in matrices.values() for c in m.cells))
 
     def _entries(self, items: Iterable[pytest.Item]) -> Iterator[Entry]:
         for item in items:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from pytest_precision.formats.amaxes import checked_amaxes
 from pytest_precision.formats.elements import element_named
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
 from pytest_precision.formats.per_tensor import quantize_by
@@ -27,6 +28,7 @@ class DelayedScaling:
 
     Attributes:
         name: of the format.
+        element: e4m3 or e5m2.
         scale: fp32 [1], what the next cast multiplies by; 1 at first.
         history: fp32 [length], amaxes; row 0 is being recorded, the last row is the newest.
     """
@@ -73,7 +75,7 @@ class DelayedScaling:
         self.name = name
         self.scale = torch.ones(1, device=device, dtype=torch.float32)
         self.history = torch.zeros(history_length, device=device, dtype=torch.float32)
-        self._element = element_named(element)
+        self.element = element_named(element)
         self._algorithm = algorithm
         self._margin = margin
         self._update = update
@@ -88,12 +90,31 @@ class DelayedScaling:
             TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
             ValueError: `x` is no matrix; an unknown usage.
         """
-        x = checked_matrix(x)
         refuse_random_bits(random_bits, self.name)
-        amax = tensor_amax(x)
-        quantized = quantize_by(self.name, x, self.scale, amax, self._element, usage)
-        torch.maximum(self.history[:1], amax, out=self.history[:1])
+        return self.quantize_with(x, self.amaxes(x), usage=usage)
+
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """The amax of a matrix, fp32 [1]."""
+        return tensor_amax(checked_matrix(x))
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """As `quantize`, but another amax than that of `x` is recorded.
+
+        Raises:
+            TypeError: as `quantize`, and for an amax that is not fp32.
+            ValueError: as `quantize`, and for more than one amax.
+        """
+        x = checked_matrix(x)
+        amax = checked_amaxes(amaxes, 1, x)
+        quantized = quantize_by(self.name, x, self.scale, amax, self.element, usage)
+        self.record(amax)
         return quantized
+
+    def record(self, amax: torch.Tensor) -> None:
+        """Remember the amax, fp32 [1], of what was cast until the next update."""
+        torch.maximum(self.history[:1], amax, out=self.history[:1])
 
     def update(self) -> None:
         """Move the history on by one step and compute the scale of the next.
@@ -118,8 +139,8 @@ class DelayedScaling:
 
     def _scale(self, amax: torch.Tensor) -> torch.Tensor:
         if self._update == "fused":
-            return torch.full_like(amax, ldexp(self._element.maximum, -self._margin)).div_(amax)
-        return amax.reciprocal().mul_(self._element.maximum).div_(2.0**self._margin)
+            return torch.full_like(amax, ldexp(self.element.maximum, -self._margin)).div_(amax)
+        return amax.reciprocal().mul_(self.element.maximum).div_(2.0**self._margin)
 
 
 def _unknown(what: str, value: object, known: tuple[str, ...]) -> ValueError:

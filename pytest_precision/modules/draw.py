@@ -27,12 +27,17 @@ class Draw:
     step: int = 0
     microbatch: int = 0
 
-    def bits(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """uint8 [rows, columns] for the rowwise operand, [columns, rows] for the columnwise one."""
+    @property
+    def seed(self) -> int:
+        """Of a generator that draws them."""
         text = f"{self.stream}/{self.step}/{self.microbatch}"
         digest = blake2b(text.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % _SEEDS
+
+    def bits(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """uint8 [rows, columns] for the rowwise operand, [columns, rows] for the columnwise one."""
         # Drawn on the CPU, so that a device draws no other bits.
-        generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") % _SEEDS)
+        generator = torch.Generator().manual_seed(self.seed)
         rowwise, columnwise = (
             torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).to(device)
             for size in (shape, shape[::-1])

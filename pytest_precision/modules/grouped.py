@@ -28,6 +28,7 @@ class GroupedLinear(Layer):
         *,
         precision: str,
         single_grouped_weight: bool = False,
+        backend: str = "emulated",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -40,6 +41,7 @@ class GroupedLinear(Layer):
             bias: whether each has one.
             precision: of cells: a quantized one, or bf16.
             single_grouped_weight: one parameter for all weights, and one for all biases.
+            backend: `native` has Transformer Engine quantize; the GEMMs stay the same.
             device: of the parameters.
             dtype: of the parameters.
 
@@ -51,7 +53,7 @@ class GroupedLinear(Layer):
         self.in_features = in_features
         self.out_features = out_features
         self.single_grouped_weight = single_grouped_weight
-        self._start(precision, experts, device)
+        self._start(precision, experts, device, backend)
         for kind, size in (("weight", (out_features, in_features)), ("bias", (out_features,))):
             if kind == "bias" and not bias:
                 continue

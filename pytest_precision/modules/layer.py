@@ -43,12 +43,20 @@ class Layer(nn.Module):
         taken: paths of `contract.PATHS` that a forward has taken.
     """
 
-    def _start(self, precision: str, weights: int, device: torch.device | str | None) -> None:
+    def _start(
+        self,
+        precision: str,
+        weights: int,
+        device: torch.device | str | None,
+        backend: str,
+    ) -> None:
         """Everything but the parameters."""
         self.precision = precision
         self.quantizers = nn.ModuleList()
         if precision != UNQUANTIZED:
-            self.quantizers.extend(Quantizers(precision, device or "cpu") for _ in range(weights))
+            self.quantizers.extend(
+                Quantizers(precision, device or "cpu", backend) for _ in range(weights)
+            )
         self.streams = [str(number) for number in range(weights)]
         self.fuse_wgrad_accumulation = False
         self.is_first_microbatch: bool | None = None

@@ -18,6 +18,7 @@ class Linear(Layer, nn.Linear):
         bias: bool = True,
         *,
         precision: str,
+        backend: str = "emulated",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -28,6 +29,7 @@ class Linear(Layer, nn.Linear):
             out_features: rows of the weight.
             bias: whether there is one.
             precision: of cells: a quantized one, or bf16.
+            backend: `native` has Transformer Engine quantize; the GEMMs stay the same.
             device: of the parameters.
             dtype: of the parameters.
 
@@ -35,20 +37,32 @@ class Linear(Layer, nn.Linear):
             ValueError: for a precision without a recipe.
         """
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
-        self._start(precision, 1, device)
+        self._start(precision, 1, device, backend)
 
     @classmethod
-    def around(cls, linear: nn.Linear, precision: str, name: str) -> Linear:
+    def around(
+        cls,
+        linear: nn.Linear,
+        precision: str,
+        name: str,
+        backend: str = "emulated",
+    ) -> Linear:
         """A layer with the parameters of another one.
 
         Args:
             linear: whose parameters are taken, not copied.
             precision: as in the constructor.
             name: of the module; names its random bits.
+            backend: as in the constructor.
         """
         device = linear.weight.device
         made = cls(
-            linear.in_features, linear.out_features, False, precision=precision, device=device
+            linear.in_features,
+            linear.out_features,
+            False,
+            precision=precision,
+            backend=backend,
+            device=device,
         )
         made.weight = linear.weight
         made.bias = linear.bias

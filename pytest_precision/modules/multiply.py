@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from pytest_precision.formats.native import Native
 from pytest_precision.formats.nvfp4 import Nvfp4
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.modules.draw import Draw
@@ -68,8 +69,10 @@ class QuantizedProduct:
     def backward(self, gradient: Tensor, kept: QuantizedTensor) -> tuple[Tensor, Tensor]:
         """As `Product`."""
         format = self.quantizers.gradient
-        bits = None
-        if isinstance(format, Nvfp4) and format.stochastic:
+        bits: Any = None
+        if isinstance(format, Native):
+            bits = self.draw.seed if format.stochastic else None
+        elif isinstance(format, Nvfp4) and format.stochastic:
             shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
             bits = self.draw.bits(shape, gradient.device)
         made = quantize(format, gradient, bits)

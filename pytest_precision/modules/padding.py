@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_precision.formats.inputs import Usage
+from pytest_precision.formats.native import Native
 from pytest_precision.formats.nvfp4 import Nvfp4
 from pytest_precision.formats.packed import SIDE
 from pytest_precision.formats.quantized import QuantizedTensor
@@ -18,7 +19,8 @@ Shape = tuple[int, int]
 
 def padded_shape(format: Format, shape: Shape) -> Shape:
     """The least shape around `shape` that `format` quantizes; other formats pad by themselves."""
-    multiple = SIDE if isinstance(format, Nvfp4) else 1
+    emulated = format.emulated if isinstance(format, Native) else format
+    multiple = SIDE if isinstance(emulated, Nvfp4) else 1
     rows, columns = (-(-length // multiple) * multiple for length in shape)
     return rows, columns
 

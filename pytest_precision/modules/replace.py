@@ -22,6 +22,7 @@ def quantize_linears(
     *,
     primary_weight: str = "bf16",
     fuse_wgrad_accumulation: bool = False,
+    backend: str = "emulated",
 ) -> nn.Module:
     """Replace, in place, the linear layers that take part by `modules.Linear`.
 
@@ -39,6 +40,7 @@ def quantize_linears(
             is to be fused, which is known in bf16 only.
         primary_weight: "quantized" makes a `QuantizedParameter` of each weight that takes part.
         fuse_wgrad_accumulation: of the layers that are made; each weight then needs a `main_grad`.
+        backend: of the layers that are made.
 
     Returns:
         The model; another one only if it is a linear layer itself.
@@ -60,7 +62,7 @@ def quantize_linears(
             "layers to be quantized into `blocks`, as modules of class nn.Linear itself"
         )
     for name, linear in taking_part.items():
-        made = Linear.around(linear, precision, name)
+        made = Linear.around(linear, precision, name, backend)
         made.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         if primary_weight == "quantized":
             quantizers = cast(Quantizers, made.quantizers[0])

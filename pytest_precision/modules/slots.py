@@ -9,6 +9,7 @@ from torch import nn
 
 from pytest_precision.formats.delayed import DelayedScaling
 from pytest_precision.formats.inputs import Usage
+from pytest_precision.formats.native import Native
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.recipes import recipe
 from pytest_precision.formats.registry import Format, by_name
@@ -22,6 +23,7 @@ class Slot(nn.Module):
         name: of the format.
         scale: fp32 [1].
         history: fp32 [length]; row 0 is being recorded.
+        native: Transformer Engine casts; scale and history are moved on here all the same.
         of_primary_weight: the owner of the weight updates this slot whenever it quantizes, as
             Transformer Engine does after the optimizer step; `finish_step` leaves it alone.
     """
@@ -29,8 +31,9 @@ class Slot(nn.Module):
     scale: torch.Tensor
     history: torch.Tensor
 
-    def __init__(self, format: DelayedScaling) -> None:
+    def __init__(self, format: DelayedScaling, *, native: bool = False) -> None:
         super().__init__()
+        self.native = native
         self.name = format.name
         self.of_primary_weight = False
         self._format = format
@@ -41,7 +44,19 @@ class Slot(nn.Module):
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
     ) -> QuantizedTensor:
         """Cast with the scale of earlier steps, and record the amax."""
-        return self._current().quantize(x, random_bits, usage=usage)
+        current = self._current()
+        caster = Native(current) if self.native else current
+        return caster.quantize(x, random_bits, usage=usage)
+
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """The amax of a matrix, fp32 [1]."""
+        return self._current().amaxes(x)
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Cast with the scale of earlier steps, emulated, and record the amax that is given."""
+        return self._current().quantize_with(x, amaxes, usage=usage)
 
     def update(self) -> None:
         """Move the history on by one step and compute the scale of the next."""
@@ -66,24 +81,38 @@ class Quantizers(nn.Module):
     weight: Format
     gradient: Format
 
-    def __init__(self, precision: str, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        precision: str,
+        device: torch.device | str = "cpu",
+        backend: str = "emulated",
+    ) -> None:
         """The formats of a recipe.
 
         Args:
             precision: a precision of cells that has a recipe: fp8_current, fp8_delayed (e4m3, and
                 e5m2 for gradients), fp8_block, mxfp8, nvfp4.
             device: of the state of delayed scaling.
+            backend: `native` has Transformer Engine quantize.
 
         Raises:
-            ValueError: for any other precision.
+            ValueError: for any other precision or backend.
         """
+        if backend not in ("emulated", "native"):
+            raise ValueError(
+                f"expected emulated or native but got backend={backend!r} "
+                f"({type(backend).__name__}); a layout gets one of them in `cell.backend`"
+            )
         super().__init__()
         formats = recipe(precision)
         for operand in ("input", "weight", "gradient"):
             name = getattr(formats, operand)
             options = {"device": device} if precision == "fp8_delayed" else {}
             format = by_name(name, **options)
-            setattr(self, operand, Slot(format) if isinstance(format, DelayedScaling) else format)
+            if isinstance(format, DelayedScaling):
+                setattr(self, operand, Slot(format, native=backend == "native"))
+            else:
+                setattr(self, operand, Native(format) if backend == "native" else format)
 
 
 @torch.no_grad()

@@ -15,9 +15,15 @@ from torch.nn.modules import module
 from torch.optim import optimizer
 
 SET_BY_LIBRARIES = frozenset(
-    {"CUDA_MODULE_LOADING", "KINETO_LOG_LEVEL", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
+    {
+        "CUDA_MODULE_LOADING",
+        "KINETO_LOG_LEVEL",
+        "NVTE_CUDA_INCLUDE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+    }
 )
-"""Variables that torch writes for itself when it first needs them."""
+"""Variables that torch and Transformer Engine write for themselves when they first need them."""
 
 _HOOKS: Mapping[str, Mapping[int, object]] = {
     f"hook of all {what}: {name.removeprefix('_global_')}": value

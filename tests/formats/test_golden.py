@@ -13,9 +13,6 @@ from pytest_precision.formats.elements import ELEMENTS
 from pytest_precision.formats.hadamard import transformed
 from pytest_precision.formats.scaling import scale_from_amax
 
-SPECIAL = 19
-"""The case with inf and NaN: it records what the kernels say, and references differ on it."""
-
 FIELDS = {
     "fp8_current": {"data", "amax", "scale", "scale_inv", "dequant"},
     "fp8_block": {"data", "scale_inv", "data_t", "scale_inv_t", "dequant_sha256"},
@@ -59,13 +56,7 @@ def made(name: str, quantized: formats.QuantizedTensor, x: torch.Tensor) -> dict
     return fields
 
 
-def without_zero_signs(packed: torch.Tensor) -> torch.Tensor:
-    """Packed e2m1 codes with +0 for -0, until its sign was seen on hardware."""
-    low, high = packed & 0x0F, packed & 0xF0
-    return low.masked_fill((low & 0x07) == 0, 0) | high.masked_fill((high & 0x70) == 0, 0)
-
-
-@pytest.mark.parametrize("case", [case for case in range(20) if case != SPECIAL])
+@pytest.mark.parametrize("case", [case for case in range(20) if case != golden.SPECIAL])
 @pytest.mark.parametrize("name", golden.INPUTS)
 def test_quantized_arrays(name: str, case: int) -> None:
     """Bytes, scales, amaxes and values equal the golden ones in every bit."""
@@ -80,7 +71,7 @@ def test_quantized_arrays(name: str, case: int) -> None:
     for field, array in expected.items():
         ours, theirs = fields[field], golden.tensor(array)
         if name.startswith("nvfp4") and field in ("data", "data_t"):
-            ours, theirs = without_zero_signs(ours), without_zero_signs(theirs)
+            ours, theirs = map(golden.without_zero_signs, (ours, theirs))
         if name.startswith("nvfp4") and field == "dequant":
             ours, theirs = ours + 0.0, theirs + 0.0
         assert golden.differing_bytes(ours, theirs) == 0, field
@@ -101,10 +92,10 @@ def test_files_hold_nothing_else(name: str) -> None:
 @pytest.mark.parametrize("name", golden.INPUTS)
 def test_special_values_are_quantized(name: str) -> None:
     """Infinity and NaN raise nothing; NaN stays NaN in fp8 where the file has it, as a class."""
-    quantized = quantize(name, SPECIAL)
-    expected = golden.fields(name, SPECIAL).get("dequant")
+    quantized = quantize(name, golden.SPECIAL)
+    expected = golden.fields(name, golden.SPECIAL).get("dequant")
     if expected is None or name.startswith("nvfp4"):
-        assert quantized.rowwise.data.shape[0] == golden.matrix(name, SPECIAL).shape[0]
+        assert quantized.rowwise.data.shape[0] == golden.matrix(name, golden.SPECIAL).shape[0]
     else:
         nans = golden.tensor(expected).isnan()
         assert nans.any()

@@ -1,0 +1,234 @@
+"""Transformer Engine's quantizers behind the interface of the formats: its kernels, on a GPU.
+
+What they make is cut down to its valid region, so that bytes, scales and amaxes are those that the
+emulation makes, bit for bit. Written from the sources of Transformer Engine 2.8 to 2.20; never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from pytest_precision.formats import mxfp8, packed
+from pytest_precision.formats.blockwise import SIDE, BlockScaling
+from pytest_precision.formats.delayed import DelayedScaling
+from pytest_precision.formats.elements import Element
+from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
+from pytest_precision.formats.mxfp8 import Mxfp8
+from pytest_precision.formats.nvfp4 import Nvfp4
+from pytest_precision.formats.per_tensor import CurrentScaling
+from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
+from pytest_precision.formats.registry import Format
+from pytest_precision.formats.scaling import tensor_amax
+
+# What the quantizers do not have: torchao's and the OCP document's arithmetic, the cast of masters,
+# and reductions other than over a process group.
+_OTHERWISE = {
+    "rounding": "ceil",
+    "scaling": "transformer_engine",
+    "if_infinite": None,
+    "reduce_amax": None,
+}
+
+
+class Native:
+    """A format that Transformer Engine quantizes.
+
+    Attributes:
+        emulated: the same format as this package computes it; where it has a state, the state too.
+    """
+
+    def __init__(self, emulated: Format) -> None:
+        """As the format that is given.
+
+        Raises:
+            ValueError: Transformer Engine's quantizers do not have it.
+        """
+        for field, only in _OTHERWISE.items():
+            value = getattr(emulated, field, only)
+            if value != only:
+                raise ValueError(
+                    f"expected a format of Transformer Engine's quantizers but got {emulated.name} "
+                    f"with {field}={value!r} ({type(value).__name__}); emulate it"
+                )
+        self.emulated = emulated
+
+    @property
+    def name(self) -> str:
+        """As `by_name` knows it."""
+        return self.emulated.name
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether elements are rounded stochastically."""
+        return isinstance(self.emulated, Nvfp4) and self.emulated.stochastic
+
+    def quantize(
+        self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Quantize a matrix.
+
+        Args:
+            x: [rows, columns] on a GPU that has the format; multiples of 16 for NVFP4.
+            random_bits: where the format is stochastic, a seed for the GPU's generator, which is
+                put back afterwards; None goes on with it. The kernels deal out its bits in orders
+                of their own, so the bits that the emulation is given have no counterpart.
+            usage: which operands to return.
+
+        Raises:
+            TypeError: `x` is no tensor of fp32, bf16 or fp16; what stands for random bits is no
+                seed, or the format rounds to nearest.
+            ValueError: `x` is no matrix, not on a GPU, or of another size; an unknown usage.
+            ImportError: Transformer Engine is not installed.
+        """
+        format = self.emulated
+        x = checked_matrix(x, packed.SIDE if isinstance(format, Nvfp4) else 1)
+        checked_usage(usage)
+        if not self.stochastic:
+            refuse_random_bits(random_bits, self.name)
+        elif random_bits is not None and not isinstance(random_bits, int):
+            raise TypeError(
+                f"expected a seed for {self.name} but got random_bits=... "
+                f"({type(random_bits).__name__}); give an int, or emulate the format"
+            )
+        if x.device.type != "cuda":
+            raise ValueError(
+                f"expected x on a GPU but got x.device={x.device} (device); "
+                "move it there, or emulate the format"
+            )
+        shape = x.shape[0], x.shape[1]
+        if isinstance(format, Mxfp8):  # what is missing counts as 0
+            x = F.pad(x, (0, -shape[1] % mxfp8.SIDE, 0, -shape[0] % mxfp8.SIDE))
+        with torch.no_grad(), _on(x.device, random_bits):
+            operands = _operands(format, x, shape)
+        kept = {side: made for side, made in operands.items() if usage in ("both", side)}
+        return QuantizedTensor(self.name, shape, kept)
+
+
+@contextmanager
+def _on(device: torch.device, seed: int | None) -> Iterator[None]:
+    """With this device as the current one; its generator starts at `seed`, unless that is None."""
+    with torch.cuda.device(device), torch.random.fork_rng([device], enabled=seed is not None):
+        if seed is not None:
+            torch.cuda.manual_seed(seed)
+        yield
+
+
+def _operands(format: Format, x: torch.Tensor, shape: tuple[int, int]) -> dict[str, Operand]:
+    if isinstance(format, DelayedScaling):
+        amax = torch.zeros(1, device=x.device)  # the kernel takes the larger of what it finds here
+        kernel = _quantizer("float8_tensor", "Float8Quantizer")
+        made = kernel(format.scale, amax, _element(format.element))(x)
+        format.record(amax)
+        return _per_tensor(made, format.element, amax)
+    if isinstance(format, CurrentScaling):
+        kernel = _quantizer("float8_tensor", "Float8CurrentScalingQuantizer")
+        made = kernel(
+            _element(format.element),
+            device=x.device,
+            force_pow_2_scales=format.power_of_two,
+            amax_epsilon=format.epsilon,
+        )(x)
+        return _per_tensor(made, format.element, tensor_amax(x))  # the kernel's own is not kept
+    if isinstance(format, BlockScaling):
+        kernel = _quantizer("float8_blockwise_tensor", "Float8BlockQuantizer")
+        made = kernel(
+            _element(format.element),
+            rowwise=True,
+            columnwise=True,
+            amax_epsilon=format.epsilon,
+            force_pow_2_scales=format.power_of_two,
+            block_scaling_dim=2 if format.two_dimensional else 1,
+        )(x)
+        block = (SIDE if format.two_dimensional else 1, SIDE)
+        storages = [Storage(format.element.name, "fp32", block, side) for side in (False, True)]
+        return _blocks(made, storages, (None, None), shape)
+    if isinstance(format, Mxfp8):
+        kernel = _quantizer("mxfp8_tensor", "MXFP8Quantizer")
+        # Older releases, which lack the keyword, have blocks of one dimension only.
+        options = {"with_2d_quantization": True} if format.two_dimensional else {}
+        made = kernel(_element(format.element), **options)(x)
+        blocks = ((1, mxfp8.SIDE), (mxfp8.SIDE, 1))
+        storages = [Storage(format.element.name, "e8m0", block) for block in blocks]
+        return _blocks(made, storages, (None, None), shape)
+    assert isinstance(format, Nvfp4)
+    made = _quantizer("nvfp4_tensor", "NVFP4Quantizer")(
+        with_rht=format.hadamard,
+        with_post_rht_amax=format.hadamard,
+        with_2d_quantization=format.two_dimensional,
+        stochastic_rounding=format.stochastic,
+    )(x)
+    storages = [Storage("e2m1", "nvfp4", (1, packed.SIDE), side) for side in (False, True)]
+    return _blocks(made, storages, (made._amax_rowwise, made._amax_columnwise), shape)
+
+
+def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:
+    """The operands of a `Float8Tensor`. GPUs whose GEMM reads both orders make no transpose."""
+    transpose = made._transpose
+    if transpose is None:
+        transpose = made._data.t().contiguous()
+    return {
+        "rowwise": Operand(made._data, made._scale_inv, amax, Storage(element.name, "fp32")),
+        "columnwise": Operand(
+            transpose, made._scale_inv, amax, Storage(element.name, "fp32", transposed=True)
+        ),
+    }
+
+
+def _blocks(
+    made: Any,
+    storages: list[Storage],
+    amaxes: tuple[torch.Tensor | None, torch.Tensor | None],
+    shape: tuple[int, int],
+) -> dict[str, Operand]:
+    """The operands of a tensor of Transformer Engine with a scale a block."""
+    return {
+        side: valid(
+            getattr(made, f"_{side}_data"),
+            getattr(made, f"_{side}_scale_inv"),
+            amax,
+            storage,
+            shape,
+        )
+        for side, storage, amax in zip(("rowwise", "columnwise"), storages, amaxes, strict=True)
+    }
+
+
+def valid(
+    data: torch.Tensor,
+    scale: torch.Tensor,
+    amax: torch.Tensor | None,
+    storage: Storage,
+    shape: tuple[int, int],
+) -> Operand:
+    """What the kernels have stored of an operand with a scale a block, without padding.
+
+    Args:
+        data: uint8, as it is stored.
+        scale: as it is stored, not swizzled: see `layout.padded_scale` and `gemm_ready_scale`.
+        amax: fp32 [1], where the format has one.
+        storage: of the operand.
+        shape: of the matrix that was quantized, before it was padded.
+    """
+    assert storage.block is not None
+    down, across = storage.block
+    if storage.scale == "fp32" and down == 1:  # stored as the GEMM reads them: transposed
+        scale = scale.t()
+    rows, columns = shape[::-1] if storage.transposed else shape
+    scale = scale[: -(-rows // down), : -(-columns // across)].contiguous()
+    width = columns // 2 if storage.element == "e2m1" else columns
+    return Operand(data[:rows, :width].contiguous(), scale, amax, storage)
+
+
+def _quantizer(module: str, name: str) -> Any:
+    return getattr(import_module(f"transformer_engine.pytorch.tensor.{module}"), name)
+
+
+def _element(element: Element) -> Any:
+    kinds = import_module("transformer_engine_torch").DType
+    return {"e4m3": kinds.kFloat8E4M3, "e5m2": kinds.kFloat8E5M2}[element.name]

@@ -1,0 +1,89 @@
+"""What is around Transformer Engine's kernels: how their storage is read, and what is refused."""
+
+from __future__ import annotations
+
+import golden_vectors as golden
+import pytest
+import torch
+from torch.nn import functional as F
+
+from pytest_precision import formats, modules
+from pytest_precision.formats.native import Native, valid
+from pytest_precision.formats.quantized import Operand
+from pytest_precision.modules.padding import padded_shape
+
+STORED = {
+    "fp8_block_1x128_e4m3_pow2": {"rowwise": (1, 4), "columnwise": (1, 4)},
+    "fp8_block_128x128_e5m2_pow2": {"rowwise": (1, 4), "columnwise": (1, 4)},
+    "mxfp8_e4m3": {"rowwise": (128, 4), "columnwise": (4, 128)},
+    "nvfp4_1d": {"rowwise": (128, 4), "columnwise": (128, 4)},
+    "nvfp4_2d": {"rowwise": (128, 4), "columnwise": (128, 4)},
+}
+"""What rows and columns of stored scales are multiples of, as the kernels' allocators have it."""
+
+
+@pytest.mark.parametrize("side", ["rowwise", "columnwise"])
+@pytest.mark.parametrize("name", STORED)
+def test_padding_of_scales_is_left_out(name: str, side: str) -> None:
+    """Nothing of the uninitialised padding is read, and transposed scales are turned back."""
+    x = torch.randn(144, 272, generator=torch.Generator().manual_seed(0)).bfloat16()
+    made: Operand = getattr(formats.by_name(name).quantize(x), side)
+    scale = made.scale.t() if "1x128" in name else made.scale
+    down, across = STORED[name][side]
+    stored = F.pad(scale, (0, -scale.shape[1] % across, 0, -scale.shape[0] % down), value=171)
+    read = valid(made.data, stored, made.amax, made.storage, (144, 272))
+    assert golden.differing_bytes(read.scale, made.scale) == 0
+    assert golden.differing_bytes(read.data, made.data) == 0
+    assert read.scale.is_contiguous()
+
+
+@pytest.mark.parametrize("side", ["rowwise", "columnwise"])
+def test_a_padded_matrix_is_cut_down(side: str) -> None:
+    """MXFP8 kernels take whole blocks; what is left of zeros behind a matrix is the matrix."""
+    x = torch.randn(33, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    made: Operand = getattr(formats.by_name("mxfp8_e4m3").quantize(x), side)
+    padded: Operand = getattr(
+        formats.by_name("mxfp8_e4m3").quantize(F.pad(x, (0, 14, 0, 31))), side
+    )
+    read = valid(padded.data, padded.scale, None, padded.storage, (33, 50))
+    assert read.storage == made.storage
+    assert golden.differing_bytes(read.data, made.data) == 0
+    assert golden.differing_bytes(read.scale, made.scale) == 0
+
+
+@pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "nvfp4"])
+def test_every_recipe_has_native_formats(precision: str) -> None:
+    """A layer asked for them quantizes all three operands with them, on a GPU, padded as ever."""
+    made, plain = (modules.Quantizers(precision, backend=b) for b in ("native", "emulated"))
+    for operand in ("input", "weight", "gradient"):
+        ours, theirs = getattr(made, operand), getattr(plain, operand)
+        with pytest.raises(ValueError, match="expected x on a GPU"):
+            ours.quantize(torch.ones(16, 16).bfloat16())
+        assert ours.name == theirs.name
+        assert padded_shape(ours, (33, 50)) == padded_shape(theirs, (33, 50))
+
+
+def test_only_emulated_or_native() -> None:
+    """Somebody has decided before a layer is made."""
+    with pytest.raises(ValueError, match=r"emulated or native but got backend='auto' \(str\); "):
+        modules.Quantizers("mxfp8", backend="auto")
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e4m3_floor", "nvfp4_1d_torchao"])
+def test_what_its_quantizers_lack_is_refused(name: str) -> None:
+    """It would quietly be another format."""
+    with pytest.raises(ValueError, match=rf"but got {name} with \w+='\w+' \(str\); emulate it"):
+        Native(formats.by_name(name))
+
+
+def test_what_cannot_be_quantized_is_refused() -> None:
+    """A matrix that is not on a GPU, of a wrong size, or with random bits where a seed belongs."""
+    x = torch.ones(16, 16).bfloat16()
+    with pytest.raises(ValueError, match=r"expected x on a GPU but got x\.device=cpu"):
+        Native(formats.by_name("mxfp8_e4m3")).quantize(x)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        Native(formats.by_name("nvfp4_1d")).quantize(x[:15])
+    with pytest.raises(TypeError, match=r"expected a seed for nvfp4_1d_rht_sr but .* \(tuple\)"):
+        Native(formats.by_name("nvfp4_1d_rht_sr")).quantize(x, (x, x))
+    with pytest.raises(TypeError, match="rounds to nearest"):
+        Native(formats.by_name("nvfp4_2d")).quantize(x, 3)
