@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
     from pytest_precision.formats.recipes import Recipe, recipe
-    from pytest_precision.formats.registry import Format, by_name, names
+    from pytest_precision.formats.registry import Format, Reducible, by_name, names
 
 __all__ = [
     "DelayedScaling",
@@ -31,6 +31,7 @@ __all__ = [
     "Operand",
     "QuantizedTensor",
     "Recipe",
+    "Reducible",
     "Storage",
     "by_name",
     "gemm_ready_scale",
@@ -47,7 +48,7 @@ _HOMES = {
     "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
     "quantized": ("Operand", "QuantizedTensor", "Storage"),
     "recipes": ("Recipe", "recipe"),
-    "registry": ("Format", "by_name", "names"),
+    "registry": ("Format", "Reducible", "by_name", "names"),
 }
 
 

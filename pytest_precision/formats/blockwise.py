@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
+from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.blocks import BlockOperand
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import scale_from_amax
-from pytest_precision.formats.tiles import tiles
+from pytest_precision.formats.tiles import Block, tiles
 
 SIDE = 128
 
@@ -49,8 +51,32 @@ class BlockScaling:
             TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
             ValueError: `x` is no matrix; an unknown usage.
         """
-        x = checked_matrix(x)
         refuse_random_bits(random_bits, self.name)
+        return self._quantize(checked_matrix(x), usage)
+
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """The amaxes of all blocks of both operands, fp32, flat."""
+        return block_amaxes(checked_matrix(x), self._blocks)
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """As `quantize`, by amaxes that are not those of `x`.
+
+        Raises:
+            TypeError: as `quantize`, and for amaxes that are not fp32.
+            ValueError: as `quantize`, and for another number of amaxes.
+        """
+        x = checked_matrix(x)
+        return self._quantize(x, usage, by_block(amaxes, x, self._blocks))
+
+    @property
+    def _blocks(self) -> tuple[Block, ...]:
+        return ((SIDE, SIDE),) if self.two_dimensional else ((1, SIDE), (SIDE, 1))
+
+    def _quantize(
+        self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
+    ) -> QuantizedTensor:
         rowwise, columnwise = checked_usage(usage)
         parts: dict[str, BlockOperand] = {}
         if self.two_dimensional:
@@ -62,7 +88,7 @@ class BlockScaling:
                 x, self.element, (SIDE, 1), torch.float32, transposed=True
             )
         block = (max(part.block[0] for part in parts.values()), SIDE)
-        for tile in tiles(x, block):
+        for tile in tiles(x, block, known):
             scales = [self._scale(tile.amax(part.block), x.dtype) for part in parts.values()]
             for part, scale in zip(parts.values(), scales, strict=True):
                 part.fill(tile, scale.reciprocal(), scale)

@@ -86,6 +86,11 @@ def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(packed.bitwise_or_(pairs))
 
 
+def unpack_columns(data: torch.Tensor) -> torch.Tensor:
+    """The codes [rows, columns] of bytes [rows, columns / 2]."""
+    return torch.stack((data & 0x0F, data >> 4), -1).flatten(-2)
+
+
 def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
     """Bytes [rows / 2, columns] of codes [rows, columns]; the even row is the low nibble."""
     odd = codes[1::2]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.blocks import BlockOperand
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import e8m0_ceil, e8m0_floor
-from pytest_precision.formats.tiles import Tile, tiles
+from pytest_precision.formats.tiles import Block, Tile, tiles
 
 SIDE = 32
 
@@ -47,8 +49,32 @@ class Mxfp8:
             TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
             ValueError: `x` is no matrix; an unknown usage.
         """
-        x = checked_matrix(x)
         refuse_random_bits(random_bits, self.name)
+        return self._quantize(checked_matrix(x), usage)
+
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """The amaxes of all blocks of both operands, fp32, flat."""
+        return block_amaxes(checked_matrix(x), self._blocks)
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """As `quantize`, by amaxes that are not those of `x`.
+
+        Raises:
+            TypeError: as `quantize`, and for amaxes that are not fp32.
+            ValueError: as `quantize`, and for another number of amaxes.
+        """
+        x = checked_matrix(x)
+        return self._quantize(x, usage, by_block(amaxes, x, self._blocks))
+
+    @property
+    def _blocks(self) -> tuple[Block, ...]:
+        return ((SIDE, SIDE),) if self.two_dimensional else ((1, SIDE), (SIDE, 1))
+
+    def _quantize(
+        self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
+    ) -> QuantizedTensor:
         rowwise, columnwise = checked_usage(usage)
         parts: dict[str, BlockOperand] = {}
         if rowwise:
@@ -57,7 +83,7 @@ class Mxfp8:
             parts["columnwise"] = BlockOperand(x, self.element, (SIDE, 1), torch.uint8)
         rows = SIDE if columnwise or self.two_dimensional else 1
         columns = SIDE if rowwise or self.two_dimensional else 1
-        for tile in tiles(x, (rows, columns)):
+        for tile in tiles(x, (rows, columns), known):
             scales = [self._scales(tile, part.block) for part in parts.values()]
             for part, (scale, multiplier) in zip(parts.values(), scales, strict=True):
                 part.fill(tile, scale, multiplier)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from pytest_precision.formats import hadamard
+from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.inputs import (
     RandomBits,
     Usage,
@@ -24,7 +26,7 @@ from pytest_precision.formats.scaling import (
     nvfp4_scaling_torchao,
     tensor_amax,
 )
-from pytest_precision.formats.tiles import tiles
+from pytest_precision.formats.tiles import Block, tiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,14 +81,17 @@ class Nvfp4:
             bits = checked_random_bits(random_bits, x, usage, self.name)
         else:
             refuse_random_bits(random_bits, self.name)
-        kind: ScaleKind = "nvfp4_torchao" if self.scaling == "torchao" else "nvfp4"
         turned = hadamard.transformed(x) if columnwise and self.hadamard else x
         operands: dict[str, PackedOperand] = {}
         if rowwise:
-            operands["rowwise"] = PackedOperand(x, self._amax(x), kind, bits[0], transposed=False)
+            operands["rowwise"] = PackedOperand(
+                x, self._amax(x), self._kind, bits[0], transposed=False
+            )
         if columnwise:
             amax = operands["rowwise"].amax if rowwise and turned is x else self._amax(turned)
-            operands["columnwise"] = PackedOperand(turned, amax, kind, bits[1], transposed=True)
+            operands["columnwise"] = PackedOperand(
+                turned, amax, self._kind, bits[1], transposed=True
+            )
         if turned is x:
             self._fill(x, list(operands.values()))
         else:
@@ -98,14 +103,69 @@ class Nvfp4:
             {side: operand.finished() for side, operand in operands.items()},
         )
 
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """The amax of a matrix, then those of all its blocks, fp32, flat.
+
+        Raises:
+            TypeError, ValueError: as `quantize_with`.
+        """
+        x = self._read_as_it_is(x)
+        return torch.cat((tensor_amax(x), block_amaxes(x, self._blocks)))
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """As `quantize`, by amaxes that are not those of `x`, and that are reduced no further.
+
+        Raises:
+            TypeError: as `quantize`, and for amaxes that are not fp32.
+            ValueError: as `quantize`, for another number of amaxes, and for a format that rounds
+                stochastically or transforms: its amaxes are not those of parts of the input.
+        """
+        x = self._read_as_it_is(x)
+        amax, known = amaxes[:1], by_block(amaxes[1:], x, self._blocks)
+        wanted = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
+        operands = {
+            side: PackedOperand(x, amax, self._kind, None, transposed=side == "columnwise")
+            for side, needed in wanted
+            if needed
+        }
+        self._fill(x, list(operands.values()), known)
+        return QuantizedTensor(
+            self.name,
+            (x.shape[0], x.shape[1]),
+            {side: operand.finished() for side, operand in operands.items()},
+        )
+
+    @property
+    def _kind(self) -> ScaleKind:
+        return "nvfp4_torchao" if self.scaling == "torchao" else "nvfp4"
+
+    @property
+    def _blocks(self) -> tuple[Block, ...]:
+        return ((SIDE, SIDE),) if self.two_dimensional else ((1, SIDE), (SIDE, 1))
+
+    def _read_as_it_is(self, x: torch.Tensor) -> torch.Tensor:
+        if self.hadamard or self.stochastic:
+            raise ValueError(
+                f"expected a format that neither transforms nor draws but got {self.name} (Nvfp4);"
+                " quantize the whole matrix"
+            )
+        return checked_matrix(x, multiple=SIDE)
+
     def _amax(self, x: torch.Tensor) -> torch.Tensor:
         amax = tensor_amax(x)
         return amax if self.reduce_amax is None else self.reduce_amax(amax)
 
-    def _fill(self, source: torch.Tensor, operands: list[PackedOperand]) -> None:
+    def _fill(
+        self,
+        source: torch.Tensor,
+        operands: list[PackedOperand],
+        known: Mapping[Block, torch.Tensor] | None = None,
+    ) -> None:
         scaling_of = nvfp4_scaling_torchao if self.scaling == "torchao" else nvfp4_scaling
         scalings = [scaling_of(operand.amax) for operand in operands]
-        for tile in tiles(source, (SIDE, SIDE)):
+        for tile in tiles(source, (SIDE, SIDE), known):
             codes = scale = None
             for operand, scaling in zip(operands, scalings, strict=True):
                 block = (SIDE, SIDE) if self.two_dimensional else operand.block

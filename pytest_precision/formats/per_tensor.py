@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pytest_precision.formats.amaxes import checked_amaxes
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
@@ -40,11 +41,27 @@ class CurrentScaling:
             TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
             ValueError: `x` is no matrix; an unknown usage.
         """
-        x = checked_matrix(x)
         refuse_random_bits(random_bits, self.name)
-        amax = tensor_amax(x)
+        amax = self.amaxes(x)
         if self.reduce_amax is not None:
             amax = self.reduce_amax(amax)
+        return self.quantize_with(x, amax, usage=usage)
+
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """The amax of a matrix, fp32 [1]."""
+        return tensor_amax(checked_matrix(x))
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """As `quantize`, by an amax that is not that of `x`, and that is not reduced any further.
+
+        Raises:
+            TypeError: as `quantize`, and for an amax that is not fp32.
+            ValueError: as `quantize`, and for more than one amax.
+        """
+        x = checked_matrix(x)
+        amax = checked_amaxes(amaxes, 1, x)
         scale = scale_from_amax(
             amax, self.element.maximum, power_of_two=self.power_of_two, epsilon=self.epsilon
         )

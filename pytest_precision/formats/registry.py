@@ -31,6 +31,23 @@ class Format(Protocol):
         """Quantize a matrix of fp32, bf16 or fp16."""
 
 
+class Reducible(Format, Protocol):
+    """A format whose amaxes are found apart from the cast, so that ranks can reduce them.
+
+    Of zeros and the elements that a rank holds, each rank's `amaxes`; the largest of all ranks' are
+    those of the whole matrix, and `quantize_with` casts any part of it as the whole would be.
+    Formats that transform or round stochastically cannot.
+    """
+
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """All that the scales of a matrix are computed from; fp32, flat, one length a shape."""
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Quantize a matrix by amaxes that are not its own."""
+
+
 def _formats() -> dict[str, Callable[..., Format]]:
     known: dict[str, Callable[..., Format]] = {}
     for text, element in ELEMENTS.items():

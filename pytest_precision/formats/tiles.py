@@ -10,7 +10,7 @@ thread (`torch.set_num_threads(1)`, as in the ranks) is much faster than two.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import NamedTuple
 
@@ -34,6 +34,9 @@ long enough to write. `WIDTH` is a multiple of every block.
 """
 
 _VECTORS = 32
+
+Block = tuple[int, int]
+"""Rows and columns that share a scale."""
 
 
 class Bits(NamedTuple):
@@ -92,7 +95,12 @@ class Tile:
     """
 
     def __init__(
-        self, x: torch.Tensor, rows: slice, columns: slice, block: tuple[int, int]
+        self,
+        x: torch.Tensor,
+        rows: slice,
+        columns: slice,
+        block: Block,
+        known: Mapping[Block, torch.Tensor] | None = None,
     ) -> None:
         self.rows = rows
         self.columns = columns
@@ -100,9 +108,12 @@ class Tile:
         self.has_nan = False
         self._shape = tuple(map(_whole, self.source.shape, block))
         self._magnitudes: torch.Tensor | None = None
+        self._known = known
 
-    def amax(self, block: tuple[int, int], *, keep_nan: bool = False) -> torch.Tensor:
+    def amax(self, block: Block, *, keep_nan: bool = False) -> torch.Tensor:
         """Largest magnitude of each block, fp32 [blocks of rows, blocks of columns].
+
+        Where amaxes were given, those; the tile is still searched for NaN.
 
         NaN is ignored unless it is to be kept: so does the `fmaxf` of the kernels, which starts at
         0, whereas torch's amax propagates it. Bits are compared, not numbers: integers, and those
@@ -119,7 +130,19 @@ class Tile:
             self.has_nan = True
             self._magnitudes.masked_fill_(self._magnitudes > bits.infinity, 0)
             peaks = _block_amax(self._magnitudes, block)
-        return peaks.view(self.source.dtype).float()
+        amaxes = peaks.view(self.source.dtype).float()
+        if self._known is not None:
+            given = self.of_blocks(self._known[block], block)
+            amaxes[: given.shape[0], : given.shape[1]] = given
+        return amaxes
+
+    def of_blocks(self, matrix: torch.Tensor, block: Block) -> torch.Tensor:
+        """The part of a matrix with one element a block that belongs to this tile."""
+        rows, columns = block
+        return matrix[
+            self.rows.start // rows : -(-self.rows.stop // rows),
+            self.columns.start // columns : -(-self.columns.stop // columns),
+        ]
 
     def scaled(self, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
         """Each block in fp32, multiplied by its fp32 multiplier, in scratch."""
@@ -143,15 +166,18 @@ def split_blocks(matrix: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
     return matrix.view(matrix.shape[0] // rows, rows, matrix.shape[1] // columns, columns)
 
 
-def tiles(x: torch.Tensor, block: tuple[int, int]) -> Iterator[Tile]:
+def tiles(
+    x: torch.Tensor, block: Block, known: Mapping[Block, torch.Tensor] | None = None
+) -> Iterator[Tile]:
     """The tiles of a matrix, each valid until the next is asked for.
 
     Args:
         x: the matrix.
         block: rows and columns that must not be split; at most 128, powers of two.
+        known: amaxes of all blocks of the matrix, by size of block, to be taken for its own.
     """
     for rows, columns in spans(x.shape[0], x.shape[1], x.device, block[0]):
-        yield Tile(x, rows, columns, block)
+        yield Tile(x, rows, columns, block, known)
 
 
 def spans(

@@ -43,6 +43,7 @@ class Options:
     main_grads_dtype: torch.dtype = torch.float32
     exp_avg_dtype: torch.dtype = torch.float32
     exp_avg_sq_dtype: torch.dtype = torch.float32
+    store_param_remainders: bool = False
 
     @property
     def unobservable(self) -> dict[str, str]:
@@ -70,6 +71,12 @@ class Options:
                 "reuse_grad_buffer_for_param_gather=True but got "
                 f"precision={cell.precision!r}, primary_weight={cell.primary_weight!r} (str); "
                 "leave the option out"
+            )
+        if options.get("store_param_remainders") and cell.primary_weight != "bf16":
+            raise ValueError(
+                "expected bf16 primary weights, which are the upper halves of their masters, for "
+                f"store_param_remainders=True but got primary_weight={cell.primary_weight!r} (str);"
+                " leave the option out"
             )
         named: dict[str, Any] = {
             name: _dtype(name, value) if name.endswith("_dtype") else value

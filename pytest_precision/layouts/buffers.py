@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,10 @@ PARAMETER_MULTIPLE = 64
 """Elements that a parameter's offset is a multiple of: 128 bytes in bf16, which GEMMs ask for."""
 
 ROWWISE = "rowwise.data"
-"""What of a quantized parameter lies in a buffer; scales and columnwise copies do not."""
+"""What of every quantized parameter lies in a buffer; scales and transposed copies do not."""
+
+POISON = 0xFF
+"""The byte of padding between quantized parameters: NaN in e4m3."""
 
 BUCKET_MULTIPLE = 128
 """Elements that a bucket's size is a multiple of, beside the number of ranks."""
@@ -53,7 +56,7 @@ class Bucket:
         slots: the parameters in it, in the order of their elements.
         stale: whether the parameters lag behind the masters.
         waiting: parameters whose gradients are not complete yet.
-        work: a collective under way.
+        works: collectives under way.
         received: where it puts this rank's part of the gradients of all ranks.
     """
 
@@ -61,7 +64,7 @@ class Bucket:
     slots: tuple[Slot, ...]
     stale: bool = False
     waiting: int = 0
-    work: dist.Work | None = None
+    works: list[dist.Work] = field(default_factory=list)
     received: Tensor | None = None
 
 
@@ -76,7 +79,7 @@ class Buffer:
         rank: of this process.
         world_size: number of ranks.
         bucket_size: elements from which on a bucket takes no further parameter.
-        dtype: that parameters are gathered in.
+        dtype: that parameters are gathered in; uint8 for the bytes of quantized ones.
         grad_dtype: that gradients are accumulated and reduced in.
         shared: parameters are gathered in the memory of the gradients, which must be zeroed before
             gradients are accumulated there; the parameters themselves then live elsewhere.
@@ -84,8 +87,10 @@ class Buffer:
     Attributes:
         buckets: in the order of their elements.
         grads: flat, all gradients.
-        params: flat, all parameters; padding is NaN where the memory is their own.
-        bytes: flat, where quantized parameters live, or None.
+        params: flat, all parameters, or their rowwise codes, one a byte; padding is NaN where the
+            memory is their own.
+        columns: flat, their columnwise bytes, or None where those are not gathered.
+        bytes: flat, where rowwise codes live that are packed, or None.
     """
 
     def __init__(
@@ -112,10 +117,18 @@ class Buffer:
                 )
             self.params = self.grads.view(dtype)[:size]
         else:
-            self.params = torch.full((size,), math.nan, dtype=dtype, device=first.device)
+            poison = POISON if dtype == torch.uint8 else math.nan
+            self.params = torch.full((size,), poison, dtype=dtype, device=first.device)
 
+        self.columns: Tensor | None = None
         self.bytes: Tensor | None = None
-        if isinstance(first, QuantizedParameter) and not shared:
+        if not self.gathers_bytes:
+            return
+        assert isinstance(first, QuantizedParameter)
+        operands = first.members[0].operands
+        if not operands["columnwise"].storage.transposed:
+            self.columns = torch.full_like(self.params, POISON)
+        if operands["rowwise"].storage.element == "e2m1":
             sizes = [_stored(slot).numel() for slot in self.slots]
             self.bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=first.device)
             parts: tuple[Tensor, ...] = torch.split(self.bytes, sizes)
@@ -126,13 +139,32 @@ class Buffer:
         """All parameters, in the order of their elements."""
         return (slot for bucket in self.buckets for slot in bucket.slots)
 
+    @property
+    def gathers_bytes(self) -> bool:
+        """Whether it gathers the bytes of quantized parameters."""
+        return self.params.dtype == torch.uint8
+
+    @property
+    def gathered(self) -> dict[str, Tensor]:
+        """The flat memory that parameters are gathered in, by the side of the operand."""
+        return {"rowwise": self.params} | (
+            {} if self.columns is None else {"columnwise": self.columns}
+        )
+
     def view(self, slot: Slot, flat: Tensor) -> Tensor:
         """The elements of one parameter in `flat`, in its shape."""
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
-    def quantized(self, slot: Slot) -> Tensor:
-        """The rowwise bytes of a quantized parameter, in the shape that they are stored in."""
-        return self._bytes_of[slot.name].view(_stored(slot).shape)
+    def resident(self, slot: Slot) -> dict[str, Tensor]:
+        """The bytes of a quantized parameter that live here, in the shape that they are stored in.
+
+        Nothing where parameters are gathered in the memory of the gradients.
+        """
+        if not self.gathers_bytes:
+            return {}
+        if self.bytes is not None:
+            return {ROWWISE: self._bytes_of[slot.name].view(_stored(slot).shape)}
+        return {f"{side}.data": self.view(slot, flat) for side, flat in self.gathered.items()}
 
     def owned(self, bucket: Bucket, slot: Slot) -> Span | None:
         """Which elements of the flattened parameter this rank updates; None for none."""
@@ -154,21 +186,25 @@ class Buffer:
         """
         whole = self.grads[bucket.span.start : bucket.span.stop]
         bucket.received = torch.empty_like(whole)
-        bucket.work = dist.all_to_all_single(bucket.received, whole, async_op=True)
+        bucket.works = [dist.all_to_all_single(bucket.received, whole, async_op=True)]
 
     def gather(self, bucket: Bucket) -> None:
         """Start to give every rank's part of the parameters of a bucket to all of them."""
-        whole = self.params[bucket.span.start : bucket.span.stop]
         share = self._share(bucket)
-        bucket.work = dist.all_gather_into_tensor(
-            whole, self.params[share.start : share.stop], async_op=True
-        )
+        bucket.works = [
+            dist.all_gather_into_tensor(
+                flat[bucket.span.start : bucket.span.stop],
+                flat[share.start : share.stop],
+                async_op=True,
+            )
+            for flat in self.gathered.values()
+        ]
 
     def wait(self, bucket: Bucket) -> None:
         """Wait for what was started."""
-        if bucket.work is not None:
-            bucket.work.wait()
-            bucket.work = None
+        for work in bucket.works:
+            work.wait()
+        bucket.works = []
         if bucket.received is not None:
             share = self._share(bucket)
             first, *others = bucket.received.view(self.world_size, -1)
@@ -191,14 +227,15 @@ def buffers_of(cell: Cell, arrangement: Arrangement, options: Options) -> Iterat
         quantized = isinstance(parameter, QuantizedParameter)
         kinds.setdefault((parameter.dtype, quantized), []).append((name, parameter))
     for (dtype, quantized), parameters in kinds.items():
+        shared = quantized and options.reuse_grad_buffer_for_param_gather
         yield Buffer(
             parameters,
             rank=dist.get_rank(),
             world_size=cell.world_size,
             bucket_size=options.bucket_size,
-            dtype=dtype,
+            dtype=torch.uint8 if quantized and not shared else dtype,
             grad_dtype=options.main_grads_dtype,
-            shared=quantized and options.reuse_grad_buffer_for_param_gather,
+            shared=shared,
         )
 
 

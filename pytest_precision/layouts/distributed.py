@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
 from pytest_precision.layouts import inspection, logical_checkpoint
 from pytest_precision.layouts.arrangement import Arrange, Arrangement, Options
-from pytest_precision.layouts.buffers import ROWWISE, Bucket, Buffer, Slot, buffers_of
+from pytest_precision.layouts.buffers import Bucket, Buffer, Slot, buffers_of
 from pytest_precision.layouts.gathered import GatheredEngine
 from pytest_precision.layouts.names import Names
 from pytest_precision.layouts.shards import optimizer_of, shards_of
@@ -51,7 +50,7 @@ class DistributedOptimizer(GatheredEngine):
         for buffer in self.buffers:
             for slot in buffer.slots:
                 self.move_into(buffer, slot)
-        self.shards = shards_of(self.buffers, arrangement)
+        self.shards = shards_of(self.buffers, arrangement, options)
         self.names = Names(arrangement.parts, arrangement.names, self.shards)
         self._lost_starts = [
             f"master {name} was initialised from dequantized weights"
@@ -99,8 +98,9 @@ class DistributedOptimizer(GatheredEngine):
             view = buffer.view(slot, buffer.params)
             view.copy_(slot.parameter.detach())
             slot.parameter.data = view
-        elif buffer.bytes is not None:
-            slot.parameter.rebase_(ROWWISE, buffer.quantized(slot))
+        else:
+            for key, place in buffer.resident(slot).items():
+                slot.parameter.rebase_(key, place)
         slot.parameter.main_grad = buffer.view(slot, buffer.grads)  # type: ignore[attr-defined]
 
     # --- gradients ------------------------------------------------------------------------------
@@ -155,25 +155,15 @@ class DistributedOptimizer(GatheredEngine):
                 if not self.options.overlap_grad_reduce:
                     buffer.reduce(bucket)
                 buffer.wait(bucket)
-        for shard in self.shards:
-            shard.master.grad = shard.grad.float()
-
-    def clip(self, owners: list[Tensor]) -> None:
-        """By the norm of all shards of all ranks, summed in fp64."""
-        squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)
-        for owner in owners:
-            assert owner.grad is not None
-            squares += owner.grad.double().square().sum()
-        dist.all_reduce(squares)
-        self.grad_norm = squares.sqrt().float()
-        if self.max_norm is not None and torch.isfinite(self.grad_norm):
-            nn.utils.clip_grads_with_norm_(owners, self.max_norm, self.grad_norm)
+        self.hand_over_gradients()
 
     # --- checkpoints ----------------------------------------------------------------------------
 
     @property
     def has_masters(self) -> bool:
         """Whether the parameters are not themselves what the optimizer updates."""
+        if self.options.store_param_remainders:
+            return False
         return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -259,12 +249,15 @@ def distributed_optimizer(
     main_grads_dtype: str = "fp32",
     exp_avg_dtype: str = "fp32",
     exp_avg_sq_dtype: str = "fp32",
+    store_param_remainders: bool = False,
 ) -> Engine:
     """Megatron-LM's distributed optimizer on parameters stored in `cell.primary_weight`.
 
-    Masters are cast to bf16 and gathered; every rank quantizes the whole parameter from that.
-    Megatron quantizes shards for most formats, by amaxes that are reduced over the ranks, and
-    gathers bytes: the same bytes, since the largest of the shards' amaxes is that of the whole.
+    Quantized parameters are made as Transformer Engine's `quantize_master_weights` makes them:
+    masters are cast to bf16, amaxes are reduced over the ranks, each rank casts its own elements,
+    and bytes are gathered. NVFP4 codes travel one a byte, since a shard may end between two that
+    share one. With `reuse_grad_buffer_for_param_gather`, bf16 is gathered, and every rank quantizes
+    the whole parameter from that.
 
     Args:
         workload: what is trained.
@@ -272,10 +265,13 @@ def distributed_optimizer(
         bucket_size: elements from which on a bucket takes no further parameter.
         overlap_grad_reduce: reduce a bucket in backward as soon as its gradients are complete.
         overlap_param_gather: gather a bucket when a module first reads it.
-        reuse_grad_buffer_for_param_gather: gather quantized parameters in the gradients' memory.
+        reuse_grad_buffer_for_param_gather: gather MXFP8 parameters in bf16, in the gradients'
+            memory.
         main_grads_dtype: that gradients are accumulated and reduced in: fp32, bf16.
         exp_avg_dtype: of the first moment: fp32, bf16; other than fp32 takes `optim.FusedAdam`.
         exp_avg_sq_dtype: of the second moment, likewise.
+        store_param_remainders: let `optim.FusedAdam` update the shards of bf16 parameters where
+            they are gathered, and keep 16 bits more of each master.
 
     Raises:
         ValueError: for a cell that it does not do, and for options that would have no effect.
@@ -291,4 +287,5 @@ def distributed_optimizer(
         main_grads_dtype=main_grads_dtype,
         exp_avg_dtype=exp_avg_dtype,
         exp_avg_sq_dtype=exp_avg_sq_dtype,
+        store_param_remainders=store_param_remainders,
     )

@@ -1,23 +1,27 @@
-"""GatheredEngine: parameters that follow sharded masters, gathered from the ranks."""
+"""GatheredEngine: sharded masters, and parameters that follow them, gathered from the ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from pytest_precision.engine import Engine
 from pytest_precision.layouts.arrangement import Options
 from pytest_precision.layouts.buffers import Bucket, Buffer
+from pytest_precision.layouts.quantized_shards import quantize_shards, take_gathered
 from pytest_precision.layouts.shards import Shard
 from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.optim.fused_adam import FusedAdam
 
 
 class GatheredEngine(Engine):
-    """The part of the distributed optimizer that moves weights from masters to parameters.
+    """The part of the distributed optimizer between reduced gradients and gathered parameters.
 
     Attributes:
         options: of the distributed optimizer.
@@ -29,6 +33,42 @@ class GatheredEngine(Engine):
     buffers: list[Buffer]
     shards: list[Shard]
 
+    def hand_over_gradients(self) -> None:
+        """Give the reduced gradients of its shards to the optimizer, in fp32."""
+        for shard in self.shards:
+            if self.options.store_param_remainders:  # a bf16 tensor has no gradient in fp32
+                shard.master.decoupled_grad = shard.grad.float()  # type: ignore[attr-defined]
+            else:
+                shard.master.grad = shard.grad.float()
+
+    def clip_grads(self) -> None:
+        """As every engine, wherever the optimizer reads the gradients."""
+        if not self.options.store_param_remainders:
+            super().clip_grads()
+            return
+        owners = []
+        for _, master in self.masters():
+            owners.append(torch.empty_like(master, dtype=torch.float32))
+            owners[-1].grad = master.decoupled_grad  # type: ignore[attr-defined]
+        self.clip(owners)
+
+    def clip(self, owners: list[Tensor]) -> None:
+        """By the norm of all shards of all ranks, summed in fp64."""
+        squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)
+        for owner in owners:
+            assert owner.grad is not None
+            squares += owner.grad.double().square().sum()
+        dist.all_reduce(squares)
+        self.grad_norm = squares.sqrt().float()
+        if self.max_norm is not None and torch.isfinite(self.grad_norm):
+            nn.utils.clip_grads_with_norm_(owners, self.max_norm, self.grad_norm)
+
+    def effective(self, parameter: Tensor) -> Tensor:
+        """What the next step updates: with its remainder, where that is stored apart."""
+        if not self.options.store_param_remainders:
+            return parameter
+        return cast(FusedAdam, self.optimizer).master(parameter)
+
     def update_weights(self) -> None:
         """Update the masters; the parameters follow at once, or when they are next read."""
         super().update_weights()
@@ -38,18 +78,27 @@ class GatheredEngine(Engine):
 
     @torch.no_grad()
     def stage(self, *, shared: bool) -> None:
-        """Cast the masters into the memory that parameters are gathered in.
+        """Cast or quantize the masters into the memory that parameters are gathered in.
 
         Args:
             shared: into that which is shared with gradients, or into that which is not.
         """
         for shard in self.shards:
-            if shard.buffer.shared is shared and shard.param.data_ptr() != shard.master.data_ptr():
+            if shard.buffer.shared is not shared or shard.buffer.gathers_bytes:
+                continue
+            if shard.param.data_ptr() != shard.master.data_ptr():
                 shard.param.copy_(shard.master)
+        if not shared:
+            quantize_shards(self.buffers, self.shards, self.reduce_amaxes)
         for buffer in self.buffers:
             if buffer.shared is shared:
                 for bucket in buffer.buckets:
                     bucket.stale = True
+
+    def reduce_amaxes(self, amaxes: Tensor) -> Tensor:
+        """The largest of all ranks."""
+        dist.all_reduce(amaxes, op=dist.ReduceOp.MAX)
+        return amaxes
 
     def sync_parameters(self) -> None:
         """Bring all parameters up to date, whatever is overlapped: before an evaluation or save."""
@@ -61,17 +110,19 @@ class GatheredEngine(Engine):
                 self._finish(buffer, bucket)
 
     def _start(self, buffer: Buffer, bucket: Bucket) -> None:
-        if bucket.stale and bucket.work is None:
+        if bucket.stale and not bucket.works:
             buffer.gather(bucket)
 
     @torch.no_grad()
     def _finish(self, buffer: Buffer, bucket: Bucket) -> None:
-        """Wait for a bucket; quantize what is not stored in the buffer itself."""
+        """Wait for a bucket; make of it what is not stored in the buffer itself."""
         if not bucket.stale:
             return
         buffer.wait(bucket)
         for slot in bucket.slots:
-            if isinstance(slot.parameter, QuantizedParameter):
+            if buffer.gathers_bytes:
+                take_gathered(buffer, slot)
+            elif isinstance(slot.parameter, QuantizedParameter):
                 slot.parameter.requantize_(buffer.view(slot, buffer.params))
         if buffer.shared:  # gradients will be added to what lies here
             buffer.params[bucket.span.start : bucket.span.stop].zero_()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pytest_precision.layouts.buffers import ROWWISE, Buffer, Slot
+from pytest_precision.layouts.buffers import Buffer, Slot
 from pytest_precision.modules.grouped import GroupedLinear
-from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
 
 if TYPE_CHECKING:
     from pytest_precision.layouts.distributed import DistributedOptimizer
@@ -40,11 +40,11 @@ def breaches(engine: DistributedOptimizer) -> Iterator[str]:
 def _in_buffer(buffer: Buffer, slot: Slot) -> bool:
     if not isinstance(slot.parameter, QuantizedParameter):
         return _same(slot.parameter, buffer.view(slot, buffer.params))
-    if buffer.bytes is None:  # quantized parameters that live elsewhere
-        return True
-    stored = buffer.quantized(slot)
-    first = slot.parameter.members[0].rowwise.data  # what a GEMM reads
-    return _same(slot.parameter.stored[ROWWISE], stored) and first.data_ptr() == stored.data_ptr()
+    read = dict(tensors_of(slot.parameter.members[0]))  # by a GEMM
+    return all(
+        _same(slot.parameter.stored[key], place) and read[key].data_ptr() == place.data_ptr()
+        for key, place in buffer.resident(slot).items()
+    )
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

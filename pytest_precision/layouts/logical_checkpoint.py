@@ -53,8 +53,15 @@ def load(engine: DistributedOptimizer, folder: Path) -> None:
     local = state.get("buffers", {}).get(str(engine.rank), {})
     for name, own in _model(engine):
         _copy(name, own, local.get(name, state["model"][name]))
-    masters = state["master" if engine.has_masters else "model"]
     moments = state["optimizer"].get("state", {})
+    remainders = engine.options.store_param_remainders
+    for name, saved in moments.items():
+        if ("master_param" in saved) is not remainders:
+            raise ValueError(
+                f"expected a checkpoint of store_param_remainders={remainders} but got {name} with "
+                f"{', '.join(saved)} (dict); load what an engine of the same options saved"
+            )
+    masters = state["master" if engine.has_masters else "model"]
     for shard in engine.shards:
         _copy(shard.name, shard.master, shard.of(masters))
         kept = [moments[part.name] for part in shard.held_parts if part.name in moments]
@@ -65,6 +72,9 @@ def load(engine: DistributedOptimizer, folder: Path) -> None:
                 else kept[0][key].clone()
                 for key in kept[0]
             }
+    for buffer in engine.buffers:
+        for bucket in buffer.buckets:
+            bucket.stale = False  # what was to be gathered is not what was loaded
     for group, saved in zip(
         engine.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True
     ):

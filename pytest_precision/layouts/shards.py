@@ -25,7 +25,8 @@ class Shard:
         slot: that place.
         owned: which of the parameter's elements these are.
         parts: the logical tensors that the parameter holds.
-        master: what the optimizer updates, fp32, flat; the parameter's own memory if that is fp32.
+        master: what the optimizer updates, flat, fp32; the parameter's own memory if that is fp32
+            too, or where the optimizer keeps remainders.
     """
 
     buffer: Buffer
@@ -60,7 +61,7 @@ class Shard:
         return torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
 
 
-def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement) -> list[Shard]:
+def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
     """The shards of this rank, each with a master that starts from the unrounded model."""
     shards = []
     for buffer in buffers:
@@ -70,7 +71,7 @@ def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement) -> list[Shard
                 if owned is None:
                     continue
                 memory = buffer.part(slot, owned, buffer.params)
-                if memory.dtype != torch.float32:
+                if memory.dtype != torch.float32 and not options.store_param_remainders:
                     memory = torch.empty_like(memory, dtype=torch.float32)
                 shard = Shard(buffer, slot, owned, arrangement.parts[slot.name], memory)
                 shard.master.copy_(shard.of(arrangement.initial))
@@ -101,6 +102,14 @@ def optimizer_of(
                 params.append(masters[name])
         groups.append({**group.options, "params": params})
     moments = options.exp_avg_dtype, options.exp_avg_sq_dtype
-    if moments == (torch.float32, torch.float32):
+    remainders = options.store_param_remainders
+    if moments == (torch.float32, torch.float32) and not remainders:
         return torch.optim.AdamW(groups)
-    return FusedAdam(groups, exp_avg_dtype=moments[0], exp_avg_sq_dtype=moments[1])
+    return FusedAdam(
+        groups,
+        exp_avg_dtype=moments[0],
+        exp_avg_sq_dtype=moments[1],
+        master_weights=remainders,
+        store_param_remainders=remainders,
+        use_decoupled_grad=remainders,
+    )

@@ -67,9 +67,7 @@ class QuantizedParameter(Tensor):
 
     @staticmethod
     def __new__(cls, storage: _Storage, shape: torch.Size, device: torch.device) -> Any:
-        return torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=NOMINAL, device=device
-        )
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=NOMINAL, device=device)
 
     def __init__(self, storage: _Storage, shape: torch.Size, device: torch.device) -> None:
         self._storage = storage

@@ -120,6 +120,55 @@ class StepsOnOverflow(Engine):
         super().optimizer_step()
 
 
+class DecaysOnOverflow(Engine):
+    """An overflow that moves the learning rate on."""
+
+    def optimizer_step(self) -> None:
+        super().optimizer_step()
+        if not torch.isfinite(self.grad_norm):
+            assert self.scheduler is not None
+            self.scheduler.step()
+
+
+class AlsoDecays(DecaysOnOverflow):
+    """The same defect in another class, so that both sides can have it."""
+
+
+class ForgetsStepsOnLoad(Engine):
+    """A checkpoint whose step counters are lost."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for own in self.optimizer.state.values():
+            own["step"].zero_()
+
+
+class AlsoForgets(ForgetsStepsOnLoad):
+    """The same defect in another class."""
+
+
+def no_engine(workload: Workload, cell: Cell) -> None:
+    """A layout whose `return` is missing."""
+    planted(workload, cell, kind=Engine)
+
+
+class Wrapper(torch.nn.Module):
+    """Calls the module that it holds, as DistributedDataParallel does."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, features: Tensor) -> Any:
+        return self.module(features)
+
+
+def wrapped(workload: Workload, cell: Cell) -> Engine:
+    """A model with a prefix before every name."""
+    model = Wrapper(workload.model(cell))
+    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model.module)))
+
+
 class SyntheticStep(Engine):
     """Optimizer state made by a step on zero gradients before training starts."""
 

@@ -12,10 +12,12 @@ import torch
 from pytest_precision import layouts, workloads
 from pytest_precision.cell import Cell
 from pytest_precision.check import Parity, ParityError
+from pytest_precision.engine import Engine
 from pytest_precision.layouts.distributed import DistributedOptimizer
 from pytest_precision.observation import Span
 from pytest_precision.options import Settings
 from pytest_precision.resources import Resources
+from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -118,6 +120,65 @@ def test_moments_in_bf16(parity_in: ParityIn) -> None:
     )
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("moments", ["fp32", "bf16"])
+def test_remainders(parity_in: ParityIn, moments: str, world_size: int) -> None:
+    """Updated where they are gathered, bf16 shards and their remainders are FusedAdam's."""
+    cell = Cell(
+        "bf16", sequence="train2-eval-train-save-load-train-swap-train", world_size=world_size
+    )
+    options = {
+        "store_param_remainders": True,
+        "exp_avg_dtype": moments,
+        "exp_avg_sq_dtype": moments,
+    }
+    verdict = parity_in(cell).check(
+        partial(layouts.distributed_optimizer, **options, main_grads_dtype="bf16", bucket_size=1),
+        partial(layouts.fused_adam, **options),
+        workload=GPT,
+    )
+    assert verdict.observations > 500
+
+
+class LosesRemainders(DistributedOptimizer):
+    """A load takes over the parameters and the moments only."""
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        for kept in self.optimizer.state.values():
+            kept["master_param"].zero_()
+
+
+def losing_remainders(workload: Workload, cell: Cell, **options: object) -> Engine:
+    """`distributed_optimizer` with that defect."""
+    return LosesRemainders.of(workload, cell, "distributed_optimizer", **options)
+
+
+def test_lost_remainders_are_caught(parity_in: ParityIn) -> None:
+    """In the masters, where they are lost: the parameters are right."""
+    cell = Cell("bf16", sequence="train-save-load-train", world_size=2)
+    with pytest.raises(ParityError, match="master_param differs after load behind step 1"):
+        parity_in(cell).check(
+            partial(losing_remainders, store_param_remainders=True),
+            partial(layouts.distributed_optimizer, store_param_remainders=True),
+            workload=GPT,
+        )
+
+
+def test_a_checkpoint_without_remainders_is_refused(parity_in: ParityIn) -> None:
+    """And one with them, where nothing would read them."""
+    cell = Cell("bf16", sequence="train-save-swap-train")
+    for words in ("store_param_remainders=True", "store_param_remainders=False"):
+        sides = [
+            partial(layouts.distributed_optimizer, store_param_remainders=stored)
+            for stored in (True, False)
+        ]
+        with pytest.raises(ParityError, match=words):
+            parity_in(cell).check(
+                *(sides if words.endswith("True") else sides[::-1]), workload=workloads.mlp
+            )
+
+
 def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
     """Shards of every rank make the whole, whatever the world size."""
     cell = Cell("bf16", sequence="train2", world_size=2)
@@ -134,6 +195,7 @@ def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
     [
         ({"main_grads_dtype": "fp8"}, {}, "main_grads_dtype to be one of fp32, bf16 but got"),
         ({"reuse_grad_buffer_for_param_gather": True}, {}, "expected quantized mxfp8 primary"),
+        ({"store_param_remainders": True}, {"precision": "fp32"}, "expected bf16 primary weights"),
         ({}, {"precision": "fp16"}, "distributed_optimizer knows precision fp32, bf16, fp8"),
         ({}, {"primary_weight": "fp32"}, "knows primary_weight bf16 in bf16"),
     ],

@@ -36,7 +36,8 @@ def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError
         (planted.EvalTouchesMoments, "train-eval-train", 1, (1, "evaluate", "exp_avg_sq")),
         (planted.LoadsModelOnly, "train-save-load-train", 1, (1, "load", "lr")),
         (planted.LoadsNothing, "train-save-load-train", 1, (1, "load", "lr")),
-        (planted.StepsOnOverflow, "train-skip-train", 1, (1, "optimizer_step", "step")),
+        (planted.StepsOnOverflow, "train-skip-train", 1, (1, "skip", "step")),
+        (planted.DecaysOnOverflow, "train-skip-train", 1, (1, "skip", "lr")),
         (planted.SyntheticStep, "train2", 1, (0, "init", "step")),
         (planted.RankDrift, "train2", 2, (1, "optimizer_step", "master")),
     ],
@@ -54,6 +55,42 @@ def test_a_defect_is_found_where_it_first_shows(
     assert error.verdict.outcome == "fail"
     assert found is not None
     assert (found.step, found.phase, found.kind) == where
+
+
+@pytest.mark.parametrize(
+    ("both", "sequence", "words"),
+    [
+        (
+            (planted.DecaysOnOverflow, planted.AlsoDecays),
+            "train-skip-train",
+            "skip after step 1 changed lr of group0 from",
+        ),
+        (
+            (planted.ForgetsStepsOnLoad, planted.AlsoForgets),
+            "train-save-load-train",
+            "load after step 1 changed step in the candidate: reader.weight is 0.0 on rank 0, not",
+        ),
+    ],
+)
+def test_a_defect_of_both_sides_is_found(
+    parity_in: ParityIn, both: tuple[type[Engine], type[Engine]], sequence: str, words: str
+) -> None:
+    """A base class that both layouts share makes them agree in what is wrong."""
+    candidate, reference = (partial(planted.planted, kind=kind) for kind in both)
+    with pytest.raises(ParityError, match=words):
+        parity_in(Cell(sequence=sequence)).check(candidate, reference, workload=workloads.mlp)
+
+
+def test_a_layout_that_returns_nothing_is_told_so(parity_in: ParityIn) -> None:
+    """Not by what the recorder happens to touch first."""
+    with pytest.raises(ParityError, match="return an Engine but got a NoneType; end it with"):
+        parity_in(Cell()).check(planted.no_engine, layouts.adamw, workload=workloads.mlp)
+
+
+def test_a_prefix_before_all_names_is_explained(parity_in: ParityIn) -> None:
+    """Frameworks wrap models, and the names of their parameters with them."""
+    with pytest.raises(ParityError, match=r"pass it as Engine\(\.\.\., forward_model=wrapper\)"):
+        parity_in(Cell()).check(planted.wrapped, layouts.adamw, workload=workloads.mlp)
 
 
 def test_what_it_looks_like_is_named(parity_in: ParityIn) -> None:

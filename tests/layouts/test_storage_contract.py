@@ -79,7 +79,7 @@ def test_a_kind_that_nobody_observed_proves_nothing(parity_in: ParityIn) -> None
         Contract(dtypes={"masters": "float32"}),
     )
     assert outcome == "vacuous"
-    assert "no masters was observed" in reason
+    assert "the contract names the dtype of masters, which was not observed" in reason
 
 
 def unfused(workload: Workload, cell: Cell, *, bucket_size: int) -> Engine:
@@ -192,6 +192,23 @@ def test_memory_that_is_not_the_buffers_is_named(
     assert outcome == "fail"
     assert words in reason
     assert reason.endswith("in the candidate")
+
+
+def test_a_dtype_that_torch_does_not_know_is_refused() -> None:
+    """The cells' own names of precisions are no dtypes."""
+    with pytest.raises(ValueError, match=r"but got master='fp32' \(str\); write 'float32'"):
+        Contract(dtypes={"master": "fp32"})
+
+
+def test_what_is_no_contract_is_refused(parity_in: ParityIn) -> None:
+    """Before anything is run."""
+    with pytest.raises(TypeError, match=r"expected a Contract but got contract=\{'master'"):
+        parity_in(Cell()).check(
+            layouts.fsdp2,
+            layouts.adamw,
+            workload=workloads.moe,
+            contract={"master": "float32"},  # type: ignore[arg-type]
+        )
 
 
 def test_a_path_that_no_engine_declares_is_refused() -> None:

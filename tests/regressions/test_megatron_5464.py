@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fine_tuning import USUAL_TOLERANCE, relative_gaps
 from single_grouped_weight import (
     CachedByVersion,
@@ -27,8 +29,12 @@ from single_grouped_weight import (
     SyncBeforeStaging,
     planted,
 )
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
-from pytest_precision import Cell, Parity, ParityError, layouts, workloads
+from pytest_precision import Cell, Parity, ParityError, formats, layouts, workloads
+from pytest_precision.fixtures import TestRanks as Ranks
+from pytest_precision.layouts.distributed import DistributedOptimizer
+from pytest_precision.modules.parameter import tensors_of
 
 pytestmark = pytest.mark.precision_regression("Megatron-LM#5464")
 
@@ -150,6 +156,40 @@ def test_a_forced_sync_of_what_nobody_staged(cell: Cell, parity: Parity) -> None
     """Megatron-LM #5236: a save overwrites the live weights, without any load."""
     found = caught(cell, parity, SHARED, engine=SyncBeforeStaging)
     assert found.startswith("2 save quantized blocks.0.experts.0.up.weight.rowwise")
+
+
+def differing_from_saved_masters(folder: str, engine: type[DistributedOptimizer]) -> list[str]:
+    """On a rank: what quantized tensors of a saved file are not those of the masters in it."""
+    cell = Cell("mxfp8", "quantized", True, world_size=2)
+    made = planted(workloads.moe(experts=3, depth=1), cell, engine=engine, **SHARED)
+    for step in (1, 2):
+        made.forward_backward(step)
+        for phase in ("reduce_grads", "clip_grads", "optimizer_step"):
+            getattr(made, phase)()
+    made.save(Path(folder))
+    saved = _load_state_dict_from_keys(checkpoint_id=folder)
+    format = formats.by_name("mxfp8_e4m3")
+    return [
+        f"{name}.{key}"
+        for name, master in saved["master"].items()
+        if f"{name}.rowwise.data" in saved["model"]
+        for key, expected in tensors_of(format.quantize(master.bfloat16()))
+        if not torch.equal(saved["model"][f"{name}.{key}"], expected)
+    ]
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.parametrize("engine", [DistributedOptimizer, SyncBeforeStaging])
+def test_what_such_a_sync_writes_to_the_file(
+    ranks: Ranks, tmp_path: Path, engine: type[DistributedOptimizer]
+) -> None:
+    """The file has weights that are not those of the masters beside them; without the defect none.
+
+    A load cannot tell: it takes over both, and trains on from the masters.
+    """
+    for different in ranks.run(differing_from_saved_masters, str(tmp_path), engine):
+        names = {name.split(".weight")[0] for name in different}
+        assert len(names) == (6 if engine is SyncBeforeStaging else 0)
 
 
 @in_bf16("train4")

@@ -1,0 +1,113 @@
+"""Parts of a matrix, cast by amaxes that were reduced over them, are parts of the cast matrix."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_precision import formats
+from pytest_precision.formats import e2m1
+
+REDUCIBLE = [
+    name for name in formats.names() if not name.endswith("_sr") and not name.endswith("_rht")
+]
+SHAPE = (144, 160)
+"""Several blocks of every size; no whole number of the largest ones."""
+
+few = settings(max_examples=5, deadline=None)
+
+
+def sample(seed: int) -> torch.Tensor:
+    """bf16 numbers of many magnitudes, so that blocks have different scales."""
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.exp2(torch.randint(-9, 9, SHAPE, generator=generator))
+    return (torch.randn(SHAPE, generator=generator) * spread).bfloat16()
+
+
+def parts(x: torch.Tensor, cuts: list[int]) -> list[torch.Tensor]:
+    """What each rank has: its elements, and 0 for those of others."""
+    bounds = [0, *sorted(cuts), x.numel()]
+    held = [torch.zeros_like(x) for _ in bounds[1:]]
+    for part, start, stop in zip(held, bounds, bounds[1:], strict=False):
+        part.view(-1)[start:stop] = x.view(-1)[start:stop]
+    return held
+
+
+def reducible(name: str) -> formats.Reducible:
+    """A format to which nothing happened before."""
+    return formats.by_name(name)  # type: ignore[return-value]
+
+
+def bytes_of(operand: formats.Operand) -> torch.Tensor:
+    """One byte an element; of parts, zeros are where other ranks' elements are."""
+    packed = operand.storage.element == "e2m1"
+    return e2m1.unpack_columns(operand.data) if packed else operand.data
+
+
+@pytest.mark.parametrize("name", REDUCIBLE)
+@few
+@given(seed=st.integers(0, 99), cuts=st.lists(st.integers(1, 144 * 160 - 1), max_size=3))
+def test_parts_are_cast_as_the_whole(name: str, seed: int, cuts: list[int]) -> None:
+    """Wherever rows and blocks are cut: bytes add up, and scales and amaxes are the same on all."""
+    whole = reducible(name).quantize(sample(seed))
+    held = parts(sample(seed), cuts)
+    amaxes = reduce(torch.maximum, [reducible(name).amaxes(part) for part in held])
+    made = [reducible(name).quantize_with(part, amaxes) for part in held]
+    for side, expected in whole.operands.items():
+        operands = [one.operands[side] for one in made]
+        summed = torch.stack([bytes_of(operand) for operand in operands]).sum(0)
+        assert torch.equal(summed, bytes_of(expected))
+        assert all(torch.equal(operand.scale, expected.scale) for operand in operands)
+        if expected.amax is not None:
+            assert all(torch.equal(operand.amax, expected.amax) for operand in operands)
+
+
+@pytest.mark.parametrize("name", [n for n in REDUCIBLE if "delayed" not in n])
+def test_an_amax_that_was_not_reduced_shows(name: str) -> None:
+    """Parts that are cast by their own amaxes have other scales than the whole."""
+    whole = reducible(name).quantize(sample(0)).rowwise
+    part = parts(sample(0), [72 * 160])[0]
+    own = reducible(name)
+    made = own.quantize_with(part, own.amaxes(part)).rowwise
+    assert not torch.equal(made.scale, whole.scale)
+
+
+def test_delayed_scaling_remembers_the_amax_that_it_is_given() -> None:
+    """And casts by the scale that it had."""
+    format = reducible("fp8_delayed_e4m3")
+    given_amax = torch.tensor([448.0 * 4])
+    assert bool((format.quantize_with(sample(0), given_amax).rowwise.scale == 1).all())
+    format.update()  # type: ignore[attr-defined]
+    assert format.scale.item() == 0.25  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["nvfp4_2d", "mxfp8_e5m2", "fp8_current_e4m3"])
+def test_nan_is_ignored_and_cast_as_ever(name: str) -> None:
+    """A NaN has no part in the amaxes, whoever holds it."""
+    x = sample(0)
+    x[3, 5] = torch.nan
+    whole, format = reducible(name).quantize(x), reducible(name)
+    made = format.quantize_with(x, format.amaxes(x))
+    assert torch.equal(made.rowwise.data, whole.rowwise.data)
+    assert torch.equal(made.columnwise.data, whole.columnwise.data)
+
+
+@pytest.mark.parametrize("name", ["nvfp4_1d_rht", "nvfp4_1d_sr"])
+def test_what_has_no_parts_is_refused(name: str) -> None:
+    """A transform mixes elements of several ranks, and random bits belong to a whole matrix."""
+    with pytest.raises(ValueError, match="expected a format that neither transforms nor draws"):
+        reducible(name).amaxes(sample(0))
+
+
+@pytest.mark.parametrize("name", ["fp8_current_e4m3", "fp8_block_128x128_e4m3_pow2", "nvfp4_2d"])
+def test_amaxes_of_another_matrix_are_refused(name: str) -> None:
+    """Their number and dtype say so."""
+    amaxes = reducible(name).amaxes(sample(0))
+    with pytest.raises(ValueError, match=r"expected \d+ amaxes for a matrix of shape \(144, 160\)"):
+        reducible(name).quantize_with(sample(0), torch.cat((amaxes, amaxes)))
+    with pytest.raises(TypeError, match=r"expected amaxes of dtype torch\.float32 but got"):
+        reducible(name).quantize_with(sample(0), amaxes.double())
