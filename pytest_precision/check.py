@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -109,13 +110,15 @@ class Parity:
 
         Raises:
             ParityError: with any other verdict.
-            TypeError: for a callable that cannot travel to the ranks, and for a limit that is no
-                number.
+            TypeError: for a callable that cannot travel to the ranks, for a limit that is no
+                number, and for a `reference_cell` or `contract` that is none.
             ValueError: for a limit that is no share.
         """
         __tracebackhide__ = True
         started = time.perf_counter()
         _expect_share(max_lost_updates)
+        _expect_type("reference_cell", reference_cell, Cell, "write cell.replace(world_size=1)")
+        _expect_type("contract", contract, Contract, "write Contract(dtypes=..., paths=...)")
         runs = self._runs(candidate, reference, workload, reference_cell)
         criteria = Criteria.of(criterion)
         verdict = Verdict(
@@ -182,7 +185,7 @@ class Parity:
     def _compared(self, verdict: Verdict, sides: Sides, terms: Terms) -> Verdict:
         from pytest_precision.parity import curves, explain, storage
         from pytest_precision.parity.guards import disturbed
-        from pytest_precision.parity.judge import judge
+        from pytest_precision.parity.judge import judge, unknown_kinds
         from pytest_precision.parity.located import divergence
         from pytest_precision.trace.updates import UpdateLog
 
@@ -213,7 +216,7 @@ class Parity:
             verdict = replace(verdict, divergence=divergence(finding, traces["reference"]))
             details = [
                 *explain.statistics_lines(finding),
-                *(f"storage of the {s}: {b}" for s, t in traces.items() for b in t.header.breaches),
+                *(f"In the {s}: {b}" for s, t in traces.items() for b in t.header.breaches),
                 *curves.lost_lines(logs),
                 "",
                 *explain.spread_table(judgement),
@@ -227,7 +230,7 @@ class Parity:
                     trace = sides.traces(Window.around(still.pair.moment.step))[side]
                     still = disturbed(trace) or still
                 verdict = replace(verdict, divergence=divergence(still, trace))
-                details = explain.statistics_lines(still)
+                details = explain.statistics_lines(still, "before")
                 return self._failed(verdict, "fail", explain.disturbance(still, side), details)
         for side, run in (("candidate", sides.candidate), ("reference", sides.reference)):
             asked = terms.contract if side == "candidate" else None
@@ -236,6 +239,9 @@ class Parity:
                 return self._failed(verdict, outcome, f"{words} in the {side}")
         if judgement.observations == 0:
             return self._failed(verdict, "vacuous", "nothing was compared")
+        unheard = unknown_kinds(terms.criteria, judgement)
+        if unheard:
+            return self._failed(verdict, "vacuous", unheard)
         if terms.max_lost_updates is None:
             return verdict
         unknown = curves.unmeasured(logs["candidate"])
@@ -255,11 +261,19 @@ class Parity:
             f"  reference  {verdict.reference}",
             f"  criterion  {verdict.criterion}",
             *(f"  {line}" for line in details or ()),
-            f"  Repeat with: pytest --precision-matrix '{self.nodeid}'",
+            f"  Repeat with: pytest --precision-matrix {shlex.quote(self.nodeid)}",
         ]
         word = "" if outcome == "fail" else f"{outcome}: "
         return replace(
             verdict, outcome=outcome, reason=f"{cell}: {word}{reason}", details=tuple(lines)
+        )
+
+
+def _expect_type(name: str, given: object, wanted: type, advice: str) -> None:
+    if given is not None and not isinstance(given, wanted):
+        raise TypeError(
+            f"expected a {wanted.__name__} but got {name}={given!r} ({type(given).__name__}); "
+            f"{advice}"
         )
 
 

@@ -25,7 +25,7 @@ class Contract:
         some: as `dtypes`, of which one tensor must have it.
 
     Raises:
-        ValueError: for a path that is not known.
+        ValueError: for a path that is not known, and for a dtype named as a precision is.
     """
 
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +38,12 @@ class Contract:
                 raise ValueError(
                     f"expected paths of {', '.join(PATHS)} but got {path!r} "
                     f"({type(path).__name__}); engines declare these"
+                )
+        for kind, dtype in (*self.dtypes.items(), *self.some.items()):
+            if dtype in _DTYPES:
+                raise ValueError(
+                    f"expected torch's name of a dtype but got {kind}={dtype!r} "
+                    f"({type(dtype).__name__}); write {_DTYPES[dtype]!r}"
                 )
 
     @classmethod

@@ -141,7 +141,8 @@ def _values(name: str, values: object) -> tuple[AxisValue, ...]:
     if not isinstance(values, (list, tuple)):
         raise MatrixError(
             f"expected a list of values but got {name}={values!r} ({type(values).__name__}); "
-            f"write {name}=[value, ...], or one of the options {', '.join(MARKER_OPTIONS)}"
+            f"write {name}=[value, ...], or one of the options {', '.join(MARKER_OPTIONS)}, "
+            "environment"
         )
     if not values:
         raise MatrixError(f"expected values but got {name}=[]; name one, or leave the axis out")

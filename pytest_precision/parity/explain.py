@@ -22,8 +22,9 @@ def headline(finding: Finding, judgement: Judgement) -> str:
     pair = finding.pair
     when = _when(pair.moment)
     if finding.problem in ("missing", "extra"):
-        side = "reference" if finding.problem == "missing" else "candidate"
-        return f"{pair.kind} of {pair.name} exists in the {side} only {when}"
+        sides = ("candidate", "reference")
+        lacks, has = sides if finding.problem == "missing" else sides[::-1]
+        return f"{pair.kind} of {pair.name} is missing from the {lacks} {when}; the {has} has it"
     if finding.fault is not None:
         fault = finding.fault
         return f"{pair.kind} of {pair.name} in the {finding.faulty_side}: {fault.text} {when}"
@@ -51,9 +52,12 @@ def disturbance(finding: Finding, side: str) -> str:
 
 def extent(finding: Finding, statistics: Statistics) -> str:
     """How much of the tensor differs, how far at most, and where."""
-    share = f"{percent(statistics.mismatched, statistics.numel)} of {finding.pair.name}"
+    name, ours, theirs = finding.pair.name, statistics.candidate_first, statistics.reference_first
+    if statistics.numel == 1:
+        return f"{name} is {ours!r}{where(finding, statistics.first)}, not {theirs!r}"
+    share = f"{percent(statistics.mismatched, statistics.numel)} of {name}"
     if statistics.mismatched < FEW:
-        share = f"{statistics.mismatched} of {statistics.numel} elements of {finding.pair.name}"
+        share = f"{statistics.mismatched} of {statistics.numel} elements of {name}"
     if statistics.max_ulp is not None and statistics.max_ulp <= NEAR:
         worst = f"worst {statistics.max_ulp} ulp"
     else:
@@ -96,19 +100,31 @@ def percent(part: int, whole: int) -> str:
     return "over 99 %" if 99 < share < 100 else f"{share:.0f} %"
 
 
-def statistics_lines(finding: Finding) -> list[str]:
-    """The figures of a difference in values, in the words of torch.testing."""
+def statistics_lines(finding: Finding, other: str = "in the reference") -> list[str]:
+    """The figures of a difference in values, in the words of torch.testing.
+
+    Args:
+        finding: what differs.
+        other: where the second value of each pair was found.
+    """
+    if finding.problem in ("missing", "extra") and finding.pair.kind in ("master", "param"):
+        return [
+            "Names are held against each other: keep a wrapper that puts a prefix before them out "
+            "of the model, and pass it as Engine(..., forward_model=wrapper)"
+        ]
     if finding.difference is None or finding.difference.statistics is None:
         return []
     s = finding.difference.statistics
     share = f"{100 * s.mismatched / s.numel:.1f}%"
+    # Replicas are held against that of the first rank, whatever the other side has.
+    other = other if finding.fault is None else "on the first rank"
     lines = [
         f"Mismatched elements: {s.mismatched} / {s.numel} ({share}), "
         f"{s.beyond} beyond the criterion",
         f"First at index {s.first}{where(finding, s.first)}: "
-        f"{s.candidate_first!r} here, {s.reference_first!r} in the reference",
+        f"{s.candidate_first!r} here, {s.reference_first!r} {other}",
         f"Worst at index {s.worst}{where(finding, s.worst)}: "
-        f"{s.candidate_worst!r} here, {s.reference_worst!r} in the reference",
+        f"{s.candidate_worst!r} here, {s.reference_worst!r} {other}",
         f"Greatest absolute difference: {s.max_abs:.6g}",
         f"Greatest relative difference: {s.max_rel:.6g}, relative L2 error {s.rel_l2:.3g}",
     ]

@@ -27,11 +27,13 @@ STILL = {
     # Delayed scaling records the amaxes of an evaluation too: that is what the recipe does.
     "eval": _BESIDE | {"recorded_amax"},
     "save": _BESIDE,
+    # The start is the state at the save, where the learning rate was observed too.
+    "load": _BESIDE - {"lr"},
     # The forward of a skipped step did run, and moves what every forward moves; and an overflow
     # moves the scale of the loss.
     "skip": _BESIDE | {"buffer", "rng", "scale", "amax", "recorded_amax", "loss_scale"},
 }
-"""Operations that leave the training state as it was, each with the kinds left aside."""
+"""Operations that leave the training state as it was, or bring it back: the kinds left aside."""
 
 
 def vacuous(trace: Trace, cell: Cell) -> str | None:
@@ -58,14 +60,22 @@ def vacuous(trace: Trace, cell: Cell) -> str | None:
 def disturbed(trace: Trace) -> Finding | None:
     """The first tensor that an evaluation, a save or a skipped step changed, or None.
 
-    The finding's candidate is the state after the operation, its reference the state before.
+    Of a load, the first that is not as it was saved. The finding's candidate is the state after the
+    operation, its reference the state before, or at the save.
     """
     before: Moment | None = None
+    saved: Moment | None = None
     for moment in trace.moments:
         if moment.phase in ("forward_backward", "reduce_grads", "clip_grads"):
             continue
-        if moment.operation in STILL and before is not None:
-            for pair in align(trace, trace, (moment, before), STILL[moment.operation]):
+        if moment.operation in ("save", "swap"):
+            # Another layout may store otherwise: what it loaded is held against the other side.
+            saved = moment if moment.operation == "save" else None
+        start = saved if moment.operation == "load" else before
+        if moment.operation in STILL and start is not None:
+            for pair in align(trace, trace, (moment, start), STILL[moment.operation]):
+                if pair.reference is None and moment.operation == "load":
+                    continue  # zeros where the saved optimizer had not made any yet
                 if pair.candidate is None or pair.reference is None:
                     problem = "missing" if pair.candidate is None else "extra"
                     return Finding(pair, problem)

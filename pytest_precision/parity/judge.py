@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from pytest_precision.observation import CAUSAL_KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes
 from pytest_precision.parity.criterion import Bitwise, Criteria, Criterion, Unchecked, bitwise
@@ -127,6 +128,20 @@ def _compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
         values = compare(a, b, bitwise(storage=False))
         difference = values if values is not None else difference
     tally.findings.append(Finding(pair, problem, difference))
+
+
+def unknown_kinds(criteria: Criteria, judgement: Judgement) -> str:
+    """What is wrong with kinds that have a criterion of their own; nothing for known ones.
+
+    A misspelt kind would leave the real one to the default, which may be a looser one.
+    """
+    observed = {kind for kind, _ in judgement.spread}
+    for kind, criterion in criteria.by_kind.items():
+        if kind in observed or kind in CAUSAL_KINDS or isinstance(criterion, Unchecked):
+            continue
+        kinds = ", ".join(sorted(observed, key=causal_rank))
+        return f"the criterion names the kind {kind}, which was not observed; there are {kinds}"
+    return ""
 
 
 def _left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:

@@ -50,5 +50,5 @@ def _not_exercised(trace: Trace, contract: Contract) -> str | None:
     held = trace.dtypes()
     for kind in contract.dtypes:
         if kind not in held:
-            return f"no {kind} was observed, whose dtype the contract names"
+            return f"the contract names the dtype of {kind}, which was not observed"
     return None

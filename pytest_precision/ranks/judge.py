@@ -146,7 +146,7 @@ def _error(
         lines = "\n".join(f"rank {other}: {_consequence(evidence, other)}" for other in others)
         parts += _block("The other ranks", lines)
     if cause == "hung":
-        parts.append("\nIf it only needs longer: --precision-timeout SECONDS.")
+        parts.append("\nIf it only needs longer: --precision-timeout SECONDS, or the marker's own.")
     return RankError("\n".join(parts), rank, cause, exception)
 
 

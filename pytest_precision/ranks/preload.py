@@ -19,6 +19,8 @@ MODULES = (
     "torch.optim",
     "torch._dynamo",
     "torch._inductor.config",
+    "pytest_precision.ranks.fingerprint",
+    "pytest_precision.ranks.pristine",
     "pytest_precision.ranks.worker",
     "pytest_precision.trace.record",
     # Whatever a rank runs comes from a file of tests, and those import it.

@@ -62,7 +62,7 @@ class ImportPath:
         name = getattr(function, "__qualname__", None)
         module = getattr(function, "__module__", None)
         if not callable(function):
-            raise _refused(function, what, "it cannot be called; pass the function itself")
+            raise _refused(function, what, "it cannot be called; pass the function or class itself")
         if isinstance(function, MethodType):
             raise _refused(
                 function, what, "a bound method carries its object; pass a function that makes it"

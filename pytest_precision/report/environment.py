@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("pytest-precision", "pytest", "torch", "numpy")
+PACKAGES = ("pytest-precision", "pytest", "torch", "numpy", "transformer-engine")
 
 
 def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:

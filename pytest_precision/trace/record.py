@@ -122,6 +122,11 @@ class _Run:
     def _build(self, layout: Layout, seed: int) -> Engine:
         torch.manual_seed(seed)
         engine = layout(self.workload, self.cell)
+        if not isinstance(engine, Engine):
+            raise TypeError(
+                f"expected the layout to return an Engine but got a {type(engine).__name__}; end "
+                "it with `return Engine(workload, cell, model, optimizer)`"
+            )
         # A layout may draw more numbers than another while it builds; a run starts level.
         torch.manual_seed(seed)
         return engine
@@ -156,13 +161,22 @@ class _Run:
 
     def skip(self) -> None:
         """The next step overflows on one rank; all ranks must leave their state as it was."""
+        rates = self._rates()
         last_rank = self.engine.rank == self.cell.world_size - 1
         self.engine.loss_scale = math.inf if last_rank else 1.0
         self.engine.forward_backward(self.step + 1)
         self.engine.loss_scale = 1.0
         for phase in STEP_PHASES[1:]:
             getattr(self.engine, phase)()
-        self.observe("optimizer_step")
+        self.observe("skip")
+        # No moment before this one shows the rate that the skipped step started with.
+        for group, (before, after) in enumerate(zip(rates, self._rates(), strict=True)):
+            if before != after:
+                what = f"skip after step {self.step} changed lr of group{group}"
+                self.breaches[f"{what} from {before!r} to {after!r}"] = None
+
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.engine.optimizer.param_groups]
 
     def evaluate(self) -> None:
         self.engine.evaluate()

@@ -38,6 +38,10 @@ class Workload(ABC):
             def loss(self, model, microbatch):
                 return model(microbatch).float().square().sum(), len(microbatch)
 
+    This one is for fp32 alone: in a cell that computes in bf16 or fp16, `forward` sees weights in
+    that dtype, whatever they are stored in, and casts what it reads: `x.to(self.weight.dtype)`.
+    Outside of `forward`, as in `loss`, a parameter shows the dtype that it is stored in.
+
     Whatever a workload leaves equal, even, zero or inactive hides a family of defects: equal token
     counts hide a wrong divisor, even sizes hide a wrong offset, a norm below `max_norm` hides
     clipping. The built-in workloads avoid all that they know of; a workload of your own hides what

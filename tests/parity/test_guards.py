@@ -101,7 +101,7 @@ def test_operations_that_leave_all_alone_pass(write_trace: Write, operation: str
         (
             "skip",
             {"counter": 2},
-            "skip after step 1 changed step in the candidate: 1 of 1 elements",
+            "skip after step 1 changed step in the candidate: w is 2 on rank 0, not 1",
         ),
     ],
 )
@@ -113,6 +113,32 @@ def test_operations_that_disturb_the_state_are_named(
     finding = disturbed(trace)
     assert finding is not None
     assert explain.disturbance(finding, "candidate").startswith(words)
+
+
+def loaded(*observations: Observation, by: str = "load") -> list[tuple[Moment, list[Observation]]]:
+    saved, later = Moment(1, "save", 1, "save"), Moment(2, "train", 2, "optimizer_step")
+    return [(saved, state(1.0)), (later, state(3.0)), (Moment(3, by, 2, by), list(observations))]
+
+
+def test_a_load_brings_back_what_was_saved(write_trace: Write) -> None:
+    """Two layouts that share a load, and lose the same counter in it, agree with each other."""
+    assert disturbed(write_trace(loaded(*state(1.0)))) is None
+    finding = disturbed(write_trace(loaded(*state(1.0, counter=0))))
+    assert finding is not None
+    words = "load after step 2 changed step in the candidate: w is 0 on rank 0, not 1"
+    assert explain.disturbance(finding, "candidate") == words
+
+
+def test_a_load_may_make_state_that_was_not_there_yet(write_trace: Write) -> None:
+    """Of an optimizer that had not stepped, torch's loader makes zeros; what it drops is found."""
+    more = whole("exp_avg", "w", torch.zeros(2))
+    assert disturbed(write_trace(loaded(*state(1.0), more))) is None
+    assert disturbed(write_trace(loaded(*state(1.0)[1:]))) is not None
+
+
+def test_after_a_swap_the_state_may_be_stored_otherwise(write_trace: Write) -> None:
+    """The layout is another one, and what it loaded is held against the other side."""
+    assert disturbed(write_trace(loaded(*state(7.0), by="swap"))) is None
 
 
 def test_training_may_change_anything(write_trace: Write) -> None:

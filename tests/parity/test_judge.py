@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_precision.observation import Observation, whole
 from pytest_precision.parity import explain
 from pytest_precision.parity.criterion import Criteria, bitwise, close, ulp, unchecked
-from pytest_precision.parity.judge import Judgement, judge
+from pytest_precision.parity.judge import Judgement, judge, unknown_kinds
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -47,8 +47,7 @@ def test_the_first_divergence_is_the_earliest_moment(write_trace: Write) -> None
     assert judgement.first is not None
     assert judgement.first.pair.moment.step == 2
     assert headline(judgement) == (
-        "param differs at step 2 after optimizer_step: 1 of 1 elements of w, "
-        "relative L2 error 0.5, worst at (0,) on rank 0; step 1 agreed"
+        "param differs at step 2 after optimizer_step: w is 1.5 on rank 0, not 1.0; step 1 agreed"
     )
 
 
@@ -65,7 +64,7 @@ def test_within_a_moment_causes_come_first(write_trace: Write) -> None:
     [
         (param(1, 2, dtype=torch.bfloat16), "w is bfloat16 here, float32 in the reference"),
         (param(1, 2, 3), "w is [3] here, [2] in the reference"),
-        (param(1, 2, name="v"), "param of v exists in the candidate only at step 1"),
+        (param(1, 2, name="v"), "param of v is missing from the reference at step 1"),
         (param(1, -2), "1 of 2 elements of w"),
     ],
     ids=["dtype", "shape", "name", "value"],
@@ -80,11 +79,30 @@ def test_every_kind_of_difference_has_words(
     assert words in headline(judgement)
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("params", "the criterion names the kind params, which was not observed; there are param"),
+        ("param", ""),
+        ("amax", ""),
+    ],
+    ids=["misspelt", "observed", "of other precisions"],
+)
+def test_a_misspelt_kind_is_not_left_to_the_default(
+    write_trace: Write, kind: str, words: str
+) -> None:
+    """The default may be looser than what was asked for the kind that was meant."""
+    criteria = Criteria.of({"default": ulp(9), kind: bitwise()})
+    trace = write_trace(run([param(1)]))
+    assert unknown_kinds(criteria, judge(trace, trace, criteria)) == words
+
+
 def test_a_tensor_that_the_candidate_lacks_is_found(write_trace: Write) -> None:
     """Comparing what happens to be there would pass an optimizer without state."""
     ours, theirs = write_trace(run([param(1)])), write_trace(run([param(1), param(1, name="b")]))
     judgement = judge(ours, theirs, Criteria.of(None))
-    assert headline(judgement) == "param of b exists in the reference only before the first step"
+    words = "param of b is missing from the candidate before the first step; the reference has it"
+    assert headline(judgement) == words
 
 
 def test_ranks_that_drift_apart_are_named(write_trace: Write) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -155,6 +156,27 @@ def test_the_command_in_a_failure_repeats_it(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*command)
     result.assert_outcomes(failed=1)
     assert f"Repeat with: pytest {command[0]} '{command[1]}'" in result.stdout.str()
+
+
+def test_the_command_is_quoted_for_the_shell(pytester: pytest.Pytester) -> None:
+    """An id may have quotes and dollar signs of its own."""
+    pytester.makepyfile(
+        test_quoted="""
+        import pytest
+        from pytest_precision import layouts, workloads
+
+
+        @pytest.mark.precision_matrix(sequence=["train2"])
+        @pytest.mark.parametrize("option", ["it's $HOME"])
+        def test_same(parity, option):
+            parity.check(layouts.adamw, layouts.adamw, workload=workloads.mlp)
+        """
+    )
+    result = pytester.runpytest_subprocess("--precision-matrix")
+    line = result.stdout.str().partition("Repeat with: ")[2].splitlines()[0]
+    program, *command = shlex.split(line)
+    assert program == "pytest"
+    pytester.runpytest_subprocess(*command).assert_outcomes(failed=1)
 
 
 def test_a_debugger_gets_the_rank(pytester: pytest.Pytester) -> None:
