@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
-from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.blocks import BlockOperand
-from pytest_precision.formats.elements import Element
-from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
+from pytest_precision.formats.in_blocks import InBlocks
+from pytest_precision.formats.inputs import Usage, checked_usage
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import e8m0_ceil, e8m0_floor
 from pytest_precision.formats.tiles import Block, Tile, tiles
@@ -20,7 +19,7 @@ SIDE = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mxfp8:
+class Mxfp8(InBlocks):
     """MXFP8.
 
     Both operands are quantized from high precision, and neither is stored transposed: the rowwise
@@ -35,42 +34,9 @@ class Mxfp8:
             ("floor": the OCP document and torchao).
     """
 
-    name: str
-    element: Element
-    two_dimensional: bool = False
+    side: ClassVar = SIDE
+
     rounding: Literal["ceil", "floor"] = "ceil"
-
-    def quantize(
-        self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"
-    ) -> QuantizedTensor:
-        """Quantize a matrix; blocks at its edges may be partial.
-
-        Raises:
-            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
-            ValueError: `x` is no matrix; an unknown usage.
-        """
-        refuse_random_bits(random_bits, self.name)
-        return self._quantize(checked_matrix(x), usage)
-
-    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """The amaxes of all blocks of both operands, fp32, flat."""
-        return block_amaxes(checked_matrix(x), self._blocks)
-
-    def quantize_with(
-        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
-    ) -> QuantizedTensor:
-        """As `quantize`, by amaxes that are not those of `x`.
-
-        Raises:
-            TypeError: as `quantize`, and for amaxes that are not fp32.
-            ValueError: as `quantize`, and for another number of amaxes.
-        """
-        x = checked_matrix(x)
-        return self._quantize(x, usage, by_block(amaxes, x, self._blocks))
-
-    @property
-    def _blocks(self) -> tuple[Block, ...]:
-        return ((SIDE, SIDE),) if self.two_dimensional else ((1, SIDE), (SIDE, 1))
 
     def _quantize(
         self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None

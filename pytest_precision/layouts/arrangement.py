@@ -45,6 +45,14 @@ class Options:
     exp_avg_sq_dtype: torch.dtype = torch.float32
     store_param_remainders: bool = False
 
+    def __post_init__(self) -> None:
+        size = self.bucket_size
+        if type(size) is not int or size < 1:
+            raise ValueError(
+                f"expected elements from 1 but got bucket_size={size!r} ({type(size).__name__}); "
+                "leave it out for a few buckets of the built-in workloads"
+            )
+
     @property
     def unobservable(self) -> dict[str, str]:
         """Kinds that cannot be shown after every phase, each with the reason."""
@@ -61,7 +69,7 @@ class Options:
         """With dtypes by their names.
 
         Raises:
-            ValueError: for a dtype that is not known, and for an option without effect.
+            ValueError: for a dtype or a size that cannot be, and for an option without effect.
         """
         if options.get("reuse_grad_buffer_for_param_gather") and not (
             cell.primary_weight == "quantized" and cell.precision == "mxfp8"
