@@ -126,8 +126,8 @@ class Controller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.report.add(report)
 
-    def pytest_sessionfinish(self) -> None:
-        self.report.finish()
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self.report.finish(exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self.report.summary(terminalreporter)

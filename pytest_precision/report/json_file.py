@@ -95,12 +95,16 @@ class JsonFile:
                 self._timer.daemon = True
                 self._timer.start()
 
-    def close(self) -> None:
-        """Write the file as that of a session that came to its end, interrupted or not."""
+    def close(self, *, finished: bool = True) -> None:
+        """Write the file for the last time.
+
+        Args:
+            finished: whether the session came to its end, and was not interrupted in some cell.
+        """
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
-            self._try_to_write(finished=True)
+            self._try_to_write(finished=finished)
 
     def _catch_up(self) -> None:
         with self._lock:

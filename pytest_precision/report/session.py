@@ -16,6 +16,9 @@ from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.progress import Progress
 
+BROKEN_OFF = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+"""How a session ends that has not run all that it was to run, and was not told to stop."""
+
 
 class SessionReport:
     """The report of one session.
@@ -46,25 +49,29 @@ class SessionReport:
         self.results = Results()
         self._config = config
         self._file = None if folder is None else JsonFile(folder, environment)
-        self._progress = Progress()
+        self._progress: Progress | None = None
 
     def add(self, report: pytest.TestReport) -> None:
         """For `pytest_runtest_logreport`: every report of every phase, in any order of tests."""
         ended = self.results.add(report)
+        if self._progress is None and (ended or self.results.total):
+            # Not with the session: tests that are no cells may have run before the first one.
+            self._progress = Progress()
         if ended is None:
             return
         key, cell = ended
         if self._file is not None:
             self._file.put(key, [check.entry for check in cell.checks])
+        assert self._progress is not None
         line = self._progress.line(self.results)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if line and reporter is not None and reporter.verbosity >= 0:
             progress.write(reporter, line)
 
-    def finish(self) -> None:
+    def finish(self, exitstatus: int) -> None:
         """For `pytest_sessionfinish`, which also follows an interrupt: the last write."""
         if self._file is not None:
-            self._file.close()
+            self._file.close(finished=exitstatus not in BROKEN_OFF)
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:
         """For `pytest_terminal_summary`."""

@@ -86,9 +86,9 @@ class Delegate:
         """Take a report."""
         self.report.add(report)
 
-    def pytest_sessionfinish(self):
+    def pytest_sessionfinish(self, exitstatus):
         """Write for the last time."""
-        self.report.finish()
+        self.report.finish(exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter):
         """Write the section."""

@@ -226,7 +226,7 @@ def test_unwritable_folder_is_a_usage_error(session):
 
 
 def test_interrupt_writes_the_report(session):
-    """After an interrupt the file has every cell that ended before."""
+    """After an interrupt the file has every cell that ended before, and says that it is not all."""
     source = HEAD + (
         "@cells(w=list(range(30)))\n"
         "def test_it(axes, check):\n"
@@ -235,7 +235,7 @@ def test_interrupt_writes_the_report(session):
     )
     session(source, "--folder=report")
     found = json.loads(Path("report/report.json").read_text())
-    assert (found["finished"], len(found["cells"])) == (True, 29)
+    assert (found["finished"], len(found["cells"])) == (False, 29)
 
 
 @pytest.mark.parametrize("mode", [(), ("-n", "2")])
@@ -265,6 +265,18 @@ def test_progress_has_lines_of_its_own(session, mode):
     assert len(lines) == 7
     assert lines[0].startswith("precision: 1 of 8 cells, ")
     assert all(line.startswith("precision: ") and line.endswith(" left") for line in lines)
+
+
+def test_the_pace_is_that_of_cells(session):
+    """Tests that are no cells, and run before them, say nothing of the time that cells take."""
+    Path("conftest.py").write_text(PATIENT)
+    source = HEAD + (
+        "import time\n"
+        "def test_first(): time.sleep(2)\n"
+        "@cells(seed=[1, 2])\n"
+        "def test_it(axes, check): check()\n"
+    )
+    session(source).stdout.fnmatch_lines(["precision: 1 of ? cells, 0 failed, about 0.? s left"])
 
 
 def test_quiet_has_no_progress(session):
