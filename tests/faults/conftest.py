@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -153,8 +154,11 @@ class Session:
 
     @property
     def _stopped(self) -> bool:
-        members = psutil.Process(self.process.pid).children(recursive=True)
-        return psutil.STATUS_STOPPED in [member.status() for member in members]
+        for member in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it was gone as soon as it was found
+                if member.status() == psutil.STATUS_STOPPED:
+                    return True
+        return False
 
     @property
     def numbers(self) -> list[int]:

@@ -127,7 +127,9 @@ def test_a_long_path_of_the_temporary_folder_is_no_obstacle(folder):
     """The socket of the fork server goes elsewhere."""
     long = folder / ("x" * 90)
     long.mkdir()
-    with controller(long, "ranks.close()") as (process, _):
+    with controller(long, "sys.stdin.readline(); ranks.close()") as (process, _):
+        process.stdin.write("\n")
+        process.stdin.flush()
         assert process.wait(5) == 0
     assert not left_in(long)
 
