@@ -6,6 +6,8 @@ kernels apply it to the transposed input along its rows, which is the same thing
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from pytest_precision.formats.tiles import scratch, spans
@@ -41,6 +43,7 @@ def transformed(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@cache
 def _matrix(device: torch.device) -> torch.Tensor:
     """The transform of 16 elements as a matrix, fp64."""
     matrix = torch.ones((1, 1), dtype=torch.float64, device=device)

@@ -7,8 +7,7 @@ the square root of fp32, which torch's own gives differently on different CPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,25 +90,11 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         group = next(g for g in self.param_groups if any(p is param for p in g["params"]))
         return self._state_dtypes(group)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; return what `closure` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    check_grad(param.grad)
-                    self._update(param, group)
-        return loss
+    def _step_group(self, group: dict[str, Any]) -> None:
+        for param in group["params"]:
+            if param.grad is not None:
+                check_grad(param.grad)
+                self._update(param, group)
 
     @staticmethod
     def _state_dtypes(group: dict[str, Any]) -> dict[str, torch.dtype]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -22,6 +22,27 @@ class ExactStateOptimizer(Optimizer):
     @abstractmethod
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
         """The tensors that this optimizer keeps for `param`, and their dtypes."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient; return what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    @abstractmethod
+    def _step_group(self, group: dict[str, Any]) -> None:
+        """Update the parameters of one group, without a graph."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a copy of what `state_dict` of an optimizer of the same options gave.

@@ -5,8 +5,7 @@ Source: `transformer_engine/pytorch/optimizers/fused_adam.py` of Transformer Eng
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -133,30 +132,16 @@ class FusedAdam(ExactStateOptimizer):
         stored = self._stored_dtypes(param)
         return stored | {scale_name(n): torch.float32 for n, d in stored.items() if d in RANGES}
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; return what `closure` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            group["step"] += 1
-            scalars = Scalars.of(group, self.adam_w_mode)
-            for param in group["params"]:
-                if not self.state[param]:
-                    self._initialize(param)
-                grad = self._grad(param)
-                if grad is not None:
-                    check_grad(grad)
-                    self._update(param, grad, scalars)
-        return loss
+    def _step_group(self, group: dict[str, Any]) -> None:
+        group["step"] += 1
+        scalars = Scalars.of(group, self.adam_w_mode)
+        for param in group["params"]:
+            if not self.state[param]:
+                self._initialize(param)
+            grad = self._grad(param)
+            if grad is not None:
+                check_grad(grad)
+                self._update(param, grad, scalars)
 
     def _grad(self, param: Tensor) -> Tensor | None:
         return getattr(param, "decoupled_grad" if self.use_decoupled_grad else "grad", None)
