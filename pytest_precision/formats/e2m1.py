@@ -7,6 +7,8 @@ value is the least of the three after each was rounded, which takes no compariso
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from pytest_precision.formats.tiles import scratch
@@ -100,16 +102,20 @@ def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """The fp32 values [rows, columns] of bytes [rows, columns / 2], in `out`.
+    """The fp32 values [rows, columns] of bytes [rows, columns / 2], in `out`, which is contiguous.
 
-    In the place of an fp16 number, a code is smaller by 2**14.
+    Both values of a byte are looked up as one 64-bit number.
     """
-    wide = scratch("wide", (*data.shape, 2), data, torch.int16)
-    low, high = wide.unbind(-1)
-    low.copy_(data)
-    torch.bitwise_left_shift(low, 5, out=high)
-    low.bitwise_left_shift_(9)
-    signs = scratch("signs", tuple(wide.shape), data, torch.int16)
-    torch.bitwise_and(wide, 0x1000, out=signs).bitwise_left_shift_(3)
-    wide.bitwise_and_(0x0E00).bitwise_or_(signs)
-    return out.copy_(wide.view(torch.float16).flatten(-2)).mul_(2.0**14)
+    codes = scratch("codes", tuple(data.shape), data, torch.int32).copy_(data)
+    torch.index_select(_pairs(data.device), 0, codes.flatten(), out=out.view(torch.int64).flatten())
+    return out
+
+
+@cache
+def _pairs(device: torch.device) -> torch.Tensor:
+    """For each byte, the bits of its two values; int64 [256]."""
+    grid = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, MAXIMUM)
+    magnitudes = torch.tensor(grid, dtype=torch.float32, device=device)
+    values = torch.cat((magnitudes, -magnitudes))
+    high, low = torch.meshgrid(values, values, indexing="ij")
+    return torch.stack((low, high), -1).view(torch.int64).flatten()

@@ -50,14 +50,11 @@ class Element:
         if self.name == "e5m2":
             wide.copy_(data).bitwise_left_shift_(8)
             return out.copy_(wide.view(torch.float16))
-        wide.copy_(data.view(torch.int8)).bitwise_left_shift_(7).bitwise_and_(_E4M3_BITS)
+        wide.copy_(data.view(torch.int8)).mul_(1 << 7).bitwise_and_(_E4M3_BITS)
         out.copy_(wide.view(torch.float16)).mul_(256.0)
         # What stands for NaN in e4m3 is a number in fp16: 480.
-        codes = torch.bitwise_and(
-            data, 0x7F, out=scratch("codes", tuple(data.shape), data, torch.uint8)
-        )
-        if codes.numel() and int(codes.amax()) == 0x7F:
-            out.masked_fill_(codes == 0x7F, float("nan"))
+        if data.numel() and (data.amax() == 0xFF or data.view(torch.int8).amax() == 0x7F):
+            out.masked_fill_(data.bitwise_and(0x7F) == 0x7F, float("nan"))
         return out
 
 

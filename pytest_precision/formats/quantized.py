@@ -73,23 +73,23 @@ class Operand:
         for down, across in spans(rows, columns, out.device, block[0] if block else 1):
             part = self.data[down, across.start // packed : across.stop // packed]
             target = out[down, across]
-            values = target
-            if dtype is not torch.float32:
-                values = scratch("values", tuple(target.shape), part)
+            # The result is fresh memory: to write it once, when it is whole, is what saves time.
+            values = scratch("values", tuple(target.shape), part)
+            product = target if dtype is torch.float32 else values
             if self.storage.element == "e2m1":
                 e2m1.decode(part, values)
             else:
                 ELEMENTS[self.storage.element].decode(part, values)
             if block is None:
-                values.mul_(self._factors(self.scale))
+                torch.mul(values, self._factors(self.scale), out=product)
             else:
                 here = self.scale[
                     down.start // block[0] : -(-down.stop // block[0]),
                     across.start // block[1] : -(-across.stop // block[1]),
                 ]
-                _multiply_blocks_(values, self._factors(here), block)
-            if values is not target:
-                target.copy_(values)
+                _multiply_blocks(values, self._factors(here), block, product)
+            if product is not target:
+                target.copy_(product)
         return out.t() if self.storage.transposed else out
 
     def _factors(self, scale: torch.Tensor) -> torch.Tensor:
@@ -107,16 +107,19 @@ class Operand:
         return decoded.mul_(tensor_scale)
 
 
-def _multiply_blocks_(values: torch.Tensor, factors: torch.Tensor, block: tuple[int, int]) -> None:
-    """Multiply each block of `values` by its factor; blocks at the edge may be partial."""
+def _multiply_blocks(
+    values: torch.Tensor, factors: torch.Tensor, block: tuple[int, int], out: torch.Tensor
+) -> None:
+    """Each block of `values` times its factor, in `out`; blocks at the edge may be partial."""
     rows, columns = (
         min(size, length) or 1 for size, length in zip(block, values.shape, strict=True)
     )
     if values.shape[0] % rows or values.shape[1] % columns:
         whole = factors.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
-        values.mul_(whole[: values.shape[0], : values.shape[1]])
+        torch.mul(values, whole[: values.shape[0], : values.shape[1]], out=out)
     else:
-        split_blocks(values, (rows, columns)).mul_(factors[:, None, :, None])
+        blocks, products = (split_blocks(matrix, (rows, columns)) for matrix in (values, out))
+        torch.mul(blocks, factors[:, None, :, None], out=products)
 
 
 @dataclass(frozen=True, slots=True)
