@@ -117,10 +117,13 @@ class Engine(Observable):
         if self.scaler is not None:
             for gradient in gradients:
                 gradient.div_(self.scaler.scale)
-        norm = nn.utils.get_total_norm([gradient.double() for gradient in gradients])
-        self.grad_norm = full(norm).float()
+        self.grad_norm = self.total_norm(gradients).float()
         if self.max_norm is not None and torch.isfinite(self.grad_norm):
             nn.utils.clip_grads_with_norm_(owners, self.max_norm, self.grad_norm)
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        """The norm of all gradients of all ranks together, fp64."""
+        return full(nn.utils.get_total_norm([gradient.double() for gradient in gradients]))
 
     def optimizer_step(self) -> None:
         """Update the weights, then the learning rate; nothing if the gradients overflowed."""
@@ -166,7 +169,7 @@ class Engine(Observable):
         """What `state_dict` holds beside the model and the optimizer."""
         # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
         # what the model's state has of a buffer is that of one rank.
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
         state: dict[str, Any] = {"rng": {str(self.rank): torch.get_rng_state()}}
         if buffers:
             state["buffers"] = {str(self.rank): buffers}
@@ -192,9 +195,15 @@ class Engine(Observable):
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["loss_scale"])
-        torch.set_rng_state(state["rng"][str(self.rank)])
-        for name, buffer in self.model.named_buffers():
-            buffer.copy_(state["buffers"][str(self.rank)][name])
+        # A rank that the saving run did not have goes on with the generator of the first one.
+        torch.set_rng_state(state["rng"][str(self.rank) if str(self.rank) in state["rng"] else "0"])
+        own = state.get("buffers", {}).get(str(self.rank), state["model"])
+        for name, buffer in self.named_buffers():
+            buffer.copy_(own[name])
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """The buffers of the model by logical names; every rank has its own."""
+        return self.model.named_buffers()
 
     # --- how a step is divided ------------------------------------------------------------------
 

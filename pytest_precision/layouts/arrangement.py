@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pytest_precision.cell import Cell
 from pytest_precision.layouts.parts import Parts, alone, values
-from pytest_precision.layouts.storage import DTYPES, resident
+from pytest_precision.layouts.storage import resident, state_dtype
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
 
@@ -32,6 +32,15 @@ Arrange = Callable[[nn.Module, Cell], Arranged]
 """Puts modules of its own into a model that is stored and quantized already, in place."""
 
 
+_DTYPES = {
+    "main_grads_dtype": ("fp32", "bf16"),
+    "main_params_dtype": ("fp32", "fp16"),
+    "exp_avg_dtype": ("fp32", "bf16", "fp16", "fp8"),
+    "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
+}
+"""What Megatron-LM's options of these names take."""
+
+
 @dataclass(frozen=True)
 class Options:
     """Of the distributed optimizer; see `layouts.distributed_optimizer`."""
@@ -41,6 +50,7 @@ class Options:
     overlap_param_gather: bool = False
     reuse_grad_buffer_for_param_gather: bool = False
     main_grads_dtype: torch.dtype = torch.float32
+    main_params_dtype: torch.dtype = torch.float32
     exp_avg_dtype: torch.dtype = torch.float32
     exp_avg_sq_dtype: torch.dtype = torch.float32
     store_param_remainders: bool = False
@@ -52,6 +62,11 @@ class Options:
                 f"expected elements from 1 but got bucket_size={size!r} ({type(size).__name__}); "
                 "leave it out for a few buckets of the built-in workloads"
             )
+
+    @property
+    def masters_in_state(self) -> bool:
+        """The optimizer updates the parameters, and keeps their masters in its state."""
+        return self.store_param_remainders or self.main_params_dtype != torch.float32
 
     @property
     def unobservable(self) -> dict[str, str]:
@@ -71,26 +86,34 @@ class Options:
         Raises:
             ValueError: for a dtype or a size that cannot be, and for an option without effect.
         """
-        if options.get("reuse_grad_buffer_for_param_gather") and not (
+        named: dict[str, Any] = {
+            name: state_dtype(name, value, _DTYPES[name]) if name in _DTYPES else value
+            for name, value in options.items()
+        }
+        made = cls(**named)
+        stored = f"primary_weight={cell.primary_weight!r}"
+        if made.reuse_grad_buffer_for_param_gather and not (
             cell.primary_weight == "quantized" and cell.precision == "mxfp8"
         ):
             raise ValueError(
                 "expected quantized mxfp8 primary weights, which live outside the buffers, for "
                 "reuse_grad_buffer_for_param_gather=True but got "
-                f"precision={cell.precision!r}, primary_weight={cell.primary_weight!r} (str); "
+                f"precision={cell.precision!r}, {stored} (str); leave the option out"
+            )
+        scaled = made.main_params_dtype != torch.float32
+        if scaled and cell.primary_weight not in ("bf16", "fp16"):
+            raise ValueError(
+                "expected primary weights of 16 bits, which the optimizer updates itself, for "
+                f"main_params_dtype='fp16' but got {stored} (str); leave the option out"
+            )
+        if made.store_param_remainders and (cell.primary_weight != "bf16" or scaled):
+            main = "fp16" if scaled else "fp32"
+            raise ValueError(
+                "expected bf16 primary weights, which are the upper halves of fp32 masters, for "
+                f"store_param_remainders=True but got {stored}, main_params_dtype={main!r} (str); "
                 "leave the option out"
             )
-        if options.get("store_param_remainders") and cell.primary_weight != "bf16":
-            raise ValueError(
-                "expected bf16 primary weights, which are the upper halves of their masters, for "
-                f"store_param_remainders=True but got primary_weight={cell.primary_weight!r} (str);"
-                " leave the option out"
-            )
-        named: dict[str, Any] = {
-            name: _dtype(name, value) if name.endswith("_dtype") else value
-            for name, value in options.items()
-        }
-        return cls(**named)
+        return made
 
 
 @dataclass(frozen=True)
@@ -162,16 +185,3 @@ class Arrangement:
                 initial |= {n: value.float() for n, value in values(parts[name], source)}
                 parameter.clear_high_precision_init()
         return cls(model, parts, arranged.names, initial, tuple(lost), groups)
-
-
-_KNOWN = ("fp32", "bf16")
-
-
-def _dtype(option: str, name: str) -> torch.dtype:
-    # Scaled dtypes are missing: a scale of a whole shard depends on where it was cut.
-    if name not in _KNOWN:
-        raise ValueError(
-            f"expected {option} to be one of {', '.join(_KNOWN)} but got {option}={name!r} "
-            f"({type(name).__name__}); dtypes are given by these names"
-        )
-    return DTYPES[name]

@@ -161,8 +161,8 @@ class DistributedOptimizer(GatheredEngine):
 
     @property
     def has_masters(self) -> bool:
-        """Whether the parameters are not themselves what the optimizer updates."""
-        if self.options.store_param_remainders:
+        """Whether there are masters beside the parameters and the optimizer's state."""
+        if self.options.masters_in_state:
             return False
         return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
 
@@ -173,6 +173,11 @@ class DistributedOptimizer(GatheredEngine):
     def load(self, folder: Path) -> None:
         """Take over a checkpoint by logical names, in the dtypes that it was saved in."""
         logical_checkpoint.load(self, folder)
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """By logical names, those of quantizers included."""
+        for name, buffer in self.model.named_buffers():
+            yield self.names.of(name), buffer
 
     def breaches(self) -> Iterator[str]:
         """Masters that did not start from the model, and memory that is not the buffers'."""
@@ -209,8 +214,10 @@ class DistributedOptimizer(GatheredEngine):
         if split or name not in self.parts:
             yield from super()._observe(kind, name, tensor, split=split, local=local)
             return
-        for logical in self.names.held(name):  # such as the steps that were made on it
-            yield self.piece(kind, logical, tensor.detach(), local=local)
+        # Steps are counted everywhere; a scale is that of this rank's shard.
+        of_shard = kind != "step" and self.cell.world_size > 1
+        for logical in self.names.held(name):
+            yield self.piece(kind, logical, tensor.detach(), local=of_shard)
 
     def _remember_used(self, prefix: str) -> Any:
         of_parameters = super()._remember_used(prefix)
@@ -247,6 +254,7 @@ def distributed_optimizer(
     overlap_param_gather: bool = False,
     reuse_grad_buffer_for_param_gather: bool = False,
     main_grads_dtype: str = "fp32",
+    main_params_dtype: str = "fp32",
     exp_avg_dtype: str = "fp32",
     exp_avg_sq_dtype: str = "fp32",
     store_param_remainders: bool = False,
@@ -268,7 +276,10 @@ def distributed_optimizer(
         reuse_grad_buffer_for_param_gather: gather MXFP8 parameters in bf16, in the gradients'
             memory.
         main_grads_dtype: that gradients are accumulated and reduced in: fp32, bf16.
-        exp_avg_dtype: of the first moment: fp32, bf16; other than fp32 takes `optim.FusedAdam`.
+        main_params_dtype: of the masters: fp32, fp16; the latter are kept by `optim.FusedAdam`.
+        exp_avg_dtype: of the first moment: fp32, bf16, fp16, fp8; other than fp32 takes
+            `optim.FusedAdam`. What is stored in fp16 or fp8 has one scale a shard, so that its
+            numbers depend on the world size, as Megatron-LM's do.
         exp_avg_sq_dtype: of the second moment, likewise.
         store_param_remainders: let `optim.FusedAdam` update the shards of bf16 parameters where
             they are gathered, and keep 16 bits more of each master.
@@ -285,6 +296,7 @@ def distributed_optimizer(
         overlap_param_gather=overlap_param_gather,
         reuse_grad_buffer_for_param_gather=reuse_grad_buffer_for_param_gather,
         main_grads_dtype=main_grads_dtype,
+        main_params_dtype=main_params_dtype,
         exp_avg_dtype=exp_avg_dtype,
         exp_avg_sq_dtype=exp_avg_sq_dtype,
         store_param_remainders=store_param_remainders,

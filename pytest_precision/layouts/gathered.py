@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from pytest_precision.engine import Engine
 from pytest_precision.layouts.arrangement import Options
@@ -36,14 +36,14 @@ class GatheredEngine(Engine):
     def hand_over_gradients(self) -> None:
         """Give the reduced gradients of its shards to the optimizer, in fp32."""
         for shard in self.shards:
-            if self.options.store_param_remainders:  # a bf16 tensor has no gradient in fp32
+            if self.options.masters_in_state:  # a bf16 tensor has no gradient in fp32
                 shard.master.decoupled_grad = shard.grad.float()  # type: ignore[attr-defined]
             else:
                 shard.master.grad = shard.grad.float()
 
     def clip_grads(self) -> None:
         """As every engine, wherever the optimizer reads the gradients."""
-        if not self.options.store_param_remainders:
+        if not self.options.masters_in_state:
             super().clip_grads()
             return
         owners = []
@@ -52,20 +52,17 @@ class GatheredEngine(Engine):
             owners[-1].grad = master.decoupled_grad  # type: ignore[attr-defined]
         self.clip(owners)
 
-    def clip(self, owners: list[Tensor]) -> None:
-        """By the norm of all shards of all ranks, summed in fp64."""
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        """Of all shards of all ranks."""
         squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)
-        for owner in owners:
-            assert owner.grad is not None
-            squares += owner.grad.double().square().sum()
+        for gradient in gradients:
+            squares += gradient.double().square().sum()
         dist.all_reduce(squares)
-        self.grad_norm = squares.sqrt().float()
-        if self.max_norm is not None and torch.isfinite(self.grad_norm):
-            nn.utils.clip_grads_with_norm_(owners, self.max_norm, self.grad_norm)
+        return squares.sqrt()
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """What the next step updates: with its remainder, where that is stored apart."""
-        if not self.options.store_param_remainders:
+        """What the next step updates, which the optimizer may keep in its state."""
+        if not self.options.masters_in_state:
             return parameter
         return cast(FusedAdam, self.optimizer).master(parameter)
 

@@ -1,8 +1,7 @@
 """Checkpoints by logical names: whole tensors, whatever was stored together and cut where.
 
 The format is that of `Engine` and of layouts with masters: `model`, `master` where the parameters
-are not their own, `optimizer`, `scheduler` and `rng`; and `buffers`, of which every rank has its
-own.
+are not their own, `optimizer`, and what there is beside weights.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from pytest_precision.layouts.parts import values
+from pytest_precision.layouts.shards import Shard
 from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
+from pytest_precision.optim.fused_adam import FusedAdam
+from pytest_precision.optim.scaled_state import decode, encode_, scale_name
 
 if TYPE_CHECKING:
     from pytest_precision.layouts.distributed import DistributedOptimizer
@@ -27,18 +29,14 @@ def state_dict(engine: DistributedOptimizer) -> dict[str, Any]:
     """All training state of all ranks; a collective."""
     state: dict[str, Any] = {
         "model": dict(_model(engine)),
-        "optimizer": {"state": _moments(engine), "param_groups": _groups(engine)},
-        "rng": {str(engine.rank): torch.get_rng_state()},
-        "buffers": {str(engine.rank): dict(_buffers(engine))},
+        "optimizer": {"state": _kept(engine), "param_groups": _groups(engine)},
     }
     if engine.has_masters:
         masters = {shard.name: shard.master for shard in engine.shards}
         state["master"] = _gathered(engine, masters)
         for name, first in _tied(engine):
             state["master"][name] = state["master"][first]
-    if engine.scheduler is not None:
-        state["scheduler"] = engine.scheduler.state_dict()
-    return state
+    return state | engine.state_beside_weights()
 
 
 @torch.no_grad()
@@ -49,40 +47,29 @@ def load(engine: DistributedOptimizer, folder: Path) -> None:
         ValueError: where something would have to be cast.
     """
     state = _load_state_dict_from_keys(checkpoint_id=folder)
-    # What another layout has saved, or fewer ranks, has the buffers of one rank only.
-    local = state.get("buffers", {}).get(str(engine.rank), {})
+    if ("master" in state) != engine.has_masters:
+        wanted = "with masters" if engine.has_masters else "without masters beside the parameters"
+        raise ValueError(
+            f"expected a checkpoint {wanted} but got one of {', '.join(sorted(state))} (dict); "
+            "load what an engine of the same options saved"
+        )
     for name, own in _model(engine):
-        _copy(name, own, local.get(name, state["model"][name]))
-    moments = state["optimizer"].get("state", {})
-    remainders = engine.options.store_param_remainders
-    for name, saved in moments.items():
-        if ("master_param" in saved) is not remainders:
-            raise ValueError(
-                f"expected a checkpoint of store_param_remainders={remainders} but got {name} with "
-                f"{', '.join(saved)} (dict); load what an engine of the same options saved"
-            )
+        _copy(name, own, state["model"][name])
+    saved = state["optimizer"].get("state", {})
     masters = state["master" if engine.has_masters else "model"]
     for shard in engine.shards:
         _copy(shard.name, shard.master, shard.of(masters))
-        kept = [moments[part.name] for part in shard.held_parts if part.name in moments]
-        if kept:
-            engine.optimizer.state[shard.master] = {
-                key: shard.of({part.name: moments[part.name][key] for part in shard.held_parts})
-                if kept[0][key].dim()
-                else kept[0][key].clone()
-                for key in kept[0]
-            }
+        held = {part.name: saved[part.name] for part in shard.held_parts if part.name in saved}
+        if held:
+            engine.optimizer.state[shard.master] = _kept_of(engine, shard, held)
     for buffer in engine.buffers:
         for bucket in buffer.buckets:
             bucket.stale = False  # what was to be gathered is not what was loaded
-    for group, saved in zip(
+    for group, its in zip(
         engine.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True
     ):
-        group.update({key: value for key, value in saved.items() if key != "params"})
-    if engine.scheduler is not None:
-        engine.scheduler.load_state_dict(state["scheduler"])
-    # A rank that the saving run did not have goes on with the generator of its first one.
-    torch.set_rng_state(state["rng"].get(str(engine.rank), state["rng"]["0"]))
+        group.update({key: value for key, value in its.items() if key != "params"})
+    engine.load_state_beside_weights(state)
 
 
 def _model(engine: DistributedOptimizer) -> Iterator[tuple[str, Tensor]]:
@@ -95,12 +82,7 @@ def _model(engine: DistributedOptimizer) -> Iterator[tuple[str, Tensor]]:
                     yield f"{part.name}.{key}", tensor
         else:
             yield from values(parts, parameter.detach())
-    yield from _buffers(engine)
-
-
-def _buffers(engine: DistributedOptimizer) -> Iterator[tuple[str, Tensor]]:
-    for name, buffer in engine.model.named_buffers():
-        yield engine.names.of(name), buffer
+    yield from engine.named_buffers()
 
 
 def _tied(engine: DistributedOptimizer) -> Iterator[tuple[str, str]]:
@@ -111,24 +93,72 @@ def _tied(engine: DistributedOptimizer) -> Iterator[tuple[str, str]]:
             yield name, firsts[id(parameter)]
 
 
-def _moments(engine: DistributedOptimizer) -> dict[str, dict[str, Tensor]]:
-    """What the optimizer keeps of each logical tensor; nothing before the first step."""
+def _kept(engine: DistributedOptimizer) -> dict[str, dict[str, Tensor]]:
+    """What the optimizer keeps of each logical tensor; nothing before the first step.
+
+    Of shards that were scaled by themselves, the scale of every element.
+    """
     state = engine.optimizer.state
     whole: dict[str, dict[str, Tensor]] = {}
     if not state:
         return whole
     # Every rank has some shard, and all have the same keys, though perhaps in another order.
     first = dict(sorted(next(iter(state.values())).items()))
-    for key, tensor in first.items():
-        if tensor.dim():
-            kept = {shard.name: state[shard.master][key] for shard in engine.shards}
-            for name, value in _gathered(engine, kept).items():
-                whole.setdefault(name, {})[key] = value
-    for key, tensor in first.items():
-        if not tensor.dim():
-            for name in whole:
-                whole[name][key] = tensor
-    return whole
+    counted = {key: tensor for key, tensor in first.items() if key == "step"}
+    for key in first.keys() - counted.keys():
+        kept = {
+            shard.name: state[shard.master][key].expand_as(shard.master) for shard in engine.shards
+        }
+        for name, value in _gathered(engine, kept).items():
+            whole.setdefault(name, {})[key] = value if first[key].dim() else _one_scale(value)
+    return {name: kept | counted for name, kept in whole.items()}
+
+
+def _one_scale(scales: Tensor) -> Tensor:
+    """The scale of all elements where they have one, as it is where nothing is cut."""
+    bits = scales.flatten().view(torch.int32)
+    return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
+
+
+def _kept_of(
+    engine: DistributedOptimizer, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """What the optimizer keeps of a shard, by what was kept of the logical tensors in it.
+
+    Elements with scales of their own, since they were in several shards, get one scale.
+    """
+    first = next(iter(saved.values()))
+    _expect_state(shard, {key: tensor.dtype for key, tensor in first.items()}, engine.optimizer)
+    kept = {
+        key: shard.of(
+            {part.name: saved[part.name][key].expand(part.shape) for part in shard.held_parts}
+        )
+        for key in first.keys() - {"step"}
+    }
+    for scaled in [key for key in kept if scale_name(key) in kept]:
+        scales = kept[scale_name(scaled)]
+        scale = kept[scale_name(scaled)] = _one_scale(scales)
+        if scale.dim():
+            scale = kept[scale_name(scaled)] = scales.new_empty(())
+            encode_(kept[scaled], scale, decode(kept[scaled], scales))
+    return kept | {key: first[key].clone() for key in first if key == "step"}
+
+
+def _expect_state(
+    shard: Shard, found: dict[str, torch.dtype], optimizer: torch.optim.Optimizer
+) -> None:
+    expected = dict.fromkeys(("step", "exp_avg", "exp_avg_sq"), torch.float32)
+    if isinstance(optimizer, FusedAdam):
+        expected = optimizer.state_dtypes(shard.master)
+    if found != expected:
+        wanted, got = (
+            ", ".join(f"{key} in {dtype}" for key, dtype in sorted(dtypes.items()))
+            for dtypes in (expected, found)
+        )
+        raise ValueError(
+            f"expected a checkpoint of {shard.name} with {wanted} but got {got}; "
+            "load what an engine of the same options saved"
+        )
 
 
 def _groups(engine: DistributedOptimizer) -> list[dict[str, Any]]:

@@ -16,21 +16,13 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
-from pytest_precision.layouts.storage import compute_in, dtypes, resident
+from pytest_precision.layouts.storage import compute_in, dtypes, resident, state_dtype
 from pytest_precision.optim.any_precision import AnyPrecisionAdamW
 from pytest_precision.optim.fused_adam import FusedAdam
 from pytest_precision.workloads.base import Workload
 
-STATE_DTYPES = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp8": torch.uint8,
-}
-"""Names of the dtypes that optimizer state is stored in; fp8 is e4m3 in bytes, with a scale."""
-
 MASTERS = ("fp32", "fp16")
-MOMENTS = tuple(STATE_DTYPES)
+MOMENTS = ("fp32", "bf16", "fp16", "fp8")
 UNSCALED = ("fp32", "bf16")
 
 
@@ -150,9 +142,9 @@ def fused_adam(
     optimizer = FusedAdam(
         workload.groups(model),
         master_weights=master_weights,
-        master_weight_dtype=_dtype("master_weight_dtype", master_weight_dtype, MASTERS),
-        exp_avg_dtype=_dtype("exp_avg_dtype", exp_avg_dtype, MOMENTS),
-        exp_avg_sq_dtype=_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, MOMENTS),
+        master_weight_dtype=state_dtype("master_weight_dtype", master_weight_dtype, MASTERS),
+        exp_avg_dtype=state_dtype("exp_avg_dtype", exp_avg_dtype, MOMENTS),
+        exp_avg_sq_dtype=state_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, MOMENTS),
         use_decoupled_grad=True,
         store_param_remainders=store_param_remainders,
     )
@@ -189,9 +181,9 @@ def any_precision_adamw(
     optimizer = AnyPrecisionAdamW(
         workload.groups(model),
         use_kahan_summation=use_kahan_summation,
-        momentum_dtype=_dtype("momentum_dtype", momentum_dtype, UNSCALED),
-        variance_dtype=_dtype("variance_dtype", variance_dtype, UNSCALED),
-        compensation_buffer_dtype=_dtype(
+        momentum_dtype=state_dtype("momentum_dtype", momentum_dtype, UNSCALED),
+        variance_dtype=state_dtype("variance_dtype", variance_dtype, UNSCALED),
+        compensation_buffer_dtype=state_dtype(
             "compensation_buffer_dtype", compensation_buffer_dtype, UNSCALED
         ),
     )
@@ -215,12 +207,3 @@ def _expect_masters(
             "expected store_param_remainders with fp32 masters only but got "
             f"master_weight_dtype={master_weight_dtype!r} (str); leave one of them out"
         )
-
-
-def _dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
-    if name not in known:
-        raise ValueError(
-            f"expected {option} to be one of {', '.join(known)} but got {option}={name!r} "
-            f"({type(name).__name__}); dtypes of optimizer state are given by these names"
-        )
-    return STATE_DTYPES[name]

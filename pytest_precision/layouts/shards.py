@@ -26,7 +26,7 @@ class Shard:
         owned: which of the parameter's elements these are.
         parts: the logical tensors that the parameter holds.
         master: what the optimizer updates, flat, fp32; the parameter's own memory if that is fp32
-            too, or where the optimizer keeps remainders.
+            too, or where the optimizer keeps the masters in its state.
     """
 
     buffer: Buffer
@@ -71,7 +71,7 @@ def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Opti
                 if owned is None:
                     continue
                 memory = buffer.part(slot, owned, buffer.params)
-                if memory.dtype != torch.float32 and not options.store_param_remainders:
+                if memory.dtype != torch.float32 and not options.masters_in_state:
                     memory = torch.empty_like(memory, dtype=torch.float32)
                 shard = Shard(buffer, slot, owned, arrangement.parts[slot.name], memory)
                 shard.master.copy_(shard.of(arrangement.initial))
@@ -102,14 +102,14 @@ def optimizer_of(
                 params.append(masters[name])
         groups.append({**group.options, "params": params})
     moments = options.exp_avg_dtype, options.exp_avg_sq_dtype
-    remainders = options.store_param_remainders
-    if moments == (torch.float32, torch.float32) and not remainders:
+    if moments == (torch.float32, torch.float32) and not options.masters_in_state:
         return torch.optim.AdamW(groups)
     return FusedAdam(
         groups,
         exp_avg_dtype=moments[0],
         exp_avg_sq_dtype=moments[1],
-        master_weights=remainders,
-        store_param_remainders=remainders,
-        use_decoupled_grad=remainders,
+        master_weights=options.masters_in_state,
+        master_weight_dtype=options.main_params_dtype,
+        store_param_remainders=options.store_param_remainders,
+        use_decoupled_grad=options.masters_in_state,
     )

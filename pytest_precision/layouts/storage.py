@@ -15,6 +15,8 @@ from pytest_precision.modules.replace import quantize_linears
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The dtypes by the names of precisions and primary weights; quantized ones are bf16 beside."""
 
+_STATE_DTYPES = {**DTYPES, "fp8": torch.uint8}
+
 QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.quantized)
 
 
@@ -37,25 +39,22 @@ _ON_PARAMETERS = {
     "fp16": ("fp32",),
     **dict.fromkeys(QUANTIZED, ("fp32", "bf16")),
 }
-_MEGATRON = {"bf16": ("bf16",), **dict.fromkeys(QUANTIZED, ("bf16", "quantized"))}
+_OR_QUANTIZED = dict.fromkeys(QUANTIZED, ("bf16", "quantized"))
+_WITH_MASTERS = {"bf16": ("bf16",), "fp16": ("fp16",), **_OR_QUANTIZED}
+_EXPERTS = {"bf16": ("bf16",), **_OR_QUANTIZED}  # their layers compute in bf16
 
 KNOWN = {
     "adamw": Known(_ON_PARAMETERS),
     "any_precision_adamw": Known(_ON_PARAMETERS),
     "ddp": Known(_ON_PARAMETERS),
-    "discrete_experts": Known(_MEGATRON, fusion=("bf16", *QUANTIZED)),
-    "distributed_optimizer": Known({"fp32": ("fp32",), **_MEGATRON}, fusion=("bf16", *QUANTIZED)),
+    "discrete_experts": Known(_EXPERTS, fusion=("bf16", *QUANTIZED)),
+    "distributed_optimizer": Known(
+        {"fp32": ("fp32",), **_WITH_MASTERS}, fusion=("bf16", *QUANTIZED)
+    ),
     "fsdp2": Known(_ON_PARAMETERS),
     "fused_adam": Known({**_ON_PARAMETERS, "fp16": ("fp32", "fp16")}),
-    "grouped_experts": Known(_MEGATRON, fusion=("bf16", *QUANTIZED)),
-    "master_adamw": Known(
-        {
-            "bf16": ("bf16",),
-            "fp16": ("fp16",),
-            **dict.fromkeys(QUANTIZED, ("bf16", "quantized")),
-        },
-        fusion=("bf16", *QUANTIZED),
-    ),
+    "grouped_experts": Known(_EXPERTS, fusion=("bf16", *QUANTIZED)),
+    "master_adamw": Known(_WITH_MASTERS, fusion=("bf16", *QUANTIZED)),
 }
 """Which layout knows which precisions, primary weights and fused accumulation."""
 
@@ -91,6 +90,20 @@ def resident(model: nn.Module, cell: Cell, layout: str) -> tuple[nn.Module, torc
         backend=cell.backend,
     )
     return model, compute
+
+
+def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
+    """What optimizer state of this name is stored in; fp8 is e4m3 in bytes, with a scale.
+
+    Raises:
+        ValueError: for a name that is not one of `known`.
+    """
+    if name not in known:
+        raise ValueError(
+            f"expected {option} to be one of {', '.join(known)} but got {option}={name!r} "
+            f"({type(name).__name__}); dtypes of optimizer state are given by these names"
+        )
+    return _STATE_DTYPES[name]
 
 
 def _expect(cell: Cell, layout: str, axis: str, known: tuple[object, ...]) -> None:

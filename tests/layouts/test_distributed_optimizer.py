@@ -42,6 +42,14 @@ def test_it_agrees_with_replicated_training(
     assert verdict.observations > 500
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_fp16_agrees_with_replicated_training(parity_in: ParityIn, world_size: int) -> None:
+    """Under a loss scale that doubles, halves where a step is skipped, and is in checkpoints."""
+    sequence = "train4-eval-train-save-load-skip-train-swap-train"
+    cell = Cell("fp16", sequence=sequence, world_size=world_size)
+    parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=GPT)
+
+
 def test_three_ranks_agree_where_sums_are_exact(parity_in: ParityIn) -> None:
     """fp32 sums of a few bf16 gradients nearly all have one value, in whatever order.
 
@@ -165,18 +173,51 @@ def test_lost_remainders_are_caught(parity_in: ParityIn) -> None:
         )
 
 
-def test_a_checkpoint_without_remainders_is_refused(parity_in: ParityIn) -> None:
-    """And one with them, where nothing would read them."""
-    cell = Cell("bf16", sequence="train-save-swap-train")
-    for words in ("store_param_remainders=True", "store_param_remainders=False"):
-        sides = [
-            partial(layouts.distributed_optimizer, store_param_remainders=stored)
-            for stored in (True, False)
-        ]
-        with pytest.raises(ParityError, match=words):
-            parity_in(cell).check(
-                *(sides if words.endswith("True") else sides[::-1]), workload=workloads.mlp
-            )
+FP16_MOMENTS = {"exp_avg_dtype": "fp16", "exp_avg_sq_dtype": "fp16"}
+FP8_MOMENTS = {"exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"}
+SCALED_BESIDE_PARAMETERS = [
+    {**FP16_MOMENTS, "store_param_remainders": True},
+    {**FP8_MOMENTS, "store_param_remainders": True},
+    {"main_params_dtype": "fp16"},
+    {**FP8_MOMENTS, "main_params_dtype": "fp16"},
+]
+"""State with a scale of an optimizer that updates the parameters."""
+
+EVERY_OPERATION = "train2-eval-train-save-load-train-swap-train"
+
+
+@pytest.mark.parametrize("options", SCALED_BESIDE_PARAMETERS)
+def test_scaled_state_is_that_of_fused_adam(parity_in: ParityIn, options: dict[str, str]) -> None:
+    """On one rank, which has whole tensors; checkpoints of the other layout included."""
+    cell = Cell("bf16", sequence=EVERY_OPERATION)
+    replicated = {
+        "master_weight_dtype" if name == "main_params_dtype" else name: value
+        for name, value in options.items()
+    }
+    verdict = parity_in(cell).check(
+        partial(layouts.distributed_optimizer, **options, main_grads_dtype="bf16"),
+        partial(layouts.fused_adam, **replicated),
+        workload=GPT,
+    )
+    assert verdict.observations > 500
+
+
+@pytest.mark.parametrize("options", [FP16_MOMENTS, FP8_MOMENTS, *SCALED_BESIDE_PARAMETERS])
+def test_scaled_shards_survive_every_operation(
+    parity_in: ParityIn, options: dict[str, str]
+) -> None:
+    """Bit for bit, and overlap changes none of them."""
+    cell = Cell("bf16", sequence=EVERY_OPERATION, world_size=2)
+    parity_in(cell).check(
+        partial(
+            layouts.distributed_optimizer,
+            **options,
+            overlap_grad_reduce=True,
+            overlap_param_gather=True,
+        ),
+        partial(layouts.distributed_optimizer, **options),
+        workload=GPT,
+    )
 
 
 def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
@@ -197,7 +238,18 @@ def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
         ({"main_grads_dtype": "fp8"}, {}, "main_grads_dtype to be one of fp32, bf16 but got"),
         ({"reuse_grad_buffer_for_param_gather": True}, {}, "expected quantized mxfp8 primary"),
         ({"store_param_remainders": True}, {"precision": "fp32"}, "expected bf16 primary weights"),
-        ({}, {"precision": "fp16"}, "distributed_optimizer knows precision fp32, bf16, fp8"),
+        ({"exp_avg_dtype": "fp4"}, {}, "exp_avg_dtype to be one of fp32, bf16, fp16, fp8 but got"),
+        ({"main_params_dtype": "bf16"}, {}, "main_params_dtype to be one of fp32, fp16 but got"),
+        (
+            {"main_params_dtype": "fp16"},
+            {"precision": "mxfp8", "primary_weight": "quantized"},
+            "primary weights of 16 bits, which the optimizer updates itself",
+        ),
+        (
+            {"main_params_dtype": "fp16", "store_param_remainders": True},
+            {},
+            "upper halves of fp32 masters",
+        ),
         ({}, {"primary_weight": "fp32"}, "knows primary_weight bf16 in bf16"),
     ],
 )
@@ -251,36 +303,3 @@ def test_padding_is_poison(resources: Resources) -> None:
     for poisoned, number in resources.ranks(Settings(timeout=120, device="cpu")).run(2, padding):
         assert poisoned
         assert number > 0
-
-
-def trained(folder: str, steps: int, *, save: bool) -> dict[str, torch.Tensor]:
-    """On a rank: whole masters and moments after a load of `folder`, or before a save there."""
-    engine = made(torch.distributed.get_world_size())
-    if save:
-        for step in range(1, steps + 1):
-            engine.forward_backward(step)
-            for phase in ("reduce_grads", "clip_grads", "optimizer_step"):
-                getattr(engine, phase)()
-        engine.save(Path(folder))
-    else:
-        engine.load(Path(folder))
-    state = engine.state_dict()
-    moments = {
-        f"{key} of {name}": tensor
-        for name, kept in state["optimizer"]["state"].items()
-        for key, tensor in kept.items()
-    }
-    whole = {**state["master"], **state["model"], **moments}
-    return {name: tensor.float() for name, tensor in whole.items()}
-
-
-@pytest.mark.parametrize("loaded_on", [1, 3])
-def test_a_checkpoint_does_not_know_the_world_size(
-    resources: Resources, tmp_path: Path, loaded_on: int
-) -> None:
-    """Saved on two ranks, loaded on one and three: by names, without the padding of buckets."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    saved = ranks.run(2, trained, str(tmp_path), 2, save=True)[0]
-    for loaded in ranks.run(loaded_on, trained, str(tmp_path), 2, save=False):
-        assert loaded.keys() == saved.keys()
-        assert all(torch.equal(loaded[name], saved[name]) for name in saved)
