@@ -6,8 +6,9 @@ it, so that pytest starts and collects as fast as without the plugin.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_precision import lazy
 
 if TYPE_CHECKING:
     from pytest_precision.cell import Cell as Cell
@@ -24,23 +25,6 @@ if TYPE_CHECKING:
     from pytest_precision.ranks.pool import RankError as RankError
     from pytest_precision.ranks.pool import Ranks as Ranks
     from pytest_precision.workloads.base import Workload as Workload
-
-_MODULES = {
-    "Cell": "cell",
-    "Contract": "contract",
-    "Engine": "engine",
-    "Parity": "check",
-    "ParityError": "check",
-    "PrecisionLeakWarning": "ranks.leaks",
-    "RankError": "ranks.pool",
-    "Ranks": "ranks.pool",
-    "Verdict": "parity.verdict",
-    "Workload": "workloads.base",
-    "bitwise": "parity.criterion",
-    "close": "parity.criterion",
-    "ulp": "parity.criterion",
-    "unchecked": "parity.criterion",
-}
 
 __all__ = [
     "Cell",
@@ -59,12 +43,17 @@ __all__ = [
     "unchecked",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy.exports(
+    __name__,
+    {
+        "cell": ("Cell",),
+        "check": ("Parity", "ParityError"),
+        "contract": ("Contract",),
+        "engine": ("Engine",),
+        "parity.criterion": ("bitwise", "close", "ulp", "unchecked"),
+        "parity.verdict": ("Verdict",),
+        "ranks.leaks": ("PrecisionLeakWarning",),
+        "ranks.pool": ("RankError", "Ranks"),
+        "workloads.base": ("Workload",),
+    },
+)

@@ -179,6 +179,7 @@ class Parity:
             window,
             timeout=self.settings.timeout,
             environment=run.environment,
+            name=run.layout.name,
         )
         require_observations(counts, run.layout.name)
 

@@ -10,8 +10,9 @@ ends of the range of an e8m0 scale are subnormal fp32 numbers.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_precision import lazy
 
 if TYPE_CHECKING:
     from pytest_precision.formats.delayed import DelayedScaling
@@ -42,22 +43,13 @@ __all__ = [
     "unswizzled_scale",
 ]
 
-# A function and its module must not share a name: importing the module would replace the function.
-_HOMES = {
-    "delayed": ("DelayedScaling",),
-    "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
-    "quantized": ("Operand", "QuantizedTensor", "Storage"),
-    "recipes": ("Recipe", "recipe"),
-    "registry": ("Format", "Reducible", "by_name", "names"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, exported in _HOMES.items():
-        if name in exported:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy.exports(
+    __name__,
+    {
+        "delayed": ("DelayedScaling",),
+        "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
+        "quantized": ("Operand", "QuantizedTensor", "Storage"),
+        "recipes": ("Recipe", "recipe"),
+        "registry": ("Format", "Reducible", "by_name", "names"),
+    },
+)

@@ -6,8 +6,9 @@ importing this package does not import torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_precision import lazy
 
 if TYPE_CHECKING:
     from pytest_precision.layouts.distributed import (
@@ -23,19 +24,6 @@ if TYPE_CHECKING:
     from pytest_precision.layouts.replicated import master_adamw as master_adamw
     from pytest_precision.layouts.sharded import fsdp2 as fsdp2
 
-_MODULES = {
-    "adamw": "replicated",
-    "any_precision_adamw": "optimizers",
-    "ddp": "replicated",
-    "discrete_experts": "experts",
-    "distributed_optimizer": "distributed",
-    "fsdp2": "sharded",
-    "fused_adam": "optimizers",
-    "grouped_experts": "experts",
-    "master_adamw": "replicated",
-    "with_environment": "environment",
-}
-
 __all__ = [
     "adamw",
     "any_precision_adamw",
@@ -49,12 +37,14 @@ __all__ = [
     "with_environment",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"expected a layout of {', '.join(__all__)} but got {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy.exports(
+    __name__,
+    {
+        "distributed": ("distributed_optimizer",),
+        "environment": ("with_environment",),
+        "experts": ("discrete_experts", "grouped_experts"),
+        "optimizers": ("any_precision_adamw", "fused_adam"),
+        "replicated": ("adamw", "ddp", "master_adamw"),
+        "sharded": ("fsdp2",),
+    },
+)

@@ -11,8 +11,9 @@ loaded when they are first used: importing this package imports no torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_precision import lazy
 
 if TYPE_CHECKING:
     from pytest_precision.modules.grouped import GroupedLinear
@@ -37,24 +38,15 @@ __all__ = [
     "used_quantized",
 ]
 
-# A function and its module must not share a name: importing the module would replace the function.
-_HOMES = {
-    "grouped": ("GroupedLinear",),
-    "layer": ("Layer", "begin_microbatch"),
-    "linear": ("Linear",),
-    "parameter": ("QuantizedParameter",),
-    "replace": ("quantize_linears",),
-    "slots": ("Quantizers", "Slot", "finish_step"),
-    "state": ("quantized_state", "used_quantized"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, exported in _HOMES.items():
-        if name in exported:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy.exports(
+    __name__,
+    {
+        "grouped": ("GroupedLinear",),
+        "layer": ("Layer", "begin_microbatch"),
+        "linear": ("Linear",),
+        "parameter": ("QuantizedParameter",),
+        "replace": ("quantize_linears",),
+        "slots": ("Quantizers", "Slot", "finish_step"),
+        "state": ("quantized_state", "used_quantized"),
+    },
+)

@@ -61,7 +61,7 @@ class InlineGroup:
                     left = leaks.between(before, fingerprint.read())
             finally:
                 dist.destroy_process_group()
-        leaks.warn(job.call.name, [left], "Inline, later tests of this process may find it")
+        leaks.warn(job.name, [left], "Inline, later tests of this process may find it")
         return [result]
 
     def close(self) -> None:

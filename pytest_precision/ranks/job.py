@@ -20,11 +20,13 @@ class Job:
         call: the callable with its arguments bound.
         sys_path: the caller's; pytest extends it while it collects, after ranks were started.
         directory: the caller's current one.
+        name: what messages call it.
     """
 
     call: ImportPath
     sys_path: tuple[str, ...]
     directory: str
+    name: str
 
     @classmethod
     def of(
@@ -32,14 +34,15 @@ class Job:
         function: Callable[..., Any] | ImportPath,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        name: str | None = None,
     ) -> Job:
-        """The job of calling `function` from here.
+        """The job of calling `function` from here, named after it unless a name is given.
 
         Raises:
             TypeError: the function has no import path, or an argument does not pickle.
         """
         call = ImportPath.of(function, "function").bind(*args, **kwargs)
-        return cls(call, tuple(sys.path), os.getcwd())
+        return cls(call, tuple(sys.path), os.getcwd(), name or call.name)
 
     def resolve(self) -> Callable[[], Any]:
         """The function, in this process, which takes over the caller's directory and path."""

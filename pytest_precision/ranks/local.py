@@ -105,10 +105,10 @@ class LocalGroup:
             raise RanksSkipped("; ".join(dict.fromkeys(skips)))
         if len(done) < len(self._ranks):
             overdue = started + self._collective_seconds
-            raise self._failure(heard, started, timeout, overdue, job.call.name)
-        judge.require_nonce(task.nonce, [answer.nonce for answer in done], job.call.name)
+            raise self._failure(heard, started, timeout, overdue, job.name)
+        judge.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
-        self._tainted = leaks.warn(job.call.name, [answer.leaks for answer in done])
+        self._tainted = leaks.warn(job.name, [answer.leaks for answer in done])
         return results
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class LocalGroup:
             return result.unpack()
         except Exception as error:  # unpickling runs the value's own code
             text = (
-                f"rank {rank} of {len(self._ranks)} in {job.call.name} returned a result "
+                f"rank {rank} of {len(self._ranks)} in {job.name} returned a result "
                 f"that does not unpickle here: {type(error).__name__}: {error}; return plain data"
             )
             raise RankError(text, rank, "raised", type(error).__qualname__) from error

@@ -76,6 +76,7 @@ class Ranks:
         *args: Any,
         timeout: float | None = None,
         environment: Variables = (),
+        name: str | None = None,
         **kwargs: Any,
     ) -> list[Any]:
         """Calls `function` once on each of `world_size` ranks.
@@ -87,6 +88,7 @@ class Ranks:
             args: passed on.
             timeout: deadline in seconds, in place of the one of this object.
             environment: variables that must be set before torch starts, beside the caller's.
+            name: what failures call the function, if not by its own name.
             kwargs: passed on.
 
         Returns:
@@ -103,7 +105,7 @@ class Ranks:
             raise ValueError(f"expected an int from 1 but got world_size={world_size!r}")
         seconds = self.timeout if timeout is None else timeout
         _expect_seconds(seconds)
-        job = Job.of(function, args, kwargs)
+        job = Job.of(function, args, kwargs, name)
         key = world_size, Environment.now(environment)
         group = self._group(key, seconds)
         try:

@@ -171,6 +171,6 @@ def _answer(message: Run, membership: Membership) -> FromRank:
     except Exception as error:  # pickling runs the value's own code
         raise TypeError(
             f"expected a result that pickles, since it travels to the caller, but got result="
-            f"{result!r} ({type(result).__name__}) of {job.call.name}: {error}; return plain data"
+            f"{result!r} ({type(result).__name__}) of {job.name}: {error}; return plain data"
         ) from error
     return Done(Parcel.of(pickled, membership.result), message.nonce, left)

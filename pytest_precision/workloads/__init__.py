@@ -7,8 +7,9 @@ torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_precision import lazy
 
 if TYPE_CHECKING:
     from pytest_precision.workloads import language_model, mixture, perceptron
@@ -20,22 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Workload", "gpt", "mlp", "moe"]
 
-_HOMES = {
-    "Workload": ("base", "Workload"),
-    "gpt": ("language_model", "Gpt"),
-    "mlp": ("perceptron", "Mlp"),
-    "moe": ("mixture", "Moe"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}"
-        )
-    module, attribute = _HOMES[name]
-    return getattr(import_module(f"{__name__}.{module}"), attribute)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.exports(
+    __name__,
+    {
+        "base": ("Workload",),
+        "language_model": ("Gpt as gpt",),
+        "mixture": ("Moe as moe",),
+        "perceptron": ("Mlp as mlp",),
+    },
+)

@@ -172,9 +172,7 @@ def test_cells_have_their_environment_and_their_outcomes(suite):
     strict = ["--precision-strict-isolation", "--precision-report=out"]
     result = suite.runpytest_subprocess("--precision-matrix", *strict)
     result.assert_outcomes(passed=1, skipped=1, failed=1)
-    result.stdout.fnmatch_lines(
-        ["*error: the candidate failed: pytest_precision.run:Run.record le*"]
-    )
+    result.stdout.fnmatch_lines(["*error: the candidate failed: jobs:leaking le*"])
     report = json.loads((suite.path / "out" / "report.json").read_text())
     ranks = report["environment"]["ranks"]
     assert sorted(found["NVTE_PLANTED"] for found in ranks) == ["cell", "layout"]
