@@ -14,33 +14,44 @@ from typing import NamedTuple
 Capability = tuple[int, int]
 """Compute capability of a GPU: major and minor."""
 
+Release = tuple[int, int]
+"""Release of Transformer Engine: major and minor."""
+
 
 class Support(NamedTuple):
-    """The GPUs that Transformer Engine has a precision on.
+    """GPUs that Transformer Engine has a precision on, as it is emulated.
 
     Attributes:
         first: the least compute capability.
-        until: the least one, beyond `first`, that it does not have it on; None where there is none.
+        until: the least one, beyond `first`, that is not meant; None where there is none.
+        since: the first release whose quantizers run there and make the numbers of the emulation.
     """
 
     first: Capability
     until: Capability | None = None
+    since: Release = (2, 8)
 
     def __str__(self) -> str:
-        text = f"{_dotted(self.first)} or higher"
+        text = (
+            f"Transformer Engine {_dotted(self.since)} or later and a GPU of compute capability "
+            f"{_dotted(self.first)} or higher"
+        )
         return text if self.until is None else f"{text}, below {_dotted(self.until)}"
 
 
 # `check_fp8_support` and its siblings in transformer_engine/pytorch/quantization.py. What these ask
 # of CUDA and cuBLAS beside the GPU is for GEMMs, and only quantizers are called here.
+# MXFP8 before 2.13 did not scale blocks of e8m0 code 0. NVFP4 before 2.14 divided by 6 where it now
+# multiplies by 1/6, which is another e4m3 scale now and then; beyond capability 10.x its stochastic
+# rounding stopped the GPU before 2.19.
 SUPPORT = {
-    "fp8_delayed": Support((8, 9)),
-    "fp8_current": Support((8, 9)),
-    "fp8_block": Support((9, 0)),
-    "mxfp8": Support((10, 0), until=(12, 0)),
-    "nvfp4": Support((10, 0)),
+    "fp8_delayed": (Support((8, 9)),),
+    "fp8_current": (Support((8, 9)),),
+    "fp8_block": (Support((9, 0)),),
+    "mxfp8": (Support((10, 0), until=(12, 0), since=(2, 13)),),
+    "nvfp4": (Support((10, 0), until=(11, 0), since=(2, 14)), Support((11, 0), since=(2, 19))),
 }
-"""The precisions that have quantized formats."""
+"""The precisions that have quantized formats, and what each of them needs one of."""
 
 
 class Machine(NamedTuple):
@@ -102,7 +113,7 @@ def choose(asked: str, precision: str, machine: Machine) -> Choice:
     """
     if asked == "emulated":
         return Choice("emulated", "it was asked for")
-    if machine.transformer_engine is not None and _has(precision, machine.capability):
+    if _has(precision, machine):
         return Choice("native", str(machine))
     if asked == "native":
         raise BackendError(_refusal(precision, str(machine)))
@@ -156,27 +167,33 @@ def refusals(asked: Iterable[Asked]) -> list[str]:
     return [
         f"{one.test}: {_refusal(one.precision, lacks)}"
         for one in asked
-        if one.backend == "native" and (lacks := _missing(one.device))
+        if one.backend == "native" and (lacks := _missing(one.precision, one.device))
     ]
 
 
 def announcements(asked: Iterable[Asked]) -> list[str]:
     """What can be said, each thing once, before any rank has looked at its GPU."""
-    return list(dict.fromkeys(_announced(one.backend, one.device) for one in asked))
+    return list(dict.fromkeys(map(_announced, asked)))
 
 
-def _announced(backend: str, device: str) -> str:
-    lacks = _missing(device)
-    if backend == "emulated" or lacks:
-        return "number formats emulated" + (f": {lacks}" if backend == "auto" else "")
-    where = " where the GPU has them" if backend == "auto" else ""
+def _announced(one: Asked) -> str:
+    lacks = _missing(one.precision, one.device)
+    if one.backend == "emulated" or lacks:
+        return "number formats emulated" + (f": {lacks}" if one.backend == "auto" else "")
+    where = " where the GPU has them" if one.backend == "auto" else ""
     return f"number formats native{where}: Transformer Engine {installed()}"
 
 
-def _missing(device: str) -> str:
-    """What native formats lack as far as it is known without torch; empty where nothing is."""
-    lacks = [] if installed() else ["no Transformer Engine"]
-    lacks += ["ranks on the CPU"] if device == "cpu" else []
+def _missing(precision: str, device: str) -> str:
+    """What a native format lacks as far as it is known without torch; empty where nothing is."""
+    lacks = []
+    engine = installed()
+    if engine is None:
+        lacks.append("no Transformer Engine")
+    elif release(engine) < min(one.since for one in SUPPORT[precision]):
+        lacks.append(f"a Transformer Engine too old for {precision} ({engine})")
+    if device == "cpu":
+        lacks.append("ranks on the CPU")
     return " and ".join(lacks)
 
 
@@ -188,6 +205,12 @@ def installed() -> str | None:
         return None
 
 
+def release(version: str) -> Release:
+    """The release that a version of Transformer Engine belongs to."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
 def _refusal(precision: str, got: str) -> str:
     return (
         f"expected {_needs(precision)} for {precision} with --precision-backend=native but got "
@@ -195,14 +218,21 @@ def _refusal(precision: str, got: str) -> str:
     )
 
 
-def _has(precision: str, capability: Capability | None) -> bool:
-    first, until = SUPPORT[precision]
-    return capability is not None and first <= capability and (until is None or capability < until)
+def _has(precision: str, machine: Machine) -> bool:
+    engine, capability = machine.transformer_engine, machine.capability
+    if engine is None or capability is None:
+        return False
+    return any(
+        one.since <= release(engine)
+        and one.first <= capability
+        and (one.until is None or capability < one.until)
+        for one in SUPPORT[precision]
+    )
 
 
 def _needs(precision: str) -> str:
-    return f"Transformer Engine and a GPU of compute capability {SUPPORT[precision]}"
+    return ", or ".join(map(str, SUPPORT[precision]))
 
 
-def _dotted(capability: Capability) -> str:
-    return "{}.{}".format(*capability)
+def _dotted(pair: Capability | Release) -> str:
+    return "{}.{}".format(*pair)

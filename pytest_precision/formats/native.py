@@ -1,7 +1,8 @@
 """Transformer Engine's quantizers behind the interface of the formats: its kernels, on a GPU.
 
 What they make is cut down to its valid region, so that bytes, scales and amaxes are those that the
-emulation makes, bit for bit. Written from the sources of Transformer Engine 2.8 to 2.20; never run.
+emulation makes, bit for bit: in the releases that `backend.SUPPORT` names, and unless the variable
+NVTE_USE_FAST_MATH is set. Written from the sources of Transformer Engine 2.8 to 2.20; never run.
 """
 
 from __future__ import annotations
@@ -74,20 +75,21 @@ class Native:
         """Quantize a matrix.
 
         Args:
-            x: [rows, columns] on a GPU that has the format; multiples of 16 for NVFP4.
+            x: [rows, columns] on a GPU that has the format, not empty; multiples of 16 for NVFP4.
             random_bits: where the format is stochastic, a seed for the GPU's generator, which is
                 put back afterwards; None goes on with it. The kernels deal out its bits in orders
                 of their own, so the bits that the emulation is given have no counterpart.
             usage: which operands to return.
 
         Raises:
-            TypeError: `x` is no tensor of fp32, bf16 or fp16; what stands for random bits is no
-                seed, or the format rounds to nearest.
-            ValueError: `x` is no matrix, not on a GPU, or of another size; an unknown usage.
+            TypeError: `x` is no tensor of fp32, bf16 or fp16, or not bf16 where it is transformed;
+                what stands for random bits is no seed, or the format rounds to nearest; Transformer
+                Engine is older than 2.19, and the format is MXFP8 in two dimensions.
+            ValueError: `x` is no matrix, not on a GPU, empty, or of another size; an unknown usage.
             ImportError: Transformer Engine is not installed.
         """
         format = self.emulated
-        x = checked_matrix(x, packed.SIDE if isinstance(format, Nvfp4) else 1)
+        x = format.checked(x) if isinstance(format, Nvfp4) else checked_matrix(x)
         checked_usage(usage)
         if not self.stochastic:
             refuse_random_bits(random_bits, self.name)
@@ -96,18 +98,20 @@ class Native:
                 f"expected a seed for {self.name} but got random_bits=... "
                 f"({type(random_bits).__name__}); give an int, or emulate the format"
             )
+        if x.numel() == 0:  # the kernels return before they have written a scale
+            raise ValueError(
+                f"expected a matrix with elements but got x.shape={tuple(x.shape)} (Size); "
+                "emulate the format, or leave the matrix out"
+            )
         if x.device.type != "cuda":
             raise ValueError(
                 f"expected x on a GPU but got x.device={x.device} (device); "
                 "move it there, or emulate the format"
             )
-        shape = x.shape[0], x.shape[1]
-        if isinstance(format, Mxfp8):  # what is missing counts as 0
-            x = F.pad(x, (0, -shape[1] % mxfp8.SIDE, 0, -shape[0] % mxfp8.SIDE))
         with torch.no_grad(), _on(x.device, random_bits):
-            operands = _operands(format, x, shape)
+            operands = kernel_operands(format, x)
         kept = {side: made for side, made in operands.items() if usage in ("both", side)}
-        return QuantizedTensor(self.name, shape, kept)
+        return QuantizedTensor(self.name, (x.shape[0], x.shape[1]), kept)
 
 
 @contextmanager
@@ -119,7 +123,14 @@ def _on(device: torch.device, seed: int | None) -> Iterator[None]:
         yield
 
 
-def _operands(format: Format, x: torch.Tensor, shape: tuple[int, int]) -> dict[str, Operand]:
+def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
+    """The operands "rowwise" and "columnwise" as the kernels make them.
+
+    Args:
+        format: one that `Native` takes.
+        x: fp32, bf16 or fp16 [rows, columns], where the kernels run; checked.
+    """
+    shape = x.shape[0], x.shape[1]
     if isinstance(format, DelayedScaling):
         amax = torch.zeros(1, device=x.device)  # the kernel takes the larger of what it finds here
         kernel = _quantizer("float8_tensor", "Float8Quantizer")
@@ -150,9 +161,10 @@ def _operands(format: Format, x: torch.Tensor, shape: tuple[int, int]) -> dict[s
         return _blocks(made, storages, (None, None), shape)
     if isinstance(format, Mxfp8):
         kernel = _quantizer("mxfp8_tensor", "MXFP8Quantizer")
-        # Older releases, which lack the keyword, have blocks of one dimension only.
+        # Releases before 2.19, which lack the keyword, have blocks of one dimension only.
         options = {"with_2d_quantization": True} if format.two_dimensional else {}
-        made = kernel(_element(format.element), **options)(x)
+        padding = (0, -shape[1] % mxfp8.SIDE, 0, -shape[0] % mxfp8.SIDE)
+        made = kernel(_element(format.element), **options)(F.pad(x, padding))
         blocks = ((1, mxfp8.SIDE), (mxfp8.SIDE, 1))
         storages = [Storage(format.element.name, "e8m0", block) for block in blocks]
         return _blocks(made, storages, (None, None), shape)

@@ -69,12 +69,7 @@ class Nvfp4:
             TypeError: `x` or the random bits are not tensors of a fitting dtype.
             ValueError: shapes that do not fit; an unknown usage.
         """
-        x = checked_matrix(x, multiple=SIDE)
-        if self.hadamard and x.dtype is not torch.bfloat16:
-            raise TypeError(
-                f"expected x of dtype torch.bfloat16 for {self.name} but got x.dtype={x.dtype} "
-                "(dtype); cast it, as the kernels transform nothing else"
-            )
+        x = self.checked(x)
         rowwise, columnwise = checked_usage(usage)
         bits: RandomBits = (None, None)
         if self.stochastic:
@@ -102,6 +97,21 @@ class Nvfp4:
             (x.shape[0], x.shape[1]),
             {side: operand.finished() for side, operand in operands.items()},
         )
+
+    def checked(self, x: torch.Tensor) -> torch.Tensor:
+        """`x`, detached, if this format can quantize it.
+
+        Raises:
+            TypeError: no tensor of fp32, bf16 or fp16; not bf16 where it would be transformed.
+            ValueError: no matrix, or not multiples of 16.
+        """
+        x = checked_matrix(x, multiple=SIDE)
+        if self.hadamard and x.dtype is not torch.bfloat16:
+            raise TypeError(
+                f"expected x of dtype torch.bfloat16 for {self.name} but got x.dtype={x.dtype} "
+                "(dtype); cast it, as the kernels transform nothing else"
+            )
+        return x
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
         """The amax of a matrix, then those of all its blocks, fp32, flat.

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before the first reading: some releases add a folder to sys.path
 from torch.distributed import distributed_c10d
 from torch.nn.modules import module
 from torch.optim import optimizer

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import engine_stand_in
 import golden_vectors as golden
 import pytest
 import torch
 from torch.nn import functional as F
 
 from pytest_precision import formats, modules
-from pytest_precision.formats.native import Native, valid
+from pytest_precision.formats.delayed import DelayedScaling
+from pytest_precision.formats.native import Native, kernel_operands, valid
 from pytest_precision.formats.quantized import Operand
 from pytest_precision.modules.padding import padded_shape
 
@@ -20,6 +22,61 @@ STORED = {
     "nvfp4_2d": {"rowwise": (128, 4), "columnwise": (128, 4)},
 }
 """What rows and columns of stored scales are multiples of, as the kernels' allocators have it."""
+
+NATIVE = [name for name in formats.names() if not name.endswith(("floor", "torchao", "sr"))]
+
+
+@pytest.mark.parametrize("release", [(2, 8), (2, 20)])
+@pytest.mark.parametrize("name", NATIVE)
+def test_quantizers_are_asked_in_their_own_words(
+    monkeypatch: pytest.MonkeyPatch, name: str, release: tuple[int, int]
+) -> None:
+    """The constructors know all keywords, each means what it should, and storage is read back."""
+    engine_stand_in.install(monkeypatch, release)
+    x = torch.randn(144, 272, generator=torch.Generator().manual_seed(0)).bfloat16()
+    native, emulated = (formats.by_name(name) for _ in range(2))
+    if name.startswith("mxfp8") and name.endswith("2d") and release < (2, 19):
+        with pytest.raises(TypeError, match="with_2d_quantization"):
+            kernel_operands(native, x)
+        return
+    made, expected = kernel_operands(native, x), emulated.quantize(x).operands
+    for side, operand in expected.items():
+        assert made[side].storage == operand.storage
+        assert golden.differing_bytes(made[side].data, operand.data) == 0
+        assert golden.differing_bytes(made[side].scale, operand.scale) == 0
+        assert (made[side].amax is None) == (operand.amax is None)
+        assert operand.amax is None or torch.equal(made[side].amax, operand.amax)
+    if isinstance(native, DelayedScaling) and isinstance(emulated, DelayedScaling):
+        assert torch.equal(native.history, emulated.history)
+
+
+def test_epsilon_and_scale_reach_the_quantizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have defaults there, which a forgotten one would fall back to."""
+    engine_stand_in.install(monkeypatch, (2, 20))
+    x = torch.full((128, 128), 0.5).bfloat16()
+    made = [
+        formats.by_name(name, epsilon=7.0)
+        for name in ("fp8_current_e4m3", "fp8_block_1x128_e4m3_pow2")
+    ]
+    slot = formats.by_name("fp8_delayed")
+    assert isinstance(slot, DelayedScaling)
+    slot.scale.fill_(8.0)
+    for format in (*made, slot):
+        native = kernel_operands(format, x)["rowwise"]
+        assert torch.equal(native.data, format.quantize(x).rowwise.data)
+        assert torch.equal(native.scale, format.quantize(x).rowwise.scale)
+
+
+@pytest.mark.parametrize("name", ["nvfp4_1d_sr", "nvfp4_1d_rht_sr"])
+def test_stochastic_rounding_is_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Scales are those of rounding to nearest, codes are drawn."""
+    engine_stand_in.install(monkeypatch, (2, 8))
+    x = torch.randn(144, 272, generator=torch.Generator().manual_seed(0)).bfloat16()
+    drawn = kernel_operands(formats.by_name(name), x)
+    nearest = formats.by_name(name.removesuffix("_sr")).quantize(x).operands
+    for side, operand in nearest.items():
+        assert golden.differing_bytes(drawn[side].scale, operand.scale) == 0
+        assert golden.differing_bytes(drawn[side].data, operand.data) > 0
 
 
 @pytest.mark.parametrize("side", ["rowwise", "columnwise"])
@@ -77,12 +134,16 @@ def test_what_its_quantizers_lack_is_refused(name: str) -> None:
 
 
 def test_what_cannot_be_quantized_is_refused() -> None:
-    """A matrix that is not on a GPU, of a wrong size, or with random bits where a seed belongs."""
+    """A matrix that is not on a GPU, of a wrong size or dtype, or with bits for a seed."""
     x = torch.ones(16, 16).bfloat16()
     with pytest.raises(ValueError, match=r"expected x on a GPU but got x\.device=cpu"):
         Native(formats.by_name("mxfp8_e4m3")).quantize(x)
+    with pytest.raises(ValueError, match=r"expected a matrix with elements but .*\(0, 16\)"):
+        Native(formats.by_name("mxfp8_e4m3")).quantize(x[:0])
     with pytest.raises(ValueError, match="multiples of 16"):
         Native(formats.by_name("nvfp4_1d")).quantize(x[:15])
+    with pytest.raises(TypeError, match=r"expected x of dtype torch\.bfloat16"):
+        Native(formats.by_name("nvfp4_1d_rht")).quantize(x.float())
     with pytest.raises(TypeError, match=r"expected a seed for nvfp4_1d_rht_sr but .* \(tuple\)"):
         Native(formats.by_name("nvfp4_1d_rht_sr")).quantize(x, (x, x))
     with pytest.raises(TypeError, match="rounds to nearest"):

@@ -236,8 +236,10 @@ def test_close_complex():
 @pytest.mark.parametrize("narrow", [d for d in FLOATS if d.itemsize < 4], ids=str)
 def test_storage(narrow, make):
     """Without storage, a float of any dtype agrees with its exact upcast, and no other value."""
-    values = patterns(narrow, 256)
-    values = values[~values.float().isnan()]
+    codes = patterns(narrow, 256)
+    # By bytes: not every release of torch can index every float8 dtype.
+    bits = codes.view(torch.uint8 if narrow.itemsize == 1 else torch.int16)
+    values = bits[~codes.float().isnan()].view(narrow)
     assert compare(values, values.float(), make(storage=False)) is None
     assert compare(values.double(), values, make(storage=False)) is None
     moved = values.float()

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
@@ -134,7 +134,7 @@ def rounded(exact: Fraction) -> float:
 
 def root(exact: Fraction) -> float:
     """The square root of a fraction that may be too large or small for a float."""
-    with localcontext(prec=40, Emax=10**6, Emin=-(10**6)):
+    with localcontext(Context(prec=40, Emax=10**6, Emin=-(10**6))):
         return float((Decimal(exact.numerator) / Decimal(exact.denominator)).sqrt())
 
 
