@@ -102,10 +102,9 @@ def _kept(engine: DistributedOptimizer) -> dict[str, dict[str, Tensor]]:
     whole: dict[str, dict[str, Tensor]] = {}
     if not state:
         return whole
-    # Every rank has some shard, and all have the same keys, though perhaps in another order.
-    first = dict(sorted(next(iter(state.values())).items()))
+    first = next(iter(state.values()))  # every rank has some shard
     counted = {key: tensor for key, tensor in first.items() if key == "step"}
-    for key in first.keys() - counted.keys():
+    for key in sorted(first.keys() - counted.keys()):  # all ranks gather in the same order
         kept = {
             shard.name: state[shard.master][key].expand_as(shard.master) for shard in engine.shards
         }
