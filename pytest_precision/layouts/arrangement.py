@@ -56,6 +56,12 @@ class Options:
     store_param_remainders: bool = False
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if type(getattr(type(self), name)) is bool and type(value) is not bool:
+                raise ValueError(
+                    f"expected a bool but got {name}={value!r} ({type(value).__name__}); "
+                    "write True or False"
+                )
         size = self.bucket_size
         if type(size) is not int or size < 1:
             raise ValueError(
@@ -68,15 +74,16 @@ class Options:
         """The optimizer updates the parameters, and keeps their masters in its state."""
         return self.store_param_remainders or self.main_params_dtype != torch.float32
 
-    @property
-    def unobservable(self) -> dict[str, str]:
+    def unobservable(self, cell: Cell) -> dict[str, str]:
         """Kinds that cannot be shown after every phase, each with the reason."""
         hidden = {}
         if self.overlap_grad_reduce:
             hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
         if self.overlap_param_gather:
             late = "overlap_param_gather brings parameters up to date when they are read"
-            hidden |= dict.fromkeys(("param", "quantized", "scale", "amax"), late)
+            # Other scales and amaxes than those of parameters are up to date.
+            stored = ("scale", "amax") if cell.primary_weight == "quantized" else ()
+            hidden |= dict.fromkeys(("param", "quantized", *stored), late)
         return hidden
 
     @classmethod
@@ -91,6 +98,11 @@ class Options:
             for name, value in options.items()
         }
         made = cls(**named)
+        if cell.grad_accum_fusion and made.main_grads_dtype != torch.float32:
+            raise ValueError(
+                "expected fp32 gradients, which is what GEMMs add to, for grad_accum_fusion=True "
+                "but got main_grads_dtype='bf16' (str); leave one of them out"
+            )
         stored = f"primary_weight={cell.primary_weight!r}"
         if made.reuse_grad_buffer_for_param_gather and not (
             cell.primary_weight == "quantized" and cell.precision == "mxfp8"
@@ -137,7 +149,8 @@ class Arrangement:
         model: with the resident parameters.
         parts: what its parameters hold.
         names: prefixes of names in the model to what they are in every layout.
-        initial: values that the masters start from, by the names of the logical tensors.
+        initial: values that the masters start from, by the names of the logical tensors: those of
+            the workload, unrounded.
         from_dequantized: logical tensors that only the quantized weight was left of.
         groups: of the workload.
     """
@@ -178,10 +191,9 @@ class Arrangement:
         lost: list[str] = []
         for name, parameter in model.named_parameters():
             if isinstance(parameter, QuantizedParameter):
-                kept = parameter.high_precision_init
-                if kept is None:
+                if parameter.high_precision_init is None:
                     lost += [part.name for part in parts[name]]
-                source = parameter.dequantize() if kept is None else kept
-                initial |= {n: value.float() for n, value in values(parts[name], source)}
+                    left = values(parts[name], parameter.dequantize())
+                    initial |= {name: value.float() for name, value in left}
                 parameter.clear_high_precision_init()
         return cls(model, parts, arranged.names, initial, tuple(lost), groups)

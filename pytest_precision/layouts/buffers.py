@@ -55,7 +55,7 @@ class Bucket:
         span: its elements in the buffer, padding included; a multiple of the number of ranks.
         slots: the parameters in it, in the order of their elements.
         stale: whether the parameters lag behind the masters.
-        waiting: parameters whose gradients are not complete yet.
+        waiting: names of the parameters whose gradients are not complete yet.
         works: collectives under way.
         received: where it puts this rank's part of the gradients of all ranks.
     """
@@ -63,7 +63,7 @@ class Bucket:
     span: Span
     slots: tuple[Slot, ...]
     stale: bool = False
-    waiting: int = 0
+    waiting: set[str] = field(default_factory=set)
     works: list[dist.Work] = field(default_factory=list)
     received: Tensor | None = None
 
@@ -166,6 +166,12 @@ class Buffer:
             return {ROWWISE: self._bytes_of[slot.name].view(_stored(slot).shape)}
         return {f"{side}.data": self.view(slot, flat) for side, flat in self.gathered.items()}
 
+    def zero_grads(self) -> None:
+        """Zero the gradients; what lies between them is NaN, for whoever reads that."""
+        self.grads.fill_(math.nan)
+        for slot in self.slots:
+            self.view(slot, self.grads).zero_()
+
     def owned(self, bucket: Bucket, slot: Slot) -> Span | None:
         """Which elements of the flattened parameter this rank updates; None for none."""
         both = overlap(self._share(bucket), slot.span)
@@ -221,11 +227,12 @@ class Buffer:
 
 
 def buffers_of(cell: Cell, arrangement: Arrangement, options: Options) -> Iterator[Buffer]:
-    """One for the parameters of each dtype, and one for quantized ones."""
+    """One for the parameters of each dtype that are trained, and one for quantized ones."""
     kinds: dict[tuple[torch.dtype, bool], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in arrangement.model.named_parameters():
-        quantized = isinstance(parameter, QuantizedParameter)
-        kinds.setdefault((parameter.dtype, quantized), []).append((name, parameter))
+        if parameter.requires_grad:
+            quantized = isinstance(parameter, QuantizedParameter)
+            kinds.setdefault((parameter.dtype, quantized), []).append((name, parameter))
     for (dtype, quantized), parameters in kinds.items():
         shared = quantized and options.reuse_grad_buffer_for_param_gather
         yield Buffer(

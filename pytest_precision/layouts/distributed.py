@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,12 +61,12 @@ class DistributedOptimizer(GatheredEngine):
         self._accumulated: list[Observation] = []
         optimizer = optimizer_of(self.shards, arrangement, options)
         super().__init__(workload, cell, arrangement.model, optimizer)
-        self.unobservable = options.unobservable  # type: ignore[misc]
+        self.unobservable = options.unobservable(cell)  # type: ignore[misc]
         for buffer in self.buffers:
             for bucket in buffer.buckets:
                 for slot in bucket.slots:
                     slot.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                        partial(self._accumulate, buffer, bucket)
+                        partial(self._accumulate, buffer, bucket, slot.name)
                     )
         if options.overlap_param_gather:
             self.gather_before_forward()
@@ -109,9 +109,9 @@ class DistributedOptimizer(GatheredEngine):
         """Zero the gradient buffers, then accumulate in them."""
         self._accumulated.clear()
         for buffer in self.buffers:
-            buffer.grads.zero_()
+            buffer.zero_grads()
             for bucket in buffer.buckets:
-                bucket.waiting = len(bucket.slots)
+                bucket.waiting = {slot.name for slot in bucket.slots}
         if self.options.overlap_param_gather:
             self.stage(shared=True)  # what was staged there before is zero now
         super().forward_backward(step)
@@ -121,7 +121,7 @@ class DistributedOptimizer(GatheredEngine):
         self._last_microbatch = last
         return nullcontext()
 
-    def _accumulate(self, buffer: Buffer, bucket: Bucket, parameter: Tensor) -> None:
+    def _accumulate(self, buffer: Buffer, bucket: Bucket, name: str, parameter: Tensor) -> None:
         """What backward left in `grad` goes to `main_grad`, unless the GEMM has put it there."""
         if getattr(parameter, "grad_added_to_main_grad", False):
             parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
@@ -129,31 +129,42 @@ class DistributedOptimizer(GatheredEngine):
             parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
         parameter.grad = None
         if self.options.overlap_grad_reduce and self._last_microbatch:
-            bucket.waiting -= 1
-            if bucket.waiting == 0:
+            bucket.waiting.remove(name)
+            if not bucket.waiting:
                 buffer.reduce(bucket)
 
-    def gradient(self, parameter: Tensor) -> Tensor:
-        """The part of the gradient buffer."""
-        return cast(Tensor, parameter.main_grad)  # type: ignore[attr-defined]
+    def gradient(self, parameter: Tensor) -> Tensor | None:
+        """The part of the gradient buffer; None of a parameter that is not trained."""
+        return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
         """Remember the sums so far, where they are of another dtype than what is added."""
         for name, parameter in self.model.named_parameters():
-            if parameter.dtype == self.gradient(parameter).dtype:
+            gradient = self.gradient(parameter)
+            if gradient is None or gradient.dtype == parameter.dtype:
                 continue
-            for logical, part in self.logical(name, self.gradient(parameter)):
+            for logical, part in self.logical(name, gradient):
                 seen = self.piece(
                     "grad", f"microbatch {self.microbatch}: {logical}", part, local=True
                 )
                 self._accumulated.append(self.snapshot(seen))
 
     def reduce_grads(self) -> None:
-        """Sum over the ranks, to each rank its own part of every bucket."""
+        """Sum over the ranks, to each rank its own part of every bucket.
+
+        Raises:
+            RuntimeError: a bucket was to be reduced in backward, and some gradient never came.
+        """
         for buffer in self.buffers:
             for bucket in buffer.buckets:
                 if not self.options.overlap_grad_reduce:
                     buffer.reduce(bucket)
+                elif bucket.waiting:
+                    raise RuntimeError(
+                        f"expected gradients of {', '.join(sorted(bucket.waiting))} in the last "
+                        "microbatch but got none, so that their bucket was not reduced in "
+                        "backward; use every parameter in it, or leave overlap_grad_reduce out"
+                    )
                 buffer.wait(bucket)
         self.hand_over_gradients()
 
@@ -233,9 +244,9 @@ class DistributedOptimizer(GatheredEngine):
 
         return hook
 
-    def group_of(self, name: str) -> int:
-        """Number of the parameter group of a logical tensor."""
-        return self._groups[name]
+    def group_of(self, name: str) -> int | None:
+        """Number of the parameter group of a logical tensor; None where it is in none."""
+        return self._groups.get(name)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """With its place in the flattened logical tensor, where it is a shard of one."""

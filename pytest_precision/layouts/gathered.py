@@ -134,7 +134,8 @@ class GatheredEngine(Engine):
             for slot in bucket.slots
         }
         for module in self.model.modules():
-            needed = [places[id(p)] for p in module.parameters(recurse=False)]
+            trained = (p for p in module.parameters(recurse=False) if id(p) in places)
+            needed = [places[id(p)] for p in trained]
             if needed:
                 module.register_forward_pre_hook(
                     partial(self._gather_needed, dict.fromkeys(needed)), prepend=True

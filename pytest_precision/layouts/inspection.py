@@ -24,7 +24,8 @@ def breaches(engine: DistributedOptimizer) -> Iterator[str]:
                 yield f"{slot.name} of the model is not the parameter that the optimizer updates"
             if not _in_buffer(buffer, slot):
                 yield f"parameter {slot.name} does not lie in its buffer"
-            if not _same(engine.gradient(slot.parameter), buffer.view(slot, buffer.grads)):
+            gradient = engine.gradient(slot.parameter)
+            if gradient is None or not _same(gradient, buffer.view(slot, buffer.grads)):
                 yield f"main_grad of {slot.name} does not lie in its buffer"
     for prefix, module in engine.model.named_modules():
         if isinstance(module, GroupedLinear):
@@ -40,9 +41,13 @@ def breaches(engine: DistributedOptimizer) -> Iterator[str]:
 def _in_buffer(buffer: Buffer, slot: Slot) -> bool:
     if not isinstance(slot.parameter, QuantizedParameter):
         return _same(slot.parameter, buffer.view(slot, buffer.params))
-    read = dict(tensors_of(slot.parameter.members[0]))  # by a GEMM
+    read = [dict(tensors_of(member)) for member in slot.parameter.members]  # by a GEMM each
     return all(
-        _same(slot.parameter.stored[key], place) and read[key].data_ptr() == place.data_ptr()
+        _same(slot.parameter.stored[key], place)
+        and all(
+            member[key].data_ptr() == own.data_ptr()
+            for member, own in zip(read, place.chunk(len(read)), strict=True)
+        )
         for key, place in buffer.resident(slot).items()
     )
 

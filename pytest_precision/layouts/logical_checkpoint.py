@@ -169,7 +169,9 @@ def _groups(engine: DistributedOptimizer) -> list[dict[str, Any]]:
     named: list[list[str]] = [[] for _ in own]
     for name, _ in engine.model.named_parameters():
         for part in engine.parts[name]:
-            named[engine.group_of(part.name)].append(part.name)
+            group = engine.group_of(part.name)
+            if group is not None:
+                named[group].append(part.name)
     return [{**group, "params": names} for group, names in zip(own, named, strict=True)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -96,34 +96,40 @@ class MainGradEngine(MasterEngine):
         super().__init__(workload, cell, model, master)
         self._accumulated: list[Observation] = []
         for parameter in model.parameters():
-            parameter.main_grad = torch.zeros(  # type: ignore[attr-defined]
-                parameter.shape, dtype=torch.float32, device=parameter.device
-            )
+            if parameter.requires_grad:
+                parameter.main_grad = torch.zeros(  # type: ignore[attr-defined]
+                    parameter.shape, dtype=torch.float32, device=parameter.device
+                )
 
-    def gradient(self, parameter: Tensor) -> Tensor:
-        """The buffer."""
-        return cast(Tensor, parameter.main_grad)  # type: ignore[attr-defined]
+    def gradient(self, parameter: Tensor) -> Tensor | None:
+        """The buffer; None of a parameter that is not trained."""
+        return getattr(parameter, "main_grad", None)
 
     def forward_backward(self, step: int) -> None:
         """Accumulate in buffers that start from zero."""
         self._accumulated.clear()
         for parameter in self.model.parameters():
-            self.gradient(parameter).zero_()
+            gradient = self.gradient(parameter)
+            if gradient is not None:
+                gradient.zero_()
         super().forward_backward(step)
 
     def microbatch_done(self) -> None:
         """Add what the GEMM has not added, and remember the sum so far."""
         for name, parameter in self.model.named_parameters():
+            gradient = self.gradient(parameter)
+            if gradient is None:
+                continue
             # What a fused layer returns to autograd is poison, and is dropped.
-            if not getattr(parameter, "grad_added_to_main_grad", False):
-                assert parameter.grad is not None
-                self.gradient(parameter).add_(parameter.grad)
+            added = getattr(parameter, "grad_added_to_main_grad", False)
+            if parameter.grad is not None and not added:
+                gradient.add_(parameter.grad)
             parameter.grad = None
             parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
             seen = self._observe(
                 "grad",
                 f"microbatch {self.microbatch}: {name}",
-                self.gradient(parameter),
+                gradient,
                 split=False,
                 local=True,
             )

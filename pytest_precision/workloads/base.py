@@ -62,15 +62,17 @@ class Workload(ABC):
         the model, wrap it, shard it block by block (`model.blocks`, where there is such a
         `ModuleList`) or call it with other parameters (`torch.func.functional_call`): each
         parameter must be read by the forward of the module that holds it, and must take part in
-        every backward. Whatever the layout does, the same weights and the same microbatch must
-        give the same bits: no dropout, and no atomic additions.
+        every backward unless it is frozen (`requires_grad=False`). Whatever the layout does, the
+        same weights and the same microbatch must give the same bits: no dropout, and no atomic
+        additions.
         """
 
     @abstractmethod
     def groups(self, model: torch.nn.Module) -> list[dict[str, Any]]:
         """Parameter groups of `model` as a torch optimizer takes them.
 
-        There is no default, so that the learning rate is always the workload's own.
+        There is no default, so that the learning rate is always the workload's own. Parameters that
+        are frozen are left out.
 
         Args:
             model: what `model(cell)` returned, perhaps cast or sharded, but with its modules.

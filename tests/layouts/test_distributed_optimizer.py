@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from pytest_precision import layouts, workloads
 from pytest_precision.cell import Cell
@@ -18,6 +19,7 @@ from pytest_precision.observation import Span
 from pytest_precision.options import Settings
 from pytest_precision.resources import Resources
 from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -220,6 +222,71 @@ def test_scaled_shards_survive_every_operation(
     )
 
 
+class Unrounded(Mlp):
+    """Weights that bf16 does not hold."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + 2.0**-11)
+        return model
+
+
+@pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
+def test_masters_start_unrounded(parity_in: ParityIn, primary_weight: str) -> None:
+    """As the masters of the replicated layout, however the parameters are stored."""
+    cell = Cell("mxfp8", primary_weight, sequence="train2", world_size=2)
+    parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=Unrounded)
+
+
+class NormOfBuffers(DistributedOptimizer):
+    """The norm of all that lies in its part of the buffers, padding included."""
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        flat = torch.cat([buffer.grads for buffer in self.buffers])
+        return flat.double().square().sum().sqrt()
+
+
+def norm_of_buffers(workload: Workload, cell: Cell) -> Engine:
+    """`distributed_optimizer` with that defect."""
+    return NormOfBuffers.of(workload, cell, "distributed_optimizer")
+
+
+def test_a_norm_that_reads_padding_is_caught(parity_in: ParityIn) -> None:
+    """Zeros there would have let it pass."""
+    with pytest.raises(ParityError, match="grad_norm differs at step 1"):
+        parity_in(Cell("bf16", sequence="train2")).check(
+            norm_of_buffers, layouts.distributed_optimizer, workload=workloads.mlp
+        )
+
+
+class LosesHistory(DistributedOptimizer):
+    """A load leaves the scales and histories of delayed scaling as a new model has them."""
+
+    def load(self, folder: Path) -> None:
+        kept = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        super().load(folder)
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(kept[name])
+
+
+def losing_history(workload: Workload, cell: Cell, **options: object) -> Engine:
+    """`distributed_optimizer` with that defect."""
+    return LosesHistory.of(workload, cell, "distributed_optimizer", **options)
+
+
+def test_overlap_does_not_hide_delayed_scaling(parity_in: ParityIn) -> None:
+    """What is late is parameters; scales of inputs are as they are after every phase."""
+    overlapped = {"overlap_param_gather": True}
+    with pytest.raises(ParityError, match="differs after load behind step 2"):
+        parity_in(Cell("fp8_delayed", "bf16", sequence="train2-save-load-train")).check(
+            partial(losing_history, **overlapped),
+            partial(layouts.distributed_optimizer, **overlapped),
+            workload=workloads.mlp,
+        )
+
+
 def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
     """Shards of every rank make the whole, whatever the world size."""
     cell = Cell("bf16", sequence="train2", world_size=2)
@@ -239,6 +306,12 @@ def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
         ({"reuse_grad_buffer_for_param_gather": True}, {}, "expected quantized mxfp8 primary"),
         ({"store_param_remainders": True}, {"precision": "fp32"}, "expected bf16 primary weights"),
         ({"exp_avg_dtype": "fp4"}, {}, "exp_avg_dtype to be one of fp32, bf16, fp16, fp8 but got"),
+        ({"overlap_grad_reduce": "no"}, {}, "expected a bool but got overlap_grad_reduce='no'"),
+        (
+            {"main_grads_dtype": "bf16"},
+            {"grad_accum_fusion": True},
+            "expected fp32 gradients, which is what GEMMs add to",
+        ),
         ({"main_params_dtype": "bf16"}, {}, "main_params_dtype to be one of fp32, fp16 but got"),
         (
             {"main_params_dtype": "fp16"},
