@@ -105,6 +105,8 @@ class Raised:
     def of(cls, error: BaseException, when: float) -> Raised:
         """The words of an exception, which itself need not pickle."""
         frames = error.__traceback__
+        if isinstance(error, MemoryError):  # words need memory too: what the job had is free now
+            traceback.clear_frames(frames)
         while frames is not None and frames.tb_frame.f_globals.get("__package__") == __package__:
             frames = frames.tb_next
         told = traceback.TracebackException(type(error), error, frames)
