@@ -203,6 +203,7 @@ class Parity:
             curves=curves.table(traces, logs),
             environment={side: trace.header.environment for side, trace in traces.items()},
         )
+        cells = {"candidate": sides.candidate.cell, "reference": sides.reference.cell}
         judgement = judge(traces["candidate"], traces["reference"], terms.criteria)
         verdict = replace(verdict, observations=judgement.observations, bytes=judgement.bytes)
         if judgement.first is not None:
@@ -214,9 +215,10 @@ class Parity:
                 reason = f"not repeatable: step {step} differed, and in a second run did not"
                 return self._failed(verdict, "fail", reason)
             finding = judgement.first
-            verdict = replace(verdict, divergence=divergence(finding, traces["reference"]))
+            verdict = replace(verdict, divergence=divergence(finding))
             details = [
                 *explain.statistics_lines(finding),
+                *explain.swap_lines(finding, cells),
                 *(f"In the {s}: {b}" for s, t in traces.items() for b in t.header.breaches),
                 *curves.lost_lines(logs),
                 "",
@@ -224,14 +226,17 @@ class Parity:
                 "",
             ]
             return self._failed(verdict, "fail", explain.headline(finding, judgement), details)
-        for side, trace in traces.items():
-            still = disturbed(trace)
+        for side, other in explain.OTHER.items():
+            still = disturbed(traces[side], traces[other], terms.criteria)
             if still is not None:
-                if trace.header.digests:
-                    trace = sides.traces(Window.around(still.pair.moment.step))[side]
-                    still = disturbed(trace) or still
-                verdict = replace(verdict, divergence=divergence(still, trace))
-                details = explain.statistics_lines(still, "before")
+                if traces[side].header.digests:
+                    traces = sides.traces(Window.around(still.pair.moment.step))
+                    still = disturbed(traces[side], traces[other], terms.criteria) or still
+                verdict = replace(verdict, divergence=divergence(still))
+                details = [
+                    *explain.statistics_lines(still, "before"),
+                    *explain.swap_lines(still, {side: cells[side]}),
+                ]
                 return self._failed(verdict, "fail", explain.disturbance(still, side), details)
         for side, run in (("candidate", sides.candidate), ("reference", sides.reference)):
             asked = terms.contract if side == "candidate" else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pytest_precision.cell import Cell
 from pytest_precision.observation import causal_rank
 from pytest_precision.parity.compare import Statistics
 from pytest_precision.parity.judge import Finding, Judgement, Tally
@@ -15,6 +18,9 @@ NEAR = 1024
 
 COLUMNS = 10
 """Operations that the table shows, so that it fits a terminal."""
+
+OTHER = {"candidate": "reference", "reference": "candidate"}
+"""Each side to the other one."""
 
 
 def headline(finding: Finding, judgement: Judgement) -> str:
@@ -44,9 +50,10 @@ def disturbance(finding: Finding, side: str) -> str:
     what = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ("missing", "extra"):
         return f"{what} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
-    if finding.difference is None or finding.difference.statistics is None:
+    difference = finding.difference
+    if finding.problem != "values" or difference is None or difference.statistics is None:
         return f"{what} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
-    changed = extent(finding, finding.difference.statistics)
+    changed = extent(finding, difference.statistics)
     return f"{what} changed {pair.kind} in the {side}: {changed}"
 
 
@@ -131,6 +138,29 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
     if s.max_ulp is not None:
         lines.append(f"Greatest distance in units in the last place: {s.max_ulp}")
     return lines
+
+
+def swap_lines(finding: Finding, cells: Mapping[str, Cell]) -> list[str]:
+    """Whose layout has loaded whose checkpoint, where a side goes on in that of the other one.
+
+    Args:
+        finding: what differs.
+        cells: `candidate` and `reference`, whichever the finding is of, to where it ran.
+    """
+    loads = [
+        f"the {side}'s checkpoint runs in the {OTHER[side]}'s layout"
+        for side, cell in cells.items()
+        if _swapped(finding.pair.moment, cell.operations)
+    ]
+    return [f"Behind the swap {', and '.join(loads)}"] if loads else []
+
+
+def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
+    """Whether a side is in the other one's layout at the candidate's `moment`."""
+    # Sides that run different operations are compared in train steps only.
+    steps = [op for op, operation in enumerate(operations) if operation == "train"]
+    op = steps[moment.step - 1] if moment.operation == "train" else moment.op
+    return operations[: op + 1].count("swap") % 2 == 1
 
 
 def spread_table(judgement: Judgement) -> list[str]:

@@ -2,7 +2,7 @@
 
 Two broken runs agree as well as two sound ones (a zero gradient norm on both sides passes every
 comparison), so each side is looked at alone: `vacuous` finds runs in which nothing happened,
-`disturbed` operations that must leave the training state alone and did not.
+`disturbed` operations that must leave the training state alone, or bring it back, and did not.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from torch import Tensor
 
 from pytest_precision.cell import PRECISIONS, Cell
 from pytest_precision.parity.align import align
-from pytest_precision.parity.compare import compare
-from pytest_precision.parity.criterion import bitwise
-from pytest_precision.parity.judge import Finding
+from pytest_precision.parity.criterion import Criteria, Unchecked, bitwise
+from pytest_precision.parity.judge import Finding, Tally, compare_pair, left_out
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
@@ -29,11 +28,15 @@ STILL = {
     "save": _BESIDE,
     # The start is the state at the save, where the learning rate was observed too.
     "load": _BESIDE - {"lr"},
+    "swap": _BESIDE - {"lr"},
     # The forward of a skipped step did run, and moves what every forward moves; and an overflow
     # moves the scale of the loss.
     "skip": _BESIDE | {"buffer", "rng", "scale", "amax", "recorded_amax", "loss_scale"},
 }
 """Operations that leave the training state as it was, or bring it back: the kinds left aside."""
+
+LOADS = ("load", "swap")
+"""Those that bring it back, from the last save."""
 
 
 def vacuous(trace: Trace, cell: Cell) -> str | None:
@@ -57,38 +60,58 @@ def vacuous(trace: Trace, cell: Cell) -> str | None:
     return None
 
 
-def disturbed(trace: Trace) -> Finding | None:
+def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
     """The first tensor that an evaluation, a save or a skipped step changed, or None.
 
-    Of a load, the first that is not as it was saved. The finding's candidate is the state after the
-    operation, its reference the state before, or at the save.
+    Of a load and a swap, the first that is not as it was saved. The finding's candidate is the
+    state after the operation, its reference the state before, or at the save.
+
+    Args:
+        trace: of the run that is looked at.
+        other: of the other side, whose layout goes on behind a swap.
+        criteria: that the two sides were held to, and agree by.
+    """
+    beside = frozenset(left_out(trace, other, criteria))
+    tally = Tally()
+    for moment, source, start in _starts(trace, other):
+        own = source is trace
+        aside = STILL[moment.operation] if own else STILL[moment.operation] | beside
+        for pair in align(trace, source, (moment, start), aside):
+            if pair.reference is None and moment.operation in LOADS:
+                continue  # zeros where the saved optimizer had not made any yet
+            criterion = bitwise() if own else criteria.for_kind(pair.kind)
+            if not isinstance(criterion, Unchecked):
+                compare_pair(pair, criterion, tally)
+            if tally.findings:
+                return tally.findings[0]
+    return None
+
+
+def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
+    """The moments after operations of `STILL`, each with the trace and moment to hold it against.
+
+    A layout stores what it loads in its own way. Where it is not the one that has saved, as behind
+    a swap, it has shown in the other trace what it holds in that state. Its own run must not be
+    taken for that: a layout that writes and reads the wrong order of things is wrong on both sides
+    of a swap, and alike.
     """
     before: Moment | None = None
     saved: Moment | None = None
+    swapped = saved_swapped = False
     for moment in trace.moments:
         if moment.phase in ("forward_backward", "reduce_grads", "clip_grads"):
             continue
-        if moment.operation in ("save", "swap"):
-            # Another layout may store otherwise: what it loaded is held against the other side.
-            saved = moment if moment.operation == "save" else None
-        start = saved if moment.operation == "load" else before
-        if moment.operation in STILL and start is not None:
-            for pair in align(trace, trace, (moment, start), STILL[moment.operation]):
-                if pair.reference is None and moment.operation == "load":
-                    continue  # zeros where the saved optimizer had not made any yet
-                if pair.candidate is None or pair.reference is None:
-                    problem = "missing" if pair.candidate is None else "extra"
-                    return Finding(pair, problem)
-                if pair.candidate.same_bytes(pair.reference):
-                    continue
-                after, earlier = pair.candidate.tensor, pair.reference.tensor
-                if after is None or earlier is None:  # only digests were kept, and those differ
-                    return Finding(pair, "values")
-                difference = compare(after, earlier, bitwise())
-                if difference is not None:
-                    return Finding(pair, difference.reason, difference)
+        swapped ^= moment.operation == "swap"
+        if moment.operation not in LOADS:
+            if moment.operation in STILL and before is not None:
+                yield moment, trace, before
+        elif saved is not None and swapped == saved_swapped:
+            yield moment, trace, saved
+        elif saved is not None and other.moments == trace.moments:
+            yield moment, other, saved
+        if moment.operation == "save":
+            saved, saved_swapped = moment, swapped
         before = moment
-    return None
 
 
 def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:

@@ -77,7 +77,7 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
     Raises:
         AlignmentError: if they have no moments in common.
     """
-    judgement = Judgement(left_out=_left_out(candidate, reference, criteria))
+    judgement = Judgement(left_out=left_out(candidate, reference, criteria))
     for moments in common_moments(candidate, reference):
         judgement.moments.append(moments[0])
         for pair in align(candidate, reference, moments, frozenset(judgement.left_out)):
@@ -89,13 +89,14 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
             judgement.observations += 1
             if pair.candidate is not None:
                 judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
-            _compare_pair(pair, criterion, tally)
+            compare_pair(pair, criterion, tally)
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
     return judgement
 
 
-def _compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
+def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
+    """Hold one pair to `criterion`, which is not `Unchecked`, and count it in `tally`."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
         tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))
@@ -144,8 +145,8 @@ def unknown_kinds(criteria: Criteria, judgement: Judgement) -> str:
     return ""
 
 
-def _left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
-    """The kinds that are not compared."""
+def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
+    """The kinds that are not compared, each with the reason."""
     reasons = {
         kind: criterion.reason
         for kind, criterion in criteria.by_kind.items()

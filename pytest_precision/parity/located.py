@@ -8,10 +8,9 @@ from pytest_precision.parity import explain
 from pytest_precision.parity.judge import Finding
 from pytest_precision.parity.signature import describe
 from pytest_precision.parity.verdict import Divergence
-from pytest_precision.trace.store import Trace
 
 
-def divergence(finding: Finding, reference: Trace) -> Divergence:
+def divergence(finding: Finding) -> Divergence:
     """Of plain data, with what both sides have there and what it looks like."""
     moment, pair = finding.pair.moment, finding.pair
     statistics = None if finding.difference is None else finding.difference.statistics
@@ -37,5 +36,5 @@ def divergence(finding: Finding, reference: Trace) -> Divergence:
         ulp=None if statistics is None else statistics.max_ulp,
         rel_l2=None if statistics is None else statistics.rel_l2,
         mismatched=None if statistics is None else statistics.mismatched / statistics.numel,
-        signature=describe(finding, reference),
+        signature=describe(finding),
     )

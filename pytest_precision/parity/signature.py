@@ -42,7 +42,8 @@ def signature(candidate: Tensor, reference: Tensor, earlier: Tensor | None) -> s
     if ratio is not None:
         return f"{ratio:.6g} times the reference"
     for grid in COARSER.get(candidate.dtype, ()):
-        if _on_grid(candidate, grid) and not _on_grid(reference, grid):
+        rounded = _on_grid(candidate, grid) and not _on_grid(reference, grid)
+        if rounded and _within_a_step(ours, theirs, grid):
             return f"rounded to {str(grid).removeprefix('torch.')}"
     return "values"
 
@@ -60,23 +61,29 @@ def _constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
     return middle if constant else None
 
 
+def _within_a_step(ours: Tensor, theirs: Tensor, grid: torch.dtype) -> bool:
+    """Whether a rounding to `grid`, in whatever direction, could have moved every value so far.
+
+    A 1 lies on every grid, and is no rounding of what is far from it.
+    """
+    limits = torch.finfo(grid)
+    _, exponent = torch.frexp(theirs.abs().clamp(min=limits.tiny))
+    step = torch.ldexp(torch.full_like(theirs, limits.eps), exponent - 1)
+    return bool(((ours - theirs).abs() <= step).all())
+
+
 def _on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
     return torch.equal(tensor.to(grid).to(tensor.dtype), tensor)
 
 
-def describe(finding: Finding, reference: Trace) -> str:
-    """The signature of a finding; the name of its problem where it is none of values.
-
-    Args:
-        finding: whose pair is looked at.
-        reference: the trace of the pair's other side, where the value of the step before is.
-    """
+def describe(finding: Finding) -> str:
+    """The signature of a finding; the name of its problem where it is none of values."""
     pair = finding.pair
     if finding.problem != "values" or pair.candidate is None or pair.reference is None:
         return finding.problem
     if pair.candidate.tensor is None or pair.reference.tensor is None:
         return finding.problem
-    earlier = _one_step_earlier(pair, reference)
+    earlier = _one_step_earlier(pair, pair.reference.trace)
     return signature(pair.candidate.tensor, pair.reference.tensor, earlier)
 
 

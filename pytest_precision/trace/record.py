@@ -56,7 +56,7 @@ def record(
 
     Args:
         layout: makes the engine that is run.
-        other: makes the engine that goes on after `swap`.
+        other: makes the engine that goes on after `swap`, until the next one.
         workload: makes the workload.
         cell: whose sequence is run; its layouts see the backend that was taken.
         folder: an existing one, the same for all ranks.
@@ -66,14 +66,14 @@ def record(
         the number of observations that were written.
     """
     cell, taken = _with_backend(cell)
-    run = _Run(layout, workload(), cell, folder, window)
+    run = _Run(layout, other, workload(), cell, folder, window)
     operations: dict[str, Callable[[], None]] = {
         "train": run.train,
         "eval": run.evaluate,
         "skip": run.skip,
         "save": run.save,
-        "load": lambda: run.load(layout),
-        "swap": lambda: run.load(other),
+        "load": run.load,
+        "swap": run.swap,
     }
     threads = min(THREADS, max(1, (os.cpu_count() or 1) // cell.world_size))
     writer = TraceWriter(folder, dist.get_rank(), digests=run.digests, threads=threads)
@@ -105,23 +105,30 @@ class _Run:
     writer: TraceWriter
 
     def __init__(
-        self, layout: Layout, workload: Workload, cell: Cell, folder: Path, window: Window | None
+        self,
+        layout: Layout,
+        other: Layout,
+        workload: Workload,
+        cell: Cell,
+        folder: Path,
+        window: Window | None,
     ) -> None:
+        self.layout, self.other = layout, other
         self.workload, self.cell, self.folder, self.window = workload, cell, folder, window
         self.op, self.operation, self.step = INIT.op, INIT.operation, INIT.step
         self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
         self.paths: set[str] = set()
         self.breaches: dict[str, None] = {}
-        self.engine = self._build(layout, SEED)
+        self.engine = self._build(SEED)
         self.look_at_storage()
         # The same on both sides, whose parameters and train steps are as many.
         elements = sum(parameter.numel() for parameter in self.engine.model.parameters())
         self.digests = window is None and elements * cell.operations.count("train") > SMALL_RUN
         self._show_digests()
 
-    def _build(self, layout: Layout, seed: int) -> Engine:
+    def _build(self, seed: int) -> Engine:
         torch.manual_seed(seed)
-        engine = layout(self.workload, self.cell)
+        engine = self.layout(self.workload, self.cell)
         if not isinstance(engine, Engine):
             raise TypeError(
                 f"expected the layout to return an Engine but got a {type(engine).__name__}; end "
@@ -192,13 +199,17 @@ class _Run:
         dist.barrier()
         self.observe("save")
 
-    def load(self, layout: Layout) -> None:
+    def load(self) -> None:
         self.look_at_storage()
-        self.engine = self._build(layout, FRESH_SEED)
+        self.engine = self._build(FRESH_SEED)
         self._show_digests()
         self.engine.load(self._checkpoint)
         dist.barrier()
         self.observe("load")
+
+    def swap(self) -> None:
+        self.layout, self.other = self.other, self.layout
+        self.load()
 
 
 def _with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:

@@ -147,6 +147,24 @@ class AlsoForgets(ForgetsStepsOnLoad):
     """The same defect in another class."""
 
 
+class WritesBackwards(Engine):
+    """A checkpoint that has the elements of one weight in reverse, and is read so as well."""
+
+    def save(self, folder: Path) -> None:
+        self._reverse()
+        super().save(folder)
+        self._reverse()
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self._reverse()
+
+    @torch.no_grad()
+    def _reverse(self) -> None:
+        weight = max(self.model.parameters(), key=Tensor.numel)
+        weight.copy_(weight.flatten().flip(0).view_as(weight))
+
+
 def no_engine(workload: Workload, cell: Cell) -> None:
     """A layout whose `return` is missing."""
     planted(workload, cell, kind=Engine)

@@ -81,6 +81,35 @@ def test_a_defect_of_both_sides_is_found(
         parity_in(Cell(sequence=sequence)).check(candidate, reference, workload=workloads.mlp)
 
 
+def test_a_checkpoint_that_is_wrong_for_others_only_is_found(parity_in: ParityIn) -> None:
+    """Behind a swap both sides have been through the same mistake once, and agree."""
+    backwards = partial(planted.planted, kind=planted.WritesBackwards)
+    by_itself = parity_in(Cell(sequence="train-save-load-train"))
+    assert by_itself.check(backwards, layouts.adamw, workload=workloads.mlp).outcome == "pass"
+    error = caught(parity_in(Cell(sequence="train-save-swap-train")), planted.WritesBackwards)
+    assert "swap after step 1 changed master in the candidate" in error.verdict.reason
+    assert "Behind the swap the candidate's checkpoint runs in the reference's layout\n" in str(
+        error
+    )
+
+
+@pytest.mark.parametrize(
+    ("sequence", "words"),
+    [
+        ("train-save-swap-eval-train", "2 times the reference"),
+        ("train-save-swap-train-save-swap-eval-train", "0.5 times the reference"),
+        ("train-save-swap-train-save-load-eval-train", "2 times the reference"),
+    ],
+)
+def test_layouts_change_sides_at_each_swap(parity_in: ParityIn, sequence: str, words: str) -> None:
+    """The defect is in the run whose engine the candidate's layout has made, and the text says."""
+    error = caught(parity_in(Cell(sequence=sequence)), planted.EvalTouchesMoments)
+    assert error.verdict.divergence is not None
+    assert error.verdict.divergence.signature == words
+    note = "Behind the swap the candidate's checkpoint runs in the reference's layout, and the ref"
+    assert (note in str(error)) is words.startswith("2")
+
+
 def test_a_layout_that_returns_nothing_is_told_so(parity_in: ParityIn) -> None:
     """Not by what the recorder happens to touch first."""
     with pytest.raises(ParityError, match="return an Engine but got a NoneType; end it with"):

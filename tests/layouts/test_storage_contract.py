@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from torch import nn
 from pytest_precision import layouts, workloads
 from pytest_precision.cell import Cell
 from pytest_precision.check import Parity, ParityError
-from pytest_precision.contract import Contract
+from pytest_precision.contract import DTYPES, Contract
 from pytest_precision.engine import Engine
 from pytest_precision.layouts.distributed import DistributedOptimizer
+from pytest_precision.parity import compare
 from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
@@ -194,10 +196,42 @@ def test_memory_that_is_not_the_buffers_is_named(
     assert reason.endswith("in the candidate")
 
 
-def test_a_dtype_that_torch_does_not_know_is_refused() -> None:
-    """The cells' own names of precisions are no dtypes."""
-    with pytest.raises(ValueError, match=r"but got master='fp32' \(str\); write 'float32'"):
-        Contract(dtypes={"master": "fp32"})
+@pytest.mark.parametrize(
+    ("dtype", "words"),
+    [
+        ("fp32", r"but got master='fp32' \(str\); write 'float32'"),
+        ("torch.float32", r"but got master='torch.float32' \(str\); write 'float32'"),
+        ("floa32", r"but got master='floa32' \(str\); there are float64, float32, float16, "),
+        ("half", r"but got master='half' \(str\); there are float64, float32, float16, "),
+    ],
+)
+@pytest.mark.parametrize("where", ["dtypes", "some"])
+def test_a_dtype_that_torch_does_not_know_is_refused(where: str, dtype: str, words: str) -> None:
+    """No tensor has it, which must not look like a fault of the run."""
+    with pytest.raises(ValueError, match=words):
+        Contract(**{where: {"master": dtype}})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"dtypes": {"master": torch.float32}}, r"master=torch.float32 \(dtype\); write 'float32'"),
+        ({"dtypes": {"master": None}}, r"but got master=None \(NoneType\); there are float64, "),
+        ({"dtypes": ("master", "float32")}, r"expected a mapping .* got dtypes=\('master', 'floa"),
+        ({"some": "float32"}, r"got some='float32' \(str\); write some=\{'master': 'float32'\}"),
+        ({"paths": "grouped"}, r"got paths='grouped' \(str\); write paths=\('grouped',\)"),
+    ],
+    ids=["a dtype", "None", "a pair", "a name", "a path"],
+)
+def test_a_contract_of_other_types_is_refused(given: dict[str, Any], words: str) -> None:
+    """Where it is written, with what to write instead."""
+    with pytest.raises(TypeError, match=words):
+        Contract(**given)
+
+
+def test_the_dtypes_of_a_contract_are_those_that_are_compared() -> None:
+    """By torch's names: the list cannot be made from torch, which collecting must not import."""
+    assert {getattr(torch, name) for name in DTYPES} == set(compare.DTYPES)
 
 
 def test_what_is_no_contract_is_refused(parity_in: ParityIn) -> None:

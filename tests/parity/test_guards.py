@@ -11,7 +11,9 @@ import torch
 from pytest_precision.cell import Cell
 from pytest_precision.observation import Observation, whole
 from pytest_precision.parity import explain
+from pytest_precision.parity.criterion import Criteria, Criterion, close, unchecked
 from pytest_precision.parity.guards import disturbed, vacuous
+from pytest_precision.parity.judge import Finding
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -69,6 +71,11 @@ def test_a_run_without_a_loss_is_vacuous(write_trace: Write) -> None:
     assert vacuous(write_trace(recorded), Cell(sequence="train-eval")) == "no loss was observed"
 
 
+def disturbed_alone(trace: Trace) -> Finding | None:
+    """Of a run that never swaps, or is held against one that did exactly the same."""
+    return disturbed(trace, trace, Criteria())
+
+
 def state(value: float, *, counter: int = 1) -> list[Observation]:
     return [
         whole("step", "w", torch.tensor(counter)),
@@ -86,7 +93,7 @@ def after(operation: str, *observations: Observation) -> list[tuple[Moment, list
 @pytest.mark.parametrize("operation", ["eval", "save", "skip"])
 def test_operations_that_leave_all_alone_pass(write_trace: Write, operation: str) -> None:
     """The state after is the state before."""
-    assert disturbed(write_trace(after(operation, *state(1.0)))) is None
+    assert disturbed_alone(write_trace(after(operation, *state(1.0)))) is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +117,7 @@ def test_operations_that_disturb_the_state_are_named(
 ) -> None:
     """Also where candidate and reference do it alike."""
     trace = write_trace(after(operation, *state(**({"value": 1.0} | planted))))
-    finding = disturbed(trace)
+    finding = disturbed_alone(trace)
     assert finding is not None
     assert explain.disturbance(finding, "candidate").startswith(words)
 
@@ -122,8 +129,8 @@ def loaded(*observations: Observation, by: str = "load") -> list[tuple[Moment, l
 
 def test_a_load_brings_back_what_was_saved(write_trace: Write) -> None:
     """Two layouts that share a load, and lose the same counter in it, agree with each other."""
-    assert disturbed(write_trace(loaded(*state(1.0)))) is None
-    finding = disturbed(write_trace(loaded(*state(1.0, counter=0))))
+    assert disturbed_alone(write_trace(loaded(*state(1.0)))) is None
+    finding = disturbed_alone(write_trace(loaded(*state(1.0, counter=0))))
     assert finding is not None
     words = "load after step 2 changed step in the candidate: w is 0 on rank 0, not 1"
     assert explain.disturbance(finding, "candidate") == words
@@ -132,22 +139,90 @@ def test_a_load_brings_back_what_was_saved(write_trace: Write) -> None:
 def test_a_load_may_make_state_that_was_not_there_yet(write_trace: Write) -> None:
     """Of an optimizer that had not stepped, torch's loader makes zeros; what it drops is found."""
     more = whole("exp_avg", "w", torch.zeros(2))
-    assert disturbed(write_trace(loaded(*state(1.0), more))) is None
-    assert disturbed(write_trace(loaded(*state(1.0)[1:]))) is not None
+    assert disturbed_alone(write_trace(loaded(*state(1.0), more))) is None
+    assert disturbed_alone(write_trace(loaded(*state(1.0)[1:]))) is not None
 
 
-def test_after_a_swap_the_state_may_be_stored_otherwise(write_trace: Write) -> None:
-    """The layout is another one, and what it loaded is held against the other side."""
-    assert disturbed(write_trace(loaded(*state(7.0), by="swap"))) is None
+def test_what_a_swap_loads_is_what_that_layout_had_when_it_saved(write_trace: Write) -> None:
+    """A file that one layout writes and reads in the wrong order makes both sides wrong alike."""
+    ours, theirs = (write_trace(loaded(*state(1.0, counter=2), by="swap")) for _ in range(2))
+    finding = disturbed(ours, theirs, Criteria())
+    assert finding is not None
+    words = "swap after step 2 changed step in the candidate: w is 2 on rank 0, not 1"
+    assert explain.disturbance(finding, "candidate") == words
+
+
+def other_layout(value: float) -> list[Observation]:
+    """The same state with a dtype and a kind of its own."""
+    return [
+        *(seen for seen in state(value) if seen.kind != "param"),
+        whole("param", "w", torch.tensor([value, 2.0], dtype=torch.bfloat16)),
+        whole("compensation", "w", torch.tensor([value])),
+    ]
+
+
+def swapped(
+    saved: list[Observation], loaded: list[Observation], *more: str
+) -> list[tuple[Moment, list[Observation]]]:
+    """A save in one layout, and the same state in another one from the operation behind it on."""
+    moments = [Moment(op, name, 1, name) for op, name in enumerate(["save", "swap", *more])]
+    return [(moment, saved if moment.op == 0 else loaded) for moment in moments]
+
+
+def test_a_swap_is_held_against_the_same_layout(write_trace: Write) -> None:
+    """Another one may have other kinds and dtypes; what it saved itself has the same."""
+    ours = write_trace(swapped(state(1.0), other_layout(1.0)))
+    theirs = write_trace(swapped(other_layout(1.0), state(1.0)))
+    assert disturbed(ours, theirs, Criteria()) is None
+    wrong = write_trace(swapped(state(1.0), other_layout(1.5)))
+    assert disturbed(wrong, theirs, Criteria()) is not None
+    assert disturbed(theirs, wrong, Criteria()) is None
+
+
+def test_layouts_that_have_saved_and_loaded_in_exchange_are_held_against_themselves(
+    write_trace: Write,
+) -> None:
+    """A load behind a swap and a save is by the layout that has saved."""
+    steps = swapped(state(1.0), other_layout(1.0), "save", "load")
+    trace, other = write_trace(steps), write_trace(swapped(other_layout(2.0), state(2.0)))
+    found = disturbed(trace, other, Criteria())
+    assert found is None
+    steps[-1] = (steps[-1][0], other_layout(1.5))
+    assert disturbed(write_trace(steps), other, Criteria()) is not None
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        close(rtol=0.1, atol=0),
+        {kind: unchecked(reason="a test") for kind in ("param", "buffer", "lr", "compensation")},
+        unchecked(reason="a test"),
+    ],
+    ids=["close", "kinds unchecked", "all unchecked"],
+)
+def test_a_swap_is_held_to_the_criterion_of_the_check(
+    write_trace: Write, criterion: Criterion | dict[str, Criterion]
+) -> None:
+    """The state that was loaded is that of the other side, which agreed by no more than that."""
+    ours = write_trace(swapped(state(1.0), other_layout(1.0)))
+    theirs = write_trace(swapped(other_layout(1.0625), state(1.0625)))
+    assert disturbed(ours, theirs, Criteria()) is not None
+    assert disturbed(ours, theirs, Criteria.of(criterion)) is None
+
+
+def test_sides_that_do_other_things_are_not_held_against_each_other(write_trace: Write) -> None:
+    """One that trains straight on has no save, and what it trains shows what a swap has lost."""
+    alone = write_trace(after("train", *state(1.0)))
+    assert disturbed(write_trace(loaded(*state(7.0), by="swap")), alone, Criteria()) is None
 
 
 def test_training_may_change_anything(write_trace: Write) -> None:
     """Only operations that must not are held to it."""
-    assert disturbed(write_trace(after("train", *state(7.0)))) is None
+    assert disturbed_alone(write_trace(after("train", *state(7.0)))) is None
 
 
 def test_the_forward_of_a_skipped_step_may_count(write_trace: Write) -> None:
     """Buffers move with every forward, and a step that overflows has had one."""
     observations = [*state(1.0)[:2], *state(5.0)[2:]]
-    assert disturbed(write_trace(after("skip", *observations))) is None
-    assert disturbed(write_trace(after("eval", *observations))) is not None
+    assert disturbed_alone(write_trace(after("skip", *observations))) is None
+    assert disturbed_alone(write_trace(after("eval", *observations))) is not None

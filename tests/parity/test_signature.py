@@ -35,6 +35,19 @@ def test_the_sign_of_zero_is_a_signature() -> None:
     assert signature(torch.tensor([0.0]), torch.tensor([-0.0]), None) == "sign of zero"
 
 
+def test_a_power_of_two_is_no_rounding_of_what_is_far_from_it() -> None:
+    """All grids have it; only what a rounding can have moved so far looks rounded."""
+    assert signature(torch.tensor([1.0]), torch.tensor([1.86e-11]), None) == "values"
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-40, 3e38])
+def test_truncation_is_a_rounding(scale: float) -> None:
+    """Of whatever size and in whatever direction, by less than a step."""
+    reference = torch.rand(64, generator=torch.Generator().manual_seed(3)) * scale
+    truncated = (reference.view(torch.int32) & ~0xFFFF).view(torch.float32)
+    assert signature(truncated, reference, None) == "rounded to bfloat16"
+
+
 def test_integers_have_no_signature() -> None:
     """Ratios and grids mean nothing for a counter."""
     assert signature(torch.tensor([2]), torch.tensor([1]), None) == "values"
