@@ -10,12 +10,10 @@ import torch
 from pytest_precision.formats.amaxes import checked_amaxes
 from pytest_precision.formats.elements import element_named
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
+from pytest_precision.formats.options import check_options
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax, tensor_amax
-
-ALGORITHMS = ("max", "most_recent")
-UPDATES = ("fused", "unfused")
 
 
 class DelayedScaling:
@@ -60,18 +58,19 @@ class DelayedScaling:
             device: of the state.
 
         Raises:
-            ValueError: an unknown element, algorithm or update, or no room for a history.
+            ValueError: an unknown element, algorithm, update or device; no room for a history; a
+                margin that is no integer, or a reduction that cannot be called.
         """
-        if algorithm not in ALGORITHMS:
-            raise _unknown("algorithm", algorithm, ALGORITHMS)
-        if update not in UPDATES:
-            raise _unknown("update", update, UPDATES)
-        if history_length < 1:
-            raise ValueError(
-                "expected a history_length from 1 but got "
-                f"history_length={history_length!r} ({type(history_length).__name__}); use 1 to "
-                "remember one step"
-            )
+        check_options(
+            {
+                "algorithm": algorithm,
+                "history_length": history_length,
+                "margin": margin,
+                "update": update,
+                "reduce_amax": reduce_amax,
+                "device": device,
+            }
+        )
         self.name = name
         self.scale = torch.ones(1, device=device, dtype=torch.float32)
         self.history = torch.zeros(history_length, device=device, dtype=torch.float32)
@@ -141,10 +140,3 @@ class DelayedScaling:
         if self._update == "fused":
             return torch.full_like(amax, ldexp(self.element.maximum, -self._margin)).div_(amax)
         return amax.reciprocal().mul_(self.element.maximum).div_(2.0**self._margin)
-
-
-def _unknown(what: str, value: object, known: tuple[str, ...]) -> ValueError:
-    return ValueError(
-        f"expected a known {what} but got {what}={value!r} ({type(value).__name__}); "
-        f"use one of {', '.join(known)}"
-    )

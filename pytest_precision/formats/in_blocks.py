@@ -12,6 +12,7 @@ import torch
 from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
+from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.tiles import Block
 
@@ -32,6 +33,9 @@ class InBlocks(ABC):
     name: str
     element: Element
     two_dimensional: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def quantize(
         self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"

@@ -23,7 +23,7 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
 
     Raises:
         TypeError: no tensor, or none of `DTYPES`.
-        ValueError: not two dimensions, or not a multiple.
+        ValueError: not two dimensions, or not a multiple; no values.
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(
@@ -45,7 +45,12 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
             f"expected dimensions that are multiples of {multiple} but got "
             f"x.shape={tuple(x.shape)} (Size); pad x with zeros"
         )
-    return x.detach()
+    if x.is_meta:
+        raise ValueError(
+            f"expected x with values but got x.device={x.device} (device); quantize it where its "
+            "values are, on a CPU or GPU"
+        )
+    return x.detach().resolve_neg()
 
 
 def checked_usage(usage: Usage) -> tuple[bool, bool]:

@@ -18,6 +18,7 @@ from pytest_precision.formats.inputs import (
     checked_usage,
     refuse_random_bits,
 )
+from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.packed import SIDE, PackedOperand
 from pytest_precision.formats.quantized import QuantizedTensor, ScaleKind
 from pytest_precision.formats.scaling import (
@@ -53,6 +54,9 @@ class Nvfp4:
     stochastic: bool = False
     scaling: Literal["transformer_engine", "torchao"] = "transformer_engine"
     reduce_amax: ReduceAmax | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"

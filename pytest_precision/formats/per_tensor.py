@@ -9,6 +9,7 @@ import torch
 from pytest_precision.formats.amaxes import checked_amaxes
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
+from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import ReduceAmax, scale_from_amax, tensor_amax
 from pytest_precision.formats.tiles import scratch, spans
@@ -31,6 +32,9 @@ class CurrentScaling:
     power_of_two: bool = False
     epsilon: float = 0.0
     reduce_amax: ReduceAmax | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def quantize(
         self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"

@@ -76,6 +76,11 @@ def _formats() -> dict[str, Callable[..., Format]]:
 
 _FORMATS = _formats()
 
+_IN_NAMES = {
+    field for made in _FORMATS.values() if isinstance(made, partial) for field in made.keywords
+}
+"""Fields that names speak of; a name that does not mention one means its default."""
+
 
 def names() -> tuple[str, ...]:
     """The names of all formats, in alphabetical order."""
@@ -88,10 +93,11 @@ def by_name(name: str, **options: Any) -> Format:
     Args:
         name: one of `names()`.
         **options: fields of the format that the name leaves open, such as `reduce_amax`,
-            `epsilon`, or `history_length`.
+            `epsilon`, or `history_length`; and the `element` of `fp8_delayed`.
 
     Raises:
-        ValueError: an unknown name; the known ones are listed.
+        ValueError: an unknown name; the known ones are listed. An option that the name speaks of,
+            or a value that it cannot have.
         TypeError: an option that the format does not have.
     """
     if name not in _FORMATS:
@@ -99,4 +105,10 @@ def by_name(name: str, **options: Any) -> Format:
             f"expected a format but got name={name!r} ({type(name).__name__}); "
             f"use one of {', '.join(_FORMATS)}"
         )
+    for option, value in options.items():
+        if option in _IN_NAMES and (name, option) != ("fp8_delayed", "element"):
+            raise ValueError(
+                f"expected options that {name} leaves open but got {option}={value!r} "
+                f"({type(value).__name__}); take the name that says so, of names()"
+            )
     return _FORMATS[name](name=name, **options)

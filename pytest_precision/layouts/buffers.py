@@ -55,7 +55,7 @@ class Bucket:
         span: its elements in the buffer, padding included; a multiple of the number of ranks.
         slots: the parameters in it, in the order of their elements.
         stale: whether the parameters lag behind the masters.
-        waiting: names of the parameters whose gradients are not complete yet.
+        waiting: those of `slots` whose gradients are not complete yet.
         works: collectives under way.
         received: where it puts this rank's part of the gradients of all ranks.
     """
@@ -63,7 +63,7 @@ class Bucket:
     span: Span
     slots: tuple[Slot, ...]
     stale: bool = False
-    waiting: set[str] = field(default_factory=set)
+    waiting: list[Slot] = field(default_factory=list)
     works: list[dist.Work] = field(default_factory=list)
     received: Tensor | None = None
 

@@ -66,7 +66,7 @@ class DistributedOptimizer(GatheredEngine):
             for bucket in buffer.buckets:
                 for slot in bucket.slots:
                     slot.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                        partial(self._accumulate, buffer, bucket, slot.name)
+                        partial(self._accumulate, buffer, bucket)
                     )
         if options.overlap_param_gather:
             self.gather_before_forward()
@@ -111,7 +111,7 @@ class DistributedOptimizer(GatheredEngine):
         for buffer in self.buffers:
             buffer.zero_grads()
             for bucket in buffer.buckets:
-                bucket.waiting = {slot.name for slot in bucket.slots}
+                bucket.waiting = [*bucket.slots]
         if self.options.overlap_param_gather:
             self.stage(shared=True)  # what was staged there before is zero now
         super().forward_backward(step)
@@ -121,7 +121,7 @@ class DistributedOptimizer(GatheredEngine):
         self._last_microbatch = last
         return nullcontext()
 
-    def _accumulate(self, buffer: Buffer, bucket: Bucket, name: str, parameter: Tensor) -> None:
+    def _accumulate(self, buffer: Buffer, bucket: Bucket, parameter: Tensor) -> None:
         """What backward left in `grad` goes to `main_grad`, unless the GEMM has put it there."""
         if getattr(parameter, "grad_added_to_main_grad", False):
             parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ class DistributedOptimizer(GatheredEngine):
             parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
         parameter.grad = None
         if self.options.overlap_grad_reduce and self._last_microbatch:
-            bucket.waiting.remove(name)
+            bucket.waiting = [s for s in bucket.waiting if s.parameter is not parameter]
             if not bucket.waiting:
                 buffer.reduce(bucket)
 
@@ -160,10 +160,11 @@ class DistributedOptimizer(GatheredEngine):
                 if not self.options.overlap_grad_reduce:
                     buffer.reduce(bucket)
                 elif bucket.waiting:
+                    names = ", ".join(slot.name for slot in bucket.waiting)
                     raise RuntimeError(
-                        f"expected gradients of {', '.join(sorted(bucket.waiting))} in the last "
-                        "microbatch but got none, so that their bucket was not reduced in "
-                        "backward; use every parameter in it, or leave overlap_grad_reduce out"
+                        f"expected gradients of {names} in the last microbatch but got none, so "
+                        "that their bucket was not reduced in backward; use every parameter in it, "
+                        "or leave overlap_grad_reduce out"
                     )
                 buffer.wait(bucket)
         self.hand_over_gradients()

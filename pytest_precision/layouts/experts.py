@@ -116,14 +116,21 @@ def _layer(
 def _packed(each: list[nn.Parameter]) -> nn.Parameter:
     """One parameter of many, with the value that they were quantized from."""
     first = each[0]
+    trained = [parameter.requires_grad for parameter in each]
+    if len({*trained}) > 1:
+        raise ValueError(
+            "expected all experts of a single weight to be trained, or none of them, but got "
+            f"requires_grad={trained} (list); use layouts.discrete_experts"
+        )
     if not isinstance(first, QuantizedParameter):
-        return nn.Parameter(torch.stack([parameter.detach() for parameter in each]))
+        stacked = torch.stack([parameter.detach() for parameter in each])
+        return nn.Parameter(stacked, requires_grad=trained[0])
     many = cast(list[QuantizedParameter], each)
     values = [cast(Tensor, parameter.high_precision_init) for parameter in many]
     packed = QuantizedParameter.of(
         torch.stack(values), [parameter.formats[0] for parameter in many]
     )
-    return cast(nn.Parameter, packed)
+    return cast(nn.Parameter, packed.requires_grad_(trained[0]))
 
 
 def _part(name: str, number: int, size: int, shape: tuple[int, ...]) -> Part:

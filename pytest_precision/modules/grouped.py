@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +47,13 @@ class GroupedLinear(Layer):
             dtype: of the parameters.
 
         Raises:
-            ValueError: for a precision without a recipe.
+            ValueError: for a precision without a recipe, or no expert.
         """
+        if experts < 1:
+            raise ValueError(
+                f"expected experts from 1 but got experts={experts!r} ({type(experts).__name__}); "
+                "leave a layer without experts out"
+            )
         super().__init__()
         self.experts = experts
         self.in_features = in_features
@@ -68,19 +74,29 @@ class GroupedLinear(Layer):
 
         Args:
             x: tokens, sorted by expert.
-            counts: tokens of each expert; an expert may have none.
+            counts: tokens of each expert, integers; an expert may have none.
 
         Raises:
-            ValueError: not a count for each expert, or not as many tokens as they say.
+            ValueError: not a count for each expert, or not as many tokens as they say; tokens of
+                another length.
         """
-        if len(counts) != self.experts or sum(counts) != len(x):
+        if x.shape[1:] != (self.in_features,):
+            raise ValueError(
+                f"expected x of shape [tokens, {self.in_features}] but got "
+                f"x.shape={tuple(x.shape)} (Size); flatten the leading dimensions first"
+            )
+        try:
+            numbers = [index(count) for count in counts]
+        except TypeError:  # not integers
+            numbers = []
+        if len(numbers) != self.experts or sum(numbers) != len(x) or min(numbers) < 0:
             raise ValueError(
                 f"expected {self.experts} counts whose sum is {len(x)} but got counts={counts!r} "
                 f"({type(counts).__name__}); count the tokens of idle experts as 0"
             )
         return self._multiply(
             x,
-            counts,
+            numbers,
             [*self.read("weight").values()],
             [*self.read("bias").values()],
             grouped=self.single_grouped_weight,

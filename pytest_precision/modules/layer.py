@@ -51,12 +51,11 @@ class Layer(nn.Module):
         backend: str,
     ) -> None:
         """Everything but the parameters."""
+        number = 0 if precision == UNQUANTIZED else weights
+        self.quantizers = nn.ModuleList(
+            Quantizers(precision, device or "cpu", backend) for _ in range(number)
+        )
         self.precision = precision
-        self.quantizers = nn.ModuleList()
-        if precision != UNQUANTIZED:
-            self.quantizers.extend(
-                Quantizers(precision, device or "cpu", backend) for _ in range(weights)
-            )
         self.streams = [str(number) for number in range(weights)]
         self.fuse_wgrad_accumulation = False
         self.is_first_microbatch: bool | None = None
@@ -135,22 +134,35 @@ class Layer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Tensor], prefix: str, *rest: object
     ) -> None:
-        missing = rest[2]
-        assert isinstance(missing, list)
-        bytes_of = {
-            f"{prefix}{name}.{key}": tensor
-            for name, parameter in quantized_parameters(self)
-            for key, tensor in parameter.stored.items()
-        }
-        for key, tensor in bytes_of.items():
-            if key in state_dict:
-                tensor.copy_(state_dict[key])
-            else:
-                missing.append(key)
-        others = {key: value for key, value in state_dict.items() if key not in bytes_of}
+        """A quantized parameter is loaded whole, or not at all."""
+        missing, unexpected, errors = cast(tuple[list[str], ...], rest[2:])
+        others = dict(state_dict)
+        for name, parameter in quantized_parameters(self):
+            stored = {f"{prefix}{name}.{key}": held for key, held in parameter.stored.items()}
+            given = {key: others.pop(key) for key in stored if key in others}
+            unfit = [key for key in given if not _same_kind(given[key], stored[key])]
+            missing += [key for key in stored if key not in given]
+            errors += [_refused(key, given[key], stored[key]) for key in unfit]
+            if len(given) == len(stored) and not unfit:
+                for key, held in stored.items():
+                    held.copy_(given[key])
+            if others.pop(prefix + name, None) is not None:  # a checkpoint in high precision
+                unexpected.append(prefix + name)
         super()._load_from_state_dict(others, prefix, *rest)
         for name, _ in quantized_parameters(self):
             missing.remove(prefix + name)
+
+
+def _same_kind(given: object, held: Tensor) -> bool:
+    return isinstance(given, Tensor) and (given.dtype, given.shape) == (held.dtype, held.shape)
+
+
+def _refused(key: str, given: object, held: Tensor) -> str:
+    kind = f"{given.dtype} {tuple(given.shape)} " if isinstance(given, Tensor) else ""
+    return (
+        f"expected {key} to be {held.dtype} {tuple(held.shape)} but got {kind}"
+        f"({type(given).__name__}); load a checkpoint of the same precision"
+    )
 
 
 def begin_microbatch(model: nn.Module, step: int, microbatch: int, *, first: bool) -> None:

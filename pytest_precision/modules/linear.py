@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -40,38 +42,38 @@ class Linear(Layer, nn.Linear):
         self._start(precision, 1, device, backend)
 
     @classmethod
-    def around(
+    def made_of(
         cls,
         linear: nn.Linear,
         precision: str,
         name: str,
         backend: str = "emulated",
     ) -> Linear:
-        """A layer with the parameters of another one.
+        """`linear` itself, which becomes one of this class, so that hooks and attributes stay.
 
         Args:
-            linear: whose parameters are taken, not copied.
+            linear: of class `nn.Linear` itself.
             precision: as in the constructor.
             name: of the module; names its random bits.
             backend: as in the constructor.
         """
-        device = linear.weight.device
-        made = cls(
-            linear.in_features,
-            linear.out_features,
-            False,
-            precision=precision,
-            backend=backend,
-            device=device,
-        )
-        made.weight = linear.weight
-        made.bias = linear.bias
+        made = cast(Linear, linear)
+        Layer._start(made, precision, 1, linear.weight.device, backend)
+        made.__class__ = cls
         made.streams = [name]
-        made.train(linear.training)
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        """Bf16 [..., out] of [..., in]."""
+        """Bf16 [..., out] of [..., in].
+
+        Raises:
+            ValueError: another length of the last dimension.
+        """
+        if x.shape[-1:] != (self.in_features,):
+            raise ValueError(
+                f"expected x of shape [..., {self.in_features}] but got x.shape={tuple(x.shape)} "
+                "(Size); give it rows as long as those of the weight"
+            )
         biases = [] if self.bias is None else [self.bias]
         rows = x.reshape(-1, self.in_features)
         result = self._multiply(rows, [len(rows)], [self.weight], biases, grouped=False)

@@ -194,15 +194,18 @@ def _gradients(
 def _accumulated(
     parameters: Sequence[Tensor], made: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
-    """Add to `main_grad` in fp32; what is returned for autograd is poison.
+    """Add to `main_grad` of what is trained in fp32; what is returned for autograd is poison.
 
     Whoever used it as a gradient would see NaN, where zeros would be lost in a sum.
     """
-    targets = [main_grad(parameter) for parameter in parameters]
-    for target, one in zip(targets[0] if grouped else targets, made, strict=True):
-        if one is not None:
-            target.add_(one)
-    for parameter in parameters:
+    per_parameter = [made] if grouped else [[one] for one in made]
+    for parameter, ones in zip(parameters, per_parameter, strict=True):
+        if not parameter.requires_grad:
+            continue
+        target = main_grad(parameter)
+        for part, one in zip(target if grouped else [target], ones, strict=True):
+            if one is not None:
+                part.add_(one)
         parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     return [torch.full(p.shape, torch.nan, dtype=p.dtype, device=p.device) for p in parameters]
 

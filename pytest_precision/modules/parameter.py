@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
 from pytest_precision.formats.registry import Format
 from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.read_only import ReadOnly, plain
 from pytest_precision.modules.slots import Slot
 
 NOMINAL = torch.bfloat16
@@ -48,7 +49,7 @@ class _Storage:
             self.members[place] = replace(member, operands={**member.operands, side: operand})
 
 
-class QuantizedParameter(Tensor):
+class QuantizedParameter(ReadOnly):
     """A weight that is resident as quantized operands, as Transformer Engine's fp8 parameters are.
 
     It looks like a bf16 tensor to autograd and optimizers, has a gradient of that dtype and shape,
@@ -62,8 +63,6 @@ class QuantizedParameter(Tensor):
     """
 
     _storage: _Storage
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, storage: _Storage, shape: torch.Size, device: torch.device) -> Any:
@@ -102,6 +101,31 @@ class QuantizedParameter(Tensor):
         kept = value.detach().to(NOMINAL, copy=True)
         parameter = cls(_Storage(kept, each), value.shape, value.device)
         return cast(QuantizedParameter, nn.Parameter(parameter))
+
+    @property
+    def data(self) -> Tensor:
+        """The same bytes, detached.
+
+        Raises:
+            TypeError: another tensor is assigned to it, as `nn.Module.float` does.
+        """
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        # `nn.Module.to` assigns the parameter itself where it is there already.
+        if not (isinstance(value, QuantizedParameter) and value._storage is self._storage):
+            raise TypeError(
+                f"expected copy_ or requantize_ but got data of {value.dtype} on {value.device} "
+                f"({type(value).__name__}); move and cast a model before it is quantized"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedParameter:
+        copied = type(self)(deepcopy(self._storage, memo), self.shape, self.device)
+        copied.requires_grad_(self.requires_grad)
+        copied.grad = deepcopy(self.grad, memo)
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        return copied
 
     @property
     def quantized(self) -> QuantizedTensor:
@@ -202,13 +226,8 @@ class QuantizedParameter(Tensor):
         if func is _aten.detach.default:
             return cls(args[0]._storage, args[0].shape, args[0].device)
         if func is _aten.copy_.default and isinstance(args[0], cls):
-            return args[0].requantize_(args[1])
-        if func._schema.is_mutable and isinstance(args[0], cls):
-            raise TypeError(
-                f"expected copy_ or requantize_ but got {func} (OpOverload) on quantized bytes; "
-                "update a master in high precision and copy it"
-            )
-        return func(*tree_map(_plain, args), **tree_map(_plain, kwargs or {}))
+            return args[0].requantize_(plain(args[1]))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def quantized_parameters(module: nn.Module) -> Iterator[tuple[str, QuantizedParameter]]:
@@ -216,10 +235,6 @@ def quantized_parameters(module: nn.Module) -> Iterator[tuple[str, QuantizedPara
     for name, parameter in module.named_parameters(recurse=False):
         if isinstance(parameter, QuantizedParameter):
             yield name, cast(QuantizedParameter, parameter)
-
-
-def _plain(value: Any) -> Any:
-    return value.dequantize() if isinstance(value, QuantizedParameter) else value
 
 
 _FIELDS: dict[str, Callable[[Operand], Tensor | None]] = {

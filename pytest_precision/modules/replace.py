@@ -1,4 +1,4 @@
-"""Replace the linear layers of a model by quantized ones, and say which layers take part."""
+"""Make the linear layers of a model quantized ones, and say which layers take part."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import nn
 
+from pytest_precision.cell import PRIMARY_WEIGHTS
 from pytest_precision.modules.layer import UNQUANTIZED
 from pytest_precision.modules.linear import Linear
 from pytest_precision.modules.parameter import QuantizedParameter
@@ -24,30 +25,46 @@ def quantize_linears(
     fuse_wgrad_accumulation: bool = False,
     backend: str = "emulated",
 ) -> nn.Module:
-    """Replace, in place, the linear layers that take part by `modules.Linear`.
+    """Make each linear layer that takes part one of class `modules.Linear`, in place.
 
     As in Megatron's and Transformer Engine's models, those are the linear layers of transformer
     blocks: every `nn.Linear` (and no subclass, which computes something else) of `model.blocks`, or
     of the whole model where it has no `blocks`; but for those that share their weight with another
-    module, as a tied output layer does, and those of a module whose attribute `high_precision` is
-    true, as a router says of itself. Embeddings, norms and output layers stay as they are.
+    module, as a tied output layer does, or that have several names themselves, and those of a
+    module whose attribute `high_precision` is true, as a router says of itself. Embeddings, norms
+    and output layers stay as they are.
 
-    Parameters remain the same objects under the same names, unless the primary weight is quantized.
+    Modules, with their hooks, and parameters remain the same objects under the same names, but for
+    the weights where the primary weight is quantized; these train if the ones before them did.
 
     Args:
         model: on its device and in its dtype already.
         precision: of cells. A model in fp32, bf16 or fp16 is left alone, unless its accumulation
             is to be fused, which is known in bf16 only.
-        primary_weight: "quantized" makes a `QuantizedParameter` of each weight that takes part.
+        primary_weight: of cells. "quantized" makes a `QuantizedParameter` of each weight that takes
+            part; others say what dtype the model is in already.
         fuse_wgrad_accumulation: of the layers that are made; each weight then needs a `main_grad`.
         backend: of the layers that are made.
 
     Returns:
-        The model; another one only if it is a linear layer itself.
+        The model.
 
     Raises:
+        TypeError: for something else than a module.
         ValueError: no layer takes part, or the precision cannot do what is asked for.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"expected an nn.Module but got model={model!r} ({type(model).__name__}); "
+            "give the model whose layers are to be quantized"
+        )
+    known = [weight for weight in PRIMARY_WEIGHTS if weight != "quantized"]
+    known += [] if precision in _PLAIN else ["quantized"]
+    if primary_weight not in known:
+        raise ValueError(
+            f"expected a primary weight of {precision} but got primary_weight={primary_weight!r} "
+            f"({type(primary_weight).__name__}); use one of {', '.join(known)}"
+        )
     if precision in _PLAIN and not fuse_wgrad_accumulation:
         return model
     if precision in _PLAIN and precision != UNQUANTIZED:
@@ -62,30 +79,27 @@ def quantize_linears(
             "layers to be quantized into `blocks`, as modules of class nn.Linear itself"
         )
     for name, linear in taking_part.items():
-        made = Linear.around(linear, precision, name, backend)
+        made = Linear.made_of(linear, precision, name, backend)
         made.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         if primary_weight == "quantized":
             quantizers = cast(Quantizers, made.quantizers[0])
-            parameter = QuantizedParameter.of(linear.weight, quantizers.weight)
+            parameter = QuantizedParameter.of(made.weight, quantizers.weight)
+            parameter.requires_grad_(made.weight.requires_grad)
             made.weight = cast(nn.Parameter, parameter)
-        if not name:
-            return made
-        model.set_submodule(name, made)
     return model
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    holders: Counter[int] = Counter()
-    for module in model.modules():
-        holders.update(id(p) for p in module.parameters(recurse=False))
+    named = [*model.named_modules(remove_duplicate=False)]
+    holders = Counter(id(p) for _, module in named for p in module.parameters(recurse=False))
     prefix = "blocks." if hasattr(model, "blocks") else ""
     high_precision = [
         name
-        for name, module in model.named_modules()
+        for name, module in named
         if getattr(module, "high_precision", False)
         or any(holders[id(p)] > 1 for p in module.parameters(recurse=False))
     ]
-    for name, module in model.named_modules():
+    for name, module in named:
         stays = any(name == high or name.startswith(f"{high}.") for high in high_precision)
         if type(module) is nn.Linear and name.startswith(prefix) and not stays:
             yield name, module

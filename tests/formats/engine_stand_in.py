@@ -106,11 +106,8 @@ def _delayed(x: torch.Tensor, **given: Any) -> SimpleNamespace:
 
 def _current(x: torch.Tensor, **given: Any) -> SimpleNamespace:
     assert given["device"] == x.device
-    format = by_name(
-        f"fp8_current_{given['fp8_dtype']}",
-        power_of_two=given["force_pow_2_scales"],
-        epsilon=given["amax_epsilon"],
-    )
+    scales = "_pow2" if given["force_pow_2_scales"] else ""
+    format = by_name(f"fp8_current_{given['fp8_dtype']}{scales}", epsilon=given["amax_epsilon"])
     return _per_tensor(format.quantize(x), given["transposes"])
 
 

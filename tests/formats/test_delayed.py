@@ -107,7 +107,16 @@ def test_an_update_leaves_earlier_tensors_alone() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("algorithm", "mean"), ("update", "lazy"), ("history_length", 0), ("element", "e2m1")],
+    [
+        ("algorithm", "mean"),
+        ("update", "lazy"),
+        ("history_length", 0),
+        ("history_length", 2.5),
+        ("element", "e2m1"),
+        ("margin", 1.5),
+        ("reduce_amax", 3),
+        ("device", "nowhere"),
+    ],
 )
 def test_unknown_options_are_refused(option: str, value: object) -> None:
     """The message names the option and what it was."""

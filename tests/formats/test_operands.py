@@ -84,6 +84,16 @@ def test_strides_do_not_show(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
+def test_a_pending_negation_does_not_show(name: str) -> None:
+    """A view that torch negates when it is read is quantized as what it reads as."""
+    quantized, negative = (
+        formats.by_name(name).quantize(x) for x in (-sample(), torch._neg_view(sample()))
+    )
+    assert same(negative.rowwise, quantized.rowwise)
+    assert same(negative.columnwise, quantized.columnwise)
+
+
+@pytest.mark.parametrize("name", PLAIN)
 def test_modes_do_not_show(name: str) -> None:
     """Autograd, an earlier call in inference mode, and another default dtype change nothing."""
     small, large = sample(), sample(320, 544)

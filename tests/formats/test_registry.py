@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from pytest_precision import formats
+from pytest_precision.formats.elements import E4M3
+from pytest_precision.formats.mxfp8 import Mxfp8
+from pytest_precision.formats.nvfp4 import Nvfp4
 
 
 def test_every_golden_file_has_its_format() -> None:
@@ -34,6 +37,51 @@ def test_an_option_that_a_format_lacks_is_refused() -> None:
     """MXFP8 reduces no amax."""
     with pytest.raises(TypeError, match="reduce_amax"):
         formats.by_name("mxfp8_e4m3", reduce_amax=lambda amax: amax)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("fp8_block_1x128_e4m3_pow2", "power_of_two", False),
+        ("fp8_current_e4m3", "power_of_two", True),
+        ("fp8_delayed_e5m2", "element", "e4m3"),
+        ("mxfp8_e4m3", "element", "e4m3"),
+        ("mxfp8_e4m3", "rounding", "floor"),
+        ("nvfp4_1d", "stochastic", True),
+    ],
+)
+def test_what_a_name_says_is_no_option(name: str, option: str, value: object) -> None:
+    """What is made would be called by the name of something else."""
+    words = rf"expected options that {name} leaves open but got {option}={value!r} \("
+    with pytest.raises(ValueError, match=words):
+        formats.by_name(name, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("fp8_current_e4m3", "epsilon", -1),
+        ("fp8_block_1x128_e4m3_pow2", "epsilon", float("nan")),
+        ("fp8_block_1x128_e4m3_pow2", "epsilon", "1"),
+        ("fp8_block_1x128_e4m3_pow2", "if_infinite", 0.0),
+        ("fp8_current_e4m3", "reduce_amax", 3),
+        ("nvfp4_1d", "reduce_amax", "max"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_refused(
+    name: str, option: str, value: object
+) -> None:
+    """When the format is made, and not at the first cast, or never."""
+    with pytest.raises(ValueError, match=rf"expected .* but got {option}={value!r} \("):
+        formats.by_name(name, **{option: value})
+
+
+def test_a_choice_is_one_of_those_that_are_known() -> None:
+    """Anything else would silently be the default."""
+    with pytest.raises(ValueError, match=r"expected one of ceil, floor but got rounding='floor '"):
+        Mxfp8(name="mine", element=E4M3, rounding="floor ")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"expected one of .*torchao but got scaling='torch_ao'"):
+        Nvfp4(name="mine", scaling="torch_ao")  # type: ignore[arg-type]
 
 
 def test_delayed_scaling_is_a_new_slot_each_time() -> None:
@@ -85,6 +133,7 @@ def test_unknown_recipes_are_refused(arguments: tuple[str, ...]) -> None:
             r"got x\.dtype=torch\.float64 .* cast",
         ),
         (torch.ones(2, 16, 16), ValueError, r"got x\.shape=\(2, 16, 16\) \(Size\); flatten"),
+        (torch.ones(16, 16, device="meta"), ValueError, r"expected x with values but got"),
     ],
 )
 def test_unfit_inputs_are_refused(

@@ -13,6 +13,7 @@ from torch import nn
 from pytest_precision import layouts
 from pytest_precision.cell import Cell
 from pytest_precision.check import Parity, ParityError
+from pytest_precision.workloads.mixture import Moe
 from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]
@@ -21,21 +22,25 @@ REPLICATED = partial(layouts.master_adamw, main_grad=True)
 OVERLAPPED = partial(layouts.distributed_optimizer, overlap_grad_reduce=True)
 
 
+def trained(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without frozen parameters."""
+    return [
+        {**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups
+    ]
+
+
 class Frozen(Mlp):
     """A vector and a weight of a linear layer that are not trained, as beside an adapter."""
 
     def model(self, cell: Cell) -> nn.Module:
         model = super().model(cell)
         next(model.parameters()).requires_grad_(False)
-        linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
-        linears[-1].weight.requires_grad_(False)
+        linear = next(m for m in model.blocks.modules() if isinstance(m, nn.Linear))
+        linear.weight.requires_grad_(False)
         return model
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        return [
-            {**group, "params": [p for p in group["params"] if p.requires_grad]}
-            for group in super().groups(model)
-        ]
+        return trained(super().groups(model))
 
 
 class Unused(Mlp):
@@ -48,12 +53,15 @@ class Unused(Mlp):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("precision", ["bf16", "mxfp8"])
+@pytest.mark.parametrize(
+    ("precision", "primary_weight"), [("bf16", "bf16"), ("mxfp8", "bf16"), ("mxfp8", "quantized")]
+)
 def test_frozen_parameters_are_left_alone(
-    parity_in: ParityIn, precision: str, overlap: bool
+    parity_in: ParityIn, precision: str, primary_weight: str, overlap: bool
 ) -> None:
     """They have neither gradients nor masters in the buffers, and agree with replicated ones."""
-    cell = Cell(precision, "bf16", sequence="train2-eval-train-save-load-train", world_size=2)
+    sequence = "train2-eval-train-save-load-train"
+    cell = Cell(precision, primary_weight, sequence=sequence, world_size=2)
     options = {"overlap_grad_reduce": overlap, "overlap_param_gather": overlap}
     parity_in(cell).check(
         partial(layouts.distributed_optimizer, **options), REPLICATED, workload=Frozen
@@ -73,4 +81,39 @@ def test_a_bucket_that_never_was_reduced_is_refused(parity_in: ParityIn) -> None
     with pytest.raises(ParityError, match=words):
         parity_in(cell).check(
             partial(OVERLAPPED, overlap_param_gather=True), OVERLAPPED, workload=Unused
+        )
+
+
+class FrozenExperts(Moe):
+    """Of some layers all experts are frozen, of one a single expert if `one` says so."""
+
+    def __init__(self, *, one: bool = False) -> None:
+        super().__init__(experts=3, depth=1)
+        self.one = one
+
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        frozen = [p for name, p in model.named_parameters() if name.endswith("up.weight")]
+        for parameter in frozen[:1] if self.one else frozen:
+            parameter.requires_grad_(False)
+        return model
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        return trained(super().groups(model))
+
+
+@pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
+def test_frozen_experts(parity_in: ParityIn, primary_weight: str) -> None:
+    """Whether they are stored together or not."""
+    cell = Cell("mxfp8", primary_weight, sequence="train2-save-swap-train", world_size=2)
+    parity_in(cell).check(layouts.grouped_experts, layouts.discrete_experts, workload=FrozenExperts)
+
+
+def test_a_single_weight_is_trained_whole_or_not_at_all(parity_in: ParityIn) -> None:
+    """One tensor requires a gradient or it does not."""
+    with pytest.raises(ParityError, match="expected all experts of a single weight to be trained"):
+        parity_in(Cell("bf16", sequence="train2")).check(
+            layouts.grouped_experts,
+            layouts.discrete_experts,
+            workload=partial(FrozenExperts, one=True),
         )

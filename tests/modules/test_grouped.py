@@ -140,8 +140,31 @@ def test_fused_gradients_of_both_are_the_same_bits(precision: str, primary: str)
     assert bool((sums[0][1] == 0.5).all())
 
 
-@pytest.mark.parametrize("counts", [[7, 0, 19], [7, 0, 19, 4]])
-def test_counts_that_do_not_fit_are_refused(counts: list[int]) -> None:
+@pytest.mark.parametrize(
+    "counts", [[7, 0, 19], [7, 0, 19, 4], [-7, 14, 19, 3], [7.0, 0.0, 19.0, 3.0], "7abc"]
+)
+def test_counts_that_do_not_fit_are_refused(counts: Any) -> None:
     """Tokens would go to the wrong expert."""
     with pytest.raises(ValueError, match="expected 4 counts whose sum is 29 but got counts="):
         grouped("mxfp8", single=True)(torch.zeros(29, IN), counts)
+
+
+@pytest.mark.parametrize("counts", [COUNTS, torch.tensor(COUNTS), tuple(COUNTS)])
+def test_counts_are_integers_of_any_kind(counts: Any) -> None:
+    """As a router counts them."""
+    layer, x = grouped("mxfp8", single=True), torch.ones(sum(COUNTS), IN)
+    assert torch.equal(layer(x, counts), layer(x, COUNTS))
+
+
+def test_tokens_of_another_length_are_refused() -> None:
+    """And those that are not in one row each."""
+    for shape in ((29, IN + 1), (1, 29, IN)):
+        with pytest.raises(ValueError, match=r"expected x of shape \[tokens, 29\] but got"):
+            grouped("bf16", single=True)(torch.zeros(shape), COUNTS)
+
+
+@pytest.mark.parametrize("experts", [0, -1])
+def test_a_layer_has_experts(experts: int) -> None:
+    """Without any it has no parameter."""
+    with pytest.raises(ValueError, match=f"expected experts from 1 but got experts={experts}"):
+        GroupedLinear(experts, IN, OUT, precision="mxfp8")

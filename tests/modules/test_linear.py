@@ -213,3 +213,10 @@ def test_without_rows_gradients_are_zero() -> None:
     assert dx.shape == (0, IN)
     assert not dw.any()
     assert not db.any()
+
+
+@pytest.mark.parametrize("shape", [(3, IN + 1), (IN, 3), ()])
+def test_rows_of_another_length_are_refused(shape: tuple[int, ...]) -> None:
+    """Also where their elements would make whole rows."""
+    with pytest.raises(ValueError, match=r"expected x of shape \[\.\.\., 45\] but got x\.shape="):
+        linear("mxfp8")(torch.zeros(shape))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -109,6 +111,56 @@ def test_a_checkpoint_holds_its_bytes(precision: str) -> None:
     del state["0.weight.columnwise.data"]
     with pytest.raises(RuntimeError, match=r"Missing key.*0\.weight\.columnwise\.data"):
         fresh.load_state_dict(state)
+
+
+def quantized(precision: str, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(32, 32)).bfloat16()
+    return modules.quantize_linears(model, precision, primary_weight="quantized")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_checkpoint_of_another_format_is_refused(strict: bool) -> None:
+    """Scales of blocks would fit by broadcasting; the weight is left alone as a whole."""
+    model, other = quantized("mxfp8"), quantized("fp8_block", 1)
+    before = bytes_of(model[0].weight)
+    words = (
+        r"expected 0\.weight\.rowwise\.scale to be torch\.uint8 \(32, 1\) but got torch\.float32"
+    )
+    with pytest.raises(RuntimeError, match=words):
+        model.load_state_dict(other.state_dict(), strict=strict)
+    assert differing(model[0].weight.stored, before) == []
+
+
+def test_a_checkpoint_in_high_precision_has_other_keys() -> None:
+    """Which are an error, or what `load_state_dict` returns; the bytes are left alone."""
+    model, high = quantized("mxfp8"), nn.Sequential(nn.Linear(32, 32))
+    before = bytes_of(model[0].weight)
+    with pytest.raises(
+        RuntimeError, match=r'Missing key.*rowwise\.data[\s\S]*Unexpected.*"0\.weight"'
+    ):
+        model.load_state_dict(high.state_dict())
+    found = model.load_state_dict(high.state_dict(), strict=False)
+    assert sorted(found.missing_keys) == sorted(f"0.weight.{key}" for key in before)
+    assert found.unexpected_keys == ["0.weight"]
+    assert differing(model[0].weight.stored, before) == []
+
+
+@pytest.mark.parametrize("precision", QUANTIZED)
+def test_a_copy_of_a_model_has_bytes_of_its_own(precision: str) -> None:
+    """And a state of delayed scaling of its own; all that hangs on the weight comes along."""
+    model = quantized(precision)
+    weight = model[0].weight.requires_grad_(False)
+    weight.main_grad = torch.ones(32, 32)
+    copied = deepcopy(model)[0]
+    before = bytes_of(weight)
+    assert (type(copied.weight), copied.weight.requires_grad) == (QuantizedParameter, False)
+    assert torch.equal(copied.weight.main_grad, weight.main_grad)
+    assert differing(copied.weight.stored, before) == []
+    assert copied.weight.formats[0] is copied.quantizers[0].weight
+    copied.weight.requantize_(values(1, (32, 32)))
+    assert differing(weight.stored, before) == []
+    assert "rowwise.data" in differing(copied.weight.stored, before)
 
 
 def test_delayed_scaling_moves_on_with_each_master() -> None:

@@ -69,6 +69,68 @@ def test_a_shared_weight_stays_in_high_precision() -> None:
     assert [isinstance(m, modules.Linear) for m in made] == [False, True, False]
 
 
+def test_a_layer_of_two_names_stays_in_high_precision() -> None:
+    """It shares its weight with itself; both names go on to mean one layer."""
+    layer = nn.Linear(8, 8)
+    made = nn.Sequential(layer, nn.Linear(8, 8), nn.ReLU(), layer)
+    modules.quantize_linears(made, "mxfp8", primary_weight="quantized")
+    assert [type(m) for m in made] == [nn.Linear, modules.Linear, nn.ReLU, nn.Linear]
+    assert made[0] is made[3]
+
+
+@pytest.mark.parametrize("primary", ["bf16", "quantized"])
+def test_frozen_parameters_stay_frozen(primary: str) -> None:
+    """Each by itself, and a backward leaves them without a gradient, fused too."""
+    made = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).bfloat16()
+    made[0].weight.requires_grad_(False)
+    made[1].bias.requires_grad_(False)
+    modules.quantize_linears(made, "mxfp8", primary_weight=primary, fuse_wgrad_accumulation=True)
+    made[1].weight.main_grad = torch.zeros(8, 8)
+    made(torch.ones(2, 8)).sum().backward()
+    trained = [name for name, p in made.named_parameters() if p.requires_grad]
+    assert trained == [name for name, p in made.named_parameters() if p.grad is not None]
+    assert trained == ["0.bias", "1.weight"]
+    assert bool(made[1].weight.main_grad.any())
+
+
+def test_hooks_and_attributes_of_a_layer_stay() -> None:
+    """They were registered on the module, which is still the same one."""
+    layer, seen = nn.Linear(8, 8), []
+    layer.register_forward_pre_hook(lambda module, _: seen.append(module))
+    removed = layer.register_forward_hook(lambda module, *_: seen.append("removed"))
+    layer.scope = "mine"
+    assert modules.quantize_linears(layer, "mxfp8") is layer
+    removed.remove()
+    layer(torch.ones(2, 8))
+    assert seen == [layer]
+    assert (type(layer), layer.scope) == (modules.Linear, "mine")
+
+
+def test_a_precision_that_is_unknown_leaves_the_model_alone() -> None:
+    """Not half of it quantized."""
+    made = nn.Sequential(nn.Linear(8, 8))
+    with pytest.raises(ValueError, match="expected a recipe but got name='fp5'"):
+        modules.quantize_linears(made, "fp5")
+    assert type(made[0]) is nn.Linear
+    assert [name for name, _ in made[0].named_children()] == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "primary"), [("mxfp8", "nope"), ("fp32", "quantized"), ("bf16", "quantized")]
+)
+def test_a_primary_weight_that_a_precision_lacks_is_refused(precision: str, primary: str) -> None:
+    """Nothing is taken for another one in silence."""
+    words = f"expected a primary weight of {precision} but got primary_weight='{primary}'"
+    with pytest.raises(ValueError, match=words):
+        modules.quantize_linears(nn.Linear(8, 8), precision, primary_weight=primary)
+
+
+def test_only_modules_are_quantized() -> None:
+    """Such as no state dict."""
+    with pytest.raises(TypeError, match=r"expected an nn\.Module but got model=\{\} \(dict\)"):
+        modules.quantize_linears({}, "mxfp8")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,71 @@
+"""What options of formats may be, whatever format has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from math import inf
+from typing import Any
+
+import torch
+
+from pytest_precision.formats.elements import Element
+
+
+def _is_device(value: Any) -> bool:
+    try:
+        torch.device(value)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+_CHOICES = {
+    "algorithm": ("max", "most_recent"),
+    "rounding": ("ceil", "floor"),
+    "scaling": ("transformer_engine", "torchao"),
+    "update": ("fused", "unfused"),
+}
+
+_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "device": ("a device that torch knows", _is_device),
+    "element": ("an Element", lambda value: isinstance(value, Element)),
+    "epsilon": (
+        "a finite number from 0",
+        lambda value: isinstance(value, (int, float)) and 0 <= value < inf,
+    ),
+    "history_length": (
+        "an integer from 1",
+        lambda value: isinstance(value, int) and value >= 1,
+    ),
+    "if_infinite": (
+        "None or a finite number above 0",
+        lambda value: value is None or (isinstance(value, (int, float)) and 0 < value < inf),
+    ),
+    "margin": ("an integer", lambda value: isinstance(value, int)),
+    "reduce_amax": ("None or a callable", lambda value: value is None or callable(value)),
+    **{
+        option: (f"one of {', '.join(known)}", known.__contains__)
+        for option, known in _CHOICES.items()
+    },
+}
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Raise where an option is what no format can do.
+
+    Raises:
+        ValueError: the first such option.
+    """
+    for option, value in options.items():
+        expected, holds = _RULES.get(option, ("", None))
+        if holds is not None and not holds(value):
+            raise ValueError(
+                f"expected {expected} but got {option}={value!r} ({type(value).__name__}); "
+                f"leave {option} out to have the default"
+            )
+
+
+def check_fields(format: Any) -> None:
+    """`check_options` of the fields of a format that is a dataclass."""
+    check_options({field.name: getattr(format, field.name) for field in fields(format)})
