@@ -6,7 +6,8 @@ import pytest
 
 from pytest_precision.ranks import RankError, Ranks
 
-DEADLINE = 1.5
+DEADLINE = 5.0
+"""Seconds; ranks have a tenth of them to say that a collective gave up, also on a busy machine."""
 
 
 def in_different_order():
@@ -31,7 +32,7 @@ def test_collectives_in_different_order_are_both_shown(suffer):
     """No rank is to blame: the text has the stacks of all."""
     suffered = suffer(in_different_order, timeout=DEADLINE)
     assert suffered.error.cause == "hung"
-    assert suffered.headline.endswith("hung: no answer within 1.5 s")
+    assert suffered.headline.endswith("hung: no answer within 5 s")
     for stacks in suffered.text.split("Stacks of rank 1:"):
         assert "in all_reduce" in stacks
         assert "in in_different_order" in stacks

@@ -6,7 +6,8 @@ import ctypes
 
 import pytest
 
-DEADLINE = 1.5
+DEADLINE = 5.0
+"""Seconds; ranks have a tenth of them to say that a collective gave up, also on a busy machine."""
 
 
 def stick(library):
@@ -23,6 +24,6 @@ def test_a_rank_in_native_code_is_named_with_its_stack(suffer, library):
     """The handler of the signal needs no lock: it says where in Python the call was made."""
     suffered = suffer(stick, library, timeout=DEADLINE)
     assert (suffered.error.rank, suffered.error.cause) == (1, "hung")
-    assert suffered.headline == "rank 1 of 2 in test_native_loop:stick hung: no answer within 1.5 s"
+    assert suffered.headline == "rank 1 of 2 in test_native_loop:stick hung: no answer within 5 s"
     assert "in stick" in suffered.text.partition("Stacks of rank 1:")[2]
     assert suffered.seconds < DEADLINE + 5

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_precision.ranks import RankError, Ranks
 
-DEADLINE = 1.5
+DEADLINE = 5.0
+"""Seconds; ranks have a tenth of them to say that a collective gave up, also on a busy machine."""
 
 
 def loop():
@@ -39,7 +40,7 @@ def test_a_loop_is_named(suffer):
     """And where it is; rank 0 gives up in its collective at about the same time."""
     suffered = suffer(loop, timeout=DEADLINE)
     assert (suffered.error.rank, suffered.error.cause) == (1, "hung")
-    assert suffered.headline == "rank 1 of 2 in test_python_loop:loop hung: no answer within 1.5 s"
+    assert suffered.headline == "rank 1 of 2 in test_python_loop:loop hung: no answer within 5 s"
     assert "in loop" in suffered.text
     assert "in all_reduce" in suffered.text
     assert suffered.seconds < DEADLINE + 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-DEADLINE = 1.5
+DEADLINE = 5.0
+"""Seconds; ranks have a tenth of them to say that a collective gave up, also on a busy machine."""
 
 
 def stop():
@@ -21,6 +22,6 @@ def test_a_stopped_rank_is_named(suffer):
     """It cannot say where it is, which tells it from its peer."""
     suffered = suffer(stop, timeout=DEADLINE)
     assert (suffered.error.rank, suffered.error.cause) == (1, "hung")
-    assert suffered.headline.endswith("hung: no answer within 1.5 s")
+    assert suffered.headline.endswith("hung: no answer within 5 s")
     assert "Stacks of rank 1:\nnone: the process did not react" in suffered.text
     assert suffered.seconds < DEADLINE + 5
