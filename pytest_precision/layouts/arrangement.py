@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pytest_precision.cell import Cell
 from pytest_precision.layouts.parts import Parts, alone, values
-from pytest_precision.layouts.storage import resident, state_dtype
+from pytest_precision.layouts.storage import MASTERS, MOMENTS, UNSCALED, resident, state_dtype
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
 
@@ -33,10 +33,10 @@ Arrange = Callable[[nn.Module, Cell], Arranged]
 
 
 _DTYPES = {
-    "main_grads_dtype": ("fp32", "bf16"),
-    "main_params_dtype": ("fp32", "fp16"),
-    "exp_avg_dtype": ("fp32", "bf16", "fp16", "fp8"),
-    "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
+    "main_grads_dtype": UNSCALED,
+    "main_params_dtype": MASTERS,
+    "exp_avg_dtype": MOMENTS,
+    "exp_avg_sq_dtype": MOMENTS,
 }
 """What Megatron-LM's options of these names take."""
 

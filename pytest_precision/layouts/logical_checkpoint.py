@@ -136,10 +136,11 @@ def _kept_of(
     }
     for scaled in [key for key in kept if scale_name(key) in kept]:
         scales = kept[scale_name(scaled)]
-        scale = kept[scale_name(scaled)] = _one_scale(scales)
+        scale = _one_scale(scales)
         if scale.dim():
-            scale = kept[scale_name(scaled)] = scales.new_empty(())
+            scale = scales.new_empty(())
             encode_(kept[scaled], scale, decode(kept[scaled], scales))
+        kept[scale_name(scaled)] = scale
     return kept | {key: first[key].clone() for key in first if key == "step"}
 
 

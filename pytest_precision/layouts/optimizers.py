@@ -16,14 +16,18 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
-from pytest_precision.layouts.storage import compute_in, dtypes, resident, state_dtype
+from pytest_precision.layouts.storage import (
+    MASTERS,
+    MOMENTS,
+    UNSCALED,
+    compute_in,
+    dtypes,
+    resident,
+    state_dtype,
+)
 from pytest_precision.optim.any_precision import AnyPrecisionAdamW
 from pytest_precision.optim.fused_adam import FusedAdam
 from pytest_precision.workloads.base import Workload
-
-MASTERS = ("fp32", "fp16")
-MOMENTS = ("fp32", "bf16", "fp16", "fp8")
-UNSCALED = ("fp32", "bf16")
 
 
 class ExactStateEngine(Engine):

@@ -16,6 +16,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The dtypes by the names of precisions and primary weights; quantized ones are bf16 beside."""
 
 _STATE_DTYPES = {**DTYPES, "fp8": torch.uint8}
+MASTERS = ("fp32", "fp16")
+MOMENTS = ("fp32", "bf16", "fp16", "fp8")
+UNSCALED = ("fp32", "bf16")
+"""What masters, moments, and state without a scale can be stored in."""
 
 QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.quantized)
 

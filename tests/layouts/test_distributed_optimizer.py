@@ -185,13 +185,11 @@ SCALED_BESIDE_PARAMETERS = [
 ]
 """State with a scale of an optimizer that updates the parameters."""
 
-EVERY_OPERATION = "train2-eval-train-save-load-train-swap-train"
-
 
 @pytest.mark.parametrize("options", SCALED_BESIDE_PARAMETERS)
 def test_scaled_state_is_that_of_fused_adam(parity_in: ParityIn, options: dict[str, str]) -> None:
     """On one rank, which has whole tensors; checkpoints of the other layout included."""
-    cell = Cell("bf16", sequence=EVERY_OPERATION)
+    cell = Cell("bf16", sequence=EVERYTHING)
     replicated = {
         "master_weight_dtype" if name == "main_params_dtype" else name: value
         for name, value in options.items()
@@ -209,7 +207,7 @@ def test_scaled_shards_survive_every_operation(
     parity_in: ParityIn, options: dict[str, str]
 ) -> None:
     """Bit for bit, and overlap changes none of them."""
-    cell = Cell("bf16", sequence=EVERY_OPERATION, world_size=2)
+    cell = Cell("bf16", sequence=EVERYTHING, world_size=2)
     parity_in(cell).check(
         partial(
             layouts.distributed_optimizer,
