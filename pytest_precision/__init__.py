@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_precision.check import ParityError as ParityError
     from pytest_precision.contract import Contract as Contract
     from pytest_precision.engine import Engine as Engine
+    from pytest_precision.fixtures import Ranks as Ranks
     from pytest_precision.parity.criterion import bitwise as bitwise
     from pytest_precision.parity.criterion import close as close
     from pytest_precision.parity.criterion import ulp as ulp
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_precision.parity.verdict import Verdict as Verdict
     from pytest_precision.ranks.leaks import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.ranks.pool import RankError as RankError
-    from pytest_precision.ranks.pool import Ranks as Ranks
     from pytest_precision.workloads.base import Workload as Workload
 
 __all__ = [
@@ -50,10 +50,11 @@ __getattr__, __dir__ = lazy.exports(
         "check": ("Parity", "ParityError"),
         "contract": ("Contract",),
         "engine": ("Engine",),
+        "fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),
         "ranks.leaks": ("PrecisionLeakWarning",),
-        "ranks.pool": ("RankError", "Ranks"),
+        "ranks.pool": ("RankError",),
         "workloads.base": ("Workload",),
     },
 )

@@ -25,7 +25,7 @@ from pytest_precision.ranks.errors import (
 )
 from pytest_precision.ranks.judge import require_observations
 from pytest_precision.ranks.leaks import PrecisionLeakWarning
-from pytest_precision.ranks.pool import Ranks
+from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.run import Run
 from pytest_precision.sides import Sides
@@ -69,7 +69,7 @@ class Parity:
     nodeid: str
     cell: Cell
     settings: Settings
-    ranks: Ranks
+    ranks: RankPool
     traces: TraceCache
     verdicts: list[Verdict] = field(default_factory=list)
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_precision.check import Parity
 from pytest_precision.launched import HOSTS
 from pytest_precision.ranks.errors import RanksSkipped, WorldSizeError
-from pytest_precision.ranks.pool import Ranks
+from pytest_precision.ranks.pool import RankPool
 from pytest_precision.report import carry
 from pytest_precision.resources import Resources
 from pytest_precision.variables import declared
@@ -25,17 +25,15 @@ PARITY = pytest.StashKey[Parity]()
 RESOURCES = pytest.StashKey[Resources]()
 
 
-class TestRanks:
+class Ranks:
     """The fixture `ranks`, bound to one test.
 
     Attributes:
         world_size: number of ranks.
     """
 
-    __test__ = False
-
     def __init__(
-        self, ranks: Ranks, world_size: int, timeout: float, request: pytest.FixtureRequest
+        self, ranks: RankPool, world_size: int, timeout: float, request: pytest.FixtureRequest
     ) -> None:
         self.world_size = world_size
         self._ranks = ranks
@@ -88,7 +86,7 @@ def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
     return found
 
 
-def ranks(request: pytest.FixtureRequest, settings: Settings) -> TestRanks:
+def ranks(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
     """The fixture of that name, on as many ranks as the marker `world_size` says."""
     item = request.node
     marker = item.get_closest_marker("world_size")
@@ -96,7 +94,7 @@ def ranks(request: pytest.FixtureRequest, settings: Settings) -> TestRanks:
     match marker:
         case pytest.Mark(args=(int(size),), kwargs={**none}) if size > 0 and not none:
             shared = _resources(item.config).ranks(settings)
-            return TestRanks(shared, size, settings.timeout, request)
+            return Ranks(shared, size, settings.timeout, request)
     pytest.fail(
         f"{item.nodeid}: expected a marker with one int from 1 but got {given}; "
         "write @pytest.mark.world_size(2)",

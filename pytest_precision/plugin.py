@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_precision.cell import Cell
     from pytest_precision.check import Parity
-    from pytest_precision.fixtures import TestRanks
+    from pytest_precision.fixtures import Ranks
 
 COLLECTION = pytest.StashKey[Collection]()
 
@@ -157,7 +157,7 @@ def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
 
 
 @pytest.fixture
-def ranks(request: pytest.FixtureRequest) -> TestRanks:
+def ranks(request: pytest.FixtureRequest) -> Ranks:
     """Runs functions on as many ranks as the test's marker `world_size` says."""
     from pytest_precision import fixtures
 

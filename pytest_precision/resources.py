@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_precision.options import Settings
 from pytest_precision.ranks.hosts import Hosts
-from pytest_precision.ranks.pool import Ranks
+from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.process import RankProcess
 from pytest_precision.trace.cache import TraceCache
 
@@ -18,15 +18,15 @@ class Resources:
 
     def __init__(self, hosts: Hosts | None = None) -> None:
         self._start = RankProcess if hosts is None else hosts.start
-        self._ranks: dict[tuple[str, str, int], Ranks] = {}
+        self._ranks: dict[tuple[str, str, int], RankPool] = {}
         self._traces: TraceCache | None = None
 
-    def ranks(self, settings: Settings) -> Ranks:
+    def ranks(self, settings: Settings) -> RankPool:
         """The ranks that `settings` ask for, kept between tests."""
         device = _device(settings.device)
         key = settings.ranks, device, settings.ranks_per_device
         if key not in self._ranks:
-            self._ranks[key] = Ranks(
+            self._ranks[key] = RankPool(
                 settings.ranks, settings.timeout, device, self._start, settings.ranks_per_device
             )
         return self._ranks[key]

@@ -20,7 +20,7 @@ from statistics import median, quantiles
 
 import measure
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 
 ROW = "{:<14} {:>10} {:>10} {:>10}  {}"
 
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10)
     options = parser.parse_args()
     size = options.world_size
-    kept, fresh = Ranks(timeout=60), Ranks("fresh", timeout=60)
+    kept, fresh = RankPool(timeout=60), RankPool("fresh", timeout=60)
     print(ROW.format("ms a job", "median", "9th decile", "target", ""))
     show("first group", [seconds(lambda: kept.run(size, os.getpid))], 2.5)
     others = bare(size)

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from faulty import Task, plan
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 
 HERE = Path(__file__).parent
 
@@ -130,7 +130,7 @@ class Soak:
 def soak(jobs: int, seed: int) -> Soak:
     """Runs so many jobs and returns the figures."""
     # The fork server stays for the life of the process: it is not what a session leaves.
-    Ranks("fresh", timeout=60).run(1, os.getpid)
+    RankPool("fresh", timeout=60).run(1, os.getpid)
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder

@@ -3,7 +3,7 @@
 A job goes out as plain data (an import path and pickled arguments), results come back in rank
 order. Only the rank processes import torch, and the `inline` mode, whose rank is the calling one.
 
-    ranks = Ranks(timeout=60)
+    ranks = RankPool(timeout=60)
     ranks.run(2, function, argument)    # [result of rank 0, result of rank 1], or one RankError
     ranks.close()
 
@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from pytest_precision.ranks.errors import RankError, RanksSkipped, WorldSizeError
 from pytest_precision.ranks.leaks import PrecisionLeakWarning
-from pytest_precision.ranks.pool import Ranks
+from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.travel import ImportPath
 
 __all__ = [
     "ImportPath",
     "PrecisionLeakWarning",
     "RankError",
-    "Ranks",
+    "RankPool",
     "RanksSkipped",
     "WorldSizeError",
 ]

@@ -1,4 +1,4 @@
-"""Ranks: run a function on N ranks; groups are opened when they are needed, and kept."""
+"""RankPool: run a function on N ranks; groups are opened when they are needed, and kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.ranks.worker import Membership
 from pytest_precision.variables import Variables
 
-__all__ = ["RankError", "Ranks"]
+__all__ = ["RankError", "RankPool"]
 
 MODES = ("reuse", "fresh", "inline")
 DEVICES = ("cpu", "cuda")
@@ -29,7 +29,7 @@ KEPT = 4
 """Groups that wait for their next job; the one used longest ago is closed for another one."""
 
 
-class Ranks:
+class RankPool:
     """Runs functions on groups of ranks. Nothing is started before the first job.
 
     Args:

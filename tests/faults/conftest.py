@@ -21,7 +21,7 @@ import pytest
 import torch  # noqa: F401
 
 import pytest_precision.fixtures  # noqa: F401
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 
 SUITE = """
     import pytest
@@ -73,7 +73,7 @@ Suffer = Callable[..., Suffered]
 @pytest.fixture(scope="session")
 def _server(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The fork server, which imports torch: no test's own time, descriptors and processes."""
-    ranks = Ranks("fresh", timeout=60)
+    ranks = RankPool("fresh", timeout=60)
     ranks.run(1, os.getpid)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 
 DEADLINE = 5.0
 """Seconds; ranks have a tenth of them to say that a collective gave up, also on a busy machine."""
@@ -51,7 +51,7 @@ def test_a_collective_that_gave_up_is_no_exception_of_its_own(suffer):
 
 def test_a_collective_that_waits_longer_than_the_job_is_ended(nothing_left):
     """A job with a short deadline of its own runs on a group whose collectives have a long one."""
-    ranks = Ranks(timeout=30)
+    ranks = RankPool(timeout=30)
     with pytest.raises(RankError) as caught:
         ranks.run(2, alone, timeout=DEADLINE)
     assert (caught.value.rank, caught.value.cause) == (0, "hung")

@@ -9,7 +9,7 @@ import time
 import pytest
 from around import process
 
-from pytest_precision.ranks import Ranks
+from pytest_precision.ranks import RankPool
 
 SUITE = """
     import pytest
@@ -30,7 +30,7 @@ def interrupt_the_caller(pid):
 
 def test_ctrl_c_passes_through(nothing_left):
     """The ranks that were at work are ended, and the next job gets new ones."""
-    ranks = Ranks(timeout=30)
+    ranks = RankPool(timeout=30)
     before = ranks.run(2, process)
     with pytest.raises(KeyboardInterrupt):
         ranks.run(2, interrupt_the_caller, os.getpid())

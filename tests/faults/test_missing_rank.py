@@ -7,7 +7,7 @@ import signal
 import pytest
 from around import process
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 from pytest_precision.ranks.process import RankProcess
 
 START_SECONDS = 2.0
@@ -48,7 +48,7 @@ def test_a_rank_that_does_not_come_is_named(suffer, monkeypatch, number, cause, 
 def test_a_rank_that_cannot_join_is_named(nothing_left, monkeypatch):
     """With its own error, and that it was the start."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "missing0")
-    ranks = Ranks("fresh", timeout=30)
+    ranks = RankPool("fresh", timeout=30)
     with pytest.raises(RankError, match="in the start of the group raised") as caught:
         ranks.run(2, process)
     assert caught.value.cause == "raised"

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 
 DEADLINE = 5.0
 """Seconds; ranks have a tenth of them to say that a collective gave up, also on a busy machine."""
@@ -48,7 +48,7 @@ def test_a_loop_is_named(suffer):
 
 def test_a_loop_is_told_from_those_who_wait_for_it(nothing_left):
     """None of them answers; the one that is in no collective holds up the others."""
-    ranks = Ranks(timeout=30)
+    ranks = RankPool(timeout=30)
     with pytest.raises(RankError) as caught:
         ranks.run(2, loop, timeout=DEADLINE)
     assert (caught.value.rank, caught.value.cause) == (1, "hung")

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_precision.ranks import Ranks
+from pytest_precision.ranks import RankPool
 
 
 @pytest.fixture(scope="session")
-def shared_pool() -> Iterator[Ranks]:
-    ranks = Ranks(timeout=30)
+def shared_pool() -> Iterator[RankPool]:
+    ranks = RankPool(timeout=30)
     ranks.run(2, os.getpid)  # the fork server imports torch: no test's own time
     yield ranks
     ranks.close()
 
 
 @pytest.fixture
-def pool(shared_pool: Ranks) -> Ranks:
+def pool(shared_pool: RankPool) -> RankPool:
     return shared_pool

@@ -22,9 +22,9 @@ CONTROLLER = """\
 import os, sys
 sys.path.insert(0, {here!r})
 import test_controller
-from pytest_precision.ranks import Ranks
+from pytest_precision.ranks import RankPool
 
-ranks = Ranks(timeout=60)
+ranks = RankPool(timeout=60)
 ranks.run(2, os.getpid)
 assert "torch" not in sys.modules, "a controller does not import torch"
 print("ready", flush=True)
@@ -150,11 +150,11 @@ def test_xdist_workers_and_files_that_have_no_name(tmp_path):
     (folder / "helper.py").write_text("class Answer(int): pass\n")
     (folder / "test_odd.py").write_text(
         "import os\n"
-        "from pytest_precision.ranks import Ranks\n"
+        "from pytest_precision.ranks import RankPool\n"
         "from .helper import Answer\n"
         "def answer(given): return Answer(given + int(os.environ['RANK']))\n"
         "def test_it():\n"
-        "    ranks = Ranks(timeout=60)\n"
+        "    ranks = RankPool(timeout=60)\n"
         "    assert ranks.run(2, answer, Answer(1)) == [1, 2]\n"
         "    ranks.close()\n"
     )

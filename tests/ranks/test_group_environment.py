@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pytest_precision.layouts import with_environment
-from pytest_precision.ranks import Ranks
+from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.pool import KEPT
 from pytest_precision.variables import declared, plain
 
@@ -45,7 +45,7 @@ def undeclared():
 
 @pytest.fixture
 def own_pool():
-    ranks = Ranks(timeout=60)
+    ranks = RankPool(timeout=60)
     yield ranks
     ranks.close()
 
@@ -89,7 +89,7 @@ def test_declared_variables_beat_the_callers(own_pool, monkeypatch):
 
 def test_inline_declared_variables_are_set_for_the_job():
     """And gone after it."""
-    ranks = Ranks("inline", timeout=30)
+    ranks = RankPool("inline", timeout=30)
     assert ranks.run(1, variable, "PLANTED", environment=plain({"PLANTED": "x"})) == ["x"]
     assert "PLANTED" not in os.environ
 

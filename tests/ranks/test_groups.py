@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 
 
 def sum_of_ranks():
@@ -103,7 +103,7 @@ def test_groups_of_several_sizes_live_side_by_side(pool):
 
 def test_fresh_groups_are_not_kept():
     """In `fresh` mode every job has processes of its own, which are gone afterwards."""
-    ranks = Ranks("fresh", timeout=30)
+    ranks = RankPool("fresh", timeout=30)
     first, second = ranks.run(2, process), ranks.run(2, process)
     assert not set(first) & set(second)
     assert not any(psutil.pid_exists(pid) for pid in first + second)
@@ -119,7 +119,7 @@ def test_a_rank_that_died_between_jobs_is_replaced(pool):
 
 def test_a_longer_deadline_gets_a_group_of_its_own():
     """Collectives of a group give up before its deadline: a longer job needs another group."""
-    ranks = Ranks(timeout=20)
+    ranks = RankPool(timeout=20)
     first = ranks.run(1, process)
     assert ranks.run(1, process, timeout=10) == first
     second = ranks.run(1, process, timeout=30)
@@ -178,7 +178,7 @@ def test_a_rank_is_alone_in_its_session_with_one_thread(pool):
 def test_a_group_has_the_environment_of_its_start(pool, monkeypatch):
     """What a test sets reaches a group that opens after it, though the fork server is older."""
     monkeypatch.setenv("PLANTED", "yes")
-    assert Ranks("fresh", timeout=30).run(1, surroundings)[0]["PLANTED"] == "yes"
+    assert RankPool("fresh", timeout=30).run(1, surroundings)[0]["PLANTED"] == "yes"
 
 
 def test_ranks_do_not_write_on_the_terminal(pool):
@@ -196,7 +196,7 @@ def test_output_does_not_pile_up(pool):
 
 def test_kept_and_new_groups_leak_no_descriptors():
     """Opening a group and closing it costs the caller nothing that stays."""
-    ranks = Ranks("fresh", timeout=30)
+    ranks = RankPool("fresh", timeout=30)
     ranks.run(2, process)
     before = psutil.Process().num_fds()
     for _ in range(3):
@@ -220,7 +220,7 @@ def test_the_server_has_torch_and_one_thread(pool):
 def test_close_ends_all_and_can_be_repeated(tmp_path, monkeypatch):
     """No process and no file stays; a closed pool opens again when it is asked."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ranks = Ranks(timeout=30)
+    ranks = RankPool(timeout=30)
     pids = ranks.run(2, process)
     assert len(list(tmp_path.glob("pytest-precision-*"))) == 1
     started = time.monotonic()
@@ -247,4 +247,4 @@ def test_settings_are_checked(settings):
     """When the pool is made, with the name and the value."""
     [(name, value)] = settings.items()
     with pytest.raises(ValueError, match=f"but got {name}={value!r}"):
-        Ranks(**settings)
+        RankPool(**settings)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pytest_precision.ranks import Ranks, WorldSizeError
+from pytest_precision.ranks import RankPool, WorldSizeError
 
 
 class PlantedError(Exception):
@@ -36,8 +36,8 @@ def fail():
 
 
 @pytest.fixture
-def inline() -> Ranks:
-    return Ranks("inline", timeout=1)
+def inline() -> RankPool:
+    return RankPool("inline", timeout=1)
 
 
 def test_the_job_runs_here_in_a_group_of_one(inline):
@@ -106,7 +106,7 @@ def test_a_gpu_for_each_rank_or_a_reason():
     import torch
 
     available = torch.cuda.device_count()
-    ranks = Ranks("fresh", timeout=30, device="cuda")
+    ranks = RankPool("fresh", timeout=30, device="cuda")
     with pytest.raises(
         WorldSizeError, match=f"at most {available} ranks, 1 for each GPU"
     ) as caught:

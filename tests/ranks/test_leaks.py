@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 from pytest_precision.ranks.leaks import Leak, PrecisionLeakWarning, between
 
 
@@ -213,7 +213,7 @@ def test_inline_leaks_are_named_too():
     """The caller's process gets its state back, and the warning is the same."""
     import torch
 
-    ranks = Ranks("inline", timeout=30)
+    ranks = RankPool("inline", timeout=30)
     with pytest.warns(PrecisionLeakWarning, match=r"rank 0: default dtype(.|\n)*Inline, later"):
         ranks.run(1, set_default_dtype)
     assert torch.get_default_dtype() == torch.float32

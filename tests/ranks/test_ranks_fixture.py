@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from pytest_precision import Ranks
+
 JOBS = """
     import os
     from functools import partial
@@ -45,6 +47,12 @@ JOBS = """
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(jobs=JOBS)
     return pytester
+
+
+@pytest.mark.world_size(1)
+def test_its_type_is_public(ranks):
+    """A test that annotates its arguments needs no private module."""
+    assert type(ranks) is Ranks
 
 
 def test_ranks_that_skip_skip_the_test(suite):

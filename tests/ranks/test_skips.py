@@ -7,7 +7,7 @@ import unittest
 
 import pytest
 
-from pytest_precision.ranks import RankError, Ranks
+from pytest_precision.ranks import RankError, RankPool
 from pytest_precision.ranks.errors import RanksSkipped
 
 
@@ -101,7 +101,7 @@ def test_a_skip_needs_no_pytest(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     import plain_job
 
-    ranks = Ranks("fresh", timeout=30)
+    ranks = RankPool("fresh", timeout=30)
     with pytest.raises(RanksSkipped, match="False"):
         ranks.run(1, plain_job.job, environment=(("PLANTED", "yes"),))
 
@@ -109,4 +109,4 @@ def test_a_skip_needs_no_pytest(tmp_path, monkeypatch):
 def test_inline_a_skip_is_the_functions_own():
     """There is nobody to agree with."""
     with pytest.raises(pytest.skip.Exception, match="planted"):
-        Ranks("inline", timeout=30).run(1, skip)
+        RankPool("inline", timeout=30).run(1, skip)

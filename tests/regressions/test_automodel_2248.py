@@ -20,8 +20,7 @@ import pytest
 from fine_tuning import FOUR_LOSSES, FineTuning
 from torch import Tensor
 
-from pytest_precision import Cell, Parity, ParityError, layouts
-from pytest_precision.fixtures import TestRanks
+from pytest_precision import Cell, Parity, ParityError, Ranks, layouts
 from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.run import Run
 from pytest_precision.trace.store import Trace
@@ -63,7 +62,7 @@ class Split(FineTuning):
 ACCUMULATED = partial(Split, 6)
 
 
-def dtypes(ranks: TestRanks, layout: Any, cell: Cell, folder: Path) -> dict[str, str]:
+def dtypes(ranks: Ranks, layout: Any, cell: Cell, folder: Path) -> dict[str, str]:
     """Kind to the dtype that a run on real ranks recorded of it in its last step."""
     ours, workload = ImportPath.of(layout), ImportPath.of(ACCUMULATED, "workload")
     ranks.run(Run.record, Run.of(ours, ours, workload, cell), str(folder), None)
@@ -76,7 +75,7 @@ def dtypes(ranks: TestRanks, layout: Any, cell: Cell, folder: Path) -> dict[str,
 
 @every_policy(precision=["fp32", "bf16"], primary_weight=["fp32", "bf16"])
 @pytest.mark.world_size(2)
-def test_adamw_state_is_what_is_stored(ranks: TestRanks, cell: Cell, tmp_path: Path) -> None:
+def test_adamw_state_is_what_is_stored(ranks: Ranks, cell: Cell, tmp_path: Path) -> None:
     """Whatever is computed, reduced or returned."""
     layout = partial(layouts.fsdp2, reduce_dtype=cell.reduce_dtype, output_dtype=cell.output_dtype)
     seen = dtypes(ranks, layout, cell, tmp_path)
@@ -93,7 +92,7 @@ def test_adamw_state_is_what_is_stored(ranks: TestRanks, cell: Cell, tmp_path: P
     ("remainders", "stored_master"), [(False, "float32"), (True, "int16")], ids=["fp32", "int16"]
 )
 def test_fused_adam_state_is_fp32_on_bf16_storage(
-    ranks: TestRanks, cell: Cell, tmp_path: Path, remainders: bool, stored_master: str
+    ranks: Ranks, cell: Cell, tmp_path: Path, remainders: bool, stored_master: str
 ) -> None:
     """The other recommended pattern: the optimizer has its own masters."""
     layout = partial(layouts.fused_adam, store_param_remainders=remainders)

@@ -19,8 +19,7 @@ import pytest
 from fine_tuning import FOUR_LOSSES, SAME_RECIPE, FineTuning
 from prescribed_gradients import Prescribed, update_error
 
-from pytest_precision import Cell, Parity, ParityError, bitwise, layouts
-from pytest_precision.fixtures import TestRanks
+from pytest_precision import Cell, Parity, ParityError, Ranks, bitwise, layouts
 
 pytestmark = pytest.mark.precision_regression("NeMo-RL#2322")
 
@@ -61,7 +60,7 @@ def test_four_losses_see_nothing(parity: Parity, layout: object) -> None:
 
 @pytest.mark.world_size(1)
 @pytest.mark.parametrize("lr", LRS)
-def test_the_workaround_keeps_its_bound(ranks: TestRanks, lr: float) -> None:
+def test_the_workaround_keeps_its_bound(ranks: Ranks, lr: float) -> None:
     """Whatever the learning rate, since a remainder loses no update."""
     (error,) = ranks.run(update_error, WORKAROUND, layouts.master_adamw, lr, BF16, STEPS)
     assert error <= OWED
@@ -69,14 +68,14 @@ def test_the_workaround_keeps_its_bound(ranks: TestRanks, lr: float) -> None:
 
 @pytest.mark.world_size(1)
 @pytest.mark.parametrize("lr", LRS)
-def test_the_defect_does_not(ranks: TestRanks, lr: float) -> None:
+def test_the_defect_does_not(ranks: Ranks, lr: float) -> None:
     """The bound is one that tells them apart, at the highest learning rate by a factor of ten."""
     (error,) = ranks.run(update_error, DEFECT, layouts.master_adamw, lr, BF16, STEPS)
     assert error > 5 * OWED
 
 
 @pytest.mark.world_size(1)
-def test_the_moments_are_what_the_bound_is_for(ranks: TestRanks) -> None:
+def test_the_moments_are_what_the_bound_is_for(ranks: Ranks) -> None:
     """The same optimizer with fp32 moments needs a hundredth of it, and less."""
     (error,) = ranks.run(update_error, FP32_MOMENTS, layouts.master_adamw, 1e-3, BF16, STEPS)
     assert error < OWED / 100

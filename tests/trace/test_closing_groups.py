@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from pytest_precision import Cell, Ranks, layouts, workloads
-from pytest_precision.ranks import ImportPath, RankError
+from pytest_precision import Cell, layouts, workloads
+from pytest_precision.ranks import ImportPath, RankError, RankPool
 from pytest_precision.run import Run
 
 
@@ -35,12 +35,12 @@ def fails_in_a_group(workload, cell):
 
 @pytest.fixture(scope="module")
 def ranks():
-    ranks = Ranks(timeout=60)
+    ranks = RankPool(timeout=60)
     yield ranks
     ranks.close()
 
 
-def recorded(ranks: Ranks, layout, folder) -> list[int]:
+def recorded(ranks: RankPool, layout, folder) -> list[int]:
     path, workload = ImportPath.of(layout), ImportPath.of(partial(workloads.mlp))
     run = Run.of(path, path, workload, Cell(sequence="train1", world_size=2))
     return ranks.run(2, Run.record, run, str(folder), None)
