@@ -184,10 +184,11 @@ class Parity:
         require_observations(counts, run.layout.name)
 
     def _compared(self, verdict: Verdict, sides: Sides, terms: Terms) -> Verdict:
-        from pytest_precision.parity import curves, explain, storage
+        from pytest_precision.parity import curves, explain, given, storage
         from pytest_precision.parity.guards import disturbed
         from pytest_precision.parity.judge import judge, unknown_kinds
         from pytest_precision.parity.located import divergence
+        from pytest_precision.trace.data import DataLog
         from pytest_precision.trace.updates import UpdateLog
 
         traces = sides.traces(None if terms.criteria.bitwise else EVERYTHING)
@@ -204,6 +205,13 @@ class Parity:
             environment={side: trace.header.environment for side, trace in traces.items()},
         )
         cells = {"candidate": sides.candidate.cell, "reference": sides.reference.cell}
+        data = {
+            side: DataLog.read(trace.folder, trace.header.world_size)
+            for side, trace in traces.items()
+        }
+        unlike = given.other_data(data, cells)
+        if unlike is not None:
+            return self._failed(verdict, "error", unlike, [given.ADVICE])
         judgement = judge(traces["candidate"], traces["reference"], terms.criteria)
         verdict = replace(verdict, observations=judgement.observations, bytes=judgement.bytes)
         if judgement.first is not None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from pytest_precision.backend import decide
 from pytest_precision.cell import PRECISIONS, Cell
 from pytest_precision.engine import STEP_PHASES, Engine
+from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.store import Header, TraceWriter, digested
 from pytest_precision.trace.updates import UpdateMeter
@@ -51,8 +52,8 @@ def record(
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps
-    is kept as values: gathering shards for digests would take longer. Lost updates are measured
-    where the whole run is recorded, and written beside the trace.
+    is kept as values: gathering shards for digests would take longer. Digests of the data that the
+    workload gave and, where the whole run is recorded, lost updates are written beside the trace.
 
     Args:
         layout: makes the engine that is run.
@@ -85,6 +86,7 @@ def record(
             operations[run.operation]()
         if run.meter is not None:
             run.meter.write(folder, dist.get_rank())
+        run.data.write(folder, dist.get_rank())
         environment = _environment(cell) | taken
         run.look_at_storage()
         run.writer.close(
@@ -116,6 +118,7 @@ class _Run:
         self.layout, self.other = layout, other
         self.workload, self.cell, self.folder, self.window = workload, cell, folder, window
         self.op, self.operation, self.step = INIT.op, INIT.operation, INIT.step
+        self.data = DataWatch(workload)
         self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
         self.paths: set[str] = set()
         self.breaches: dict[str, None] = {}

@@ -171,7 +171,7 @@ class TraceWriter:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         self._file.write(b"\0" * (start - self._end))
         held = tensor.cpu().contiguous()
-        self._end = start + self._file.write(_bytes(held))
+        self._end = start + self._file.write(bytes_of(held))
         return start
 
     def close(self, header: Header) -> None:
@@ -272,7 +272,7 @@ class Trace:
 
 def digest(tensor: Tensor) -> str:
     """xxh3-128 of the bytes in row-major order, hexadecimal: any order, sign or position counts."""
-    return xxhash.xxh3_128_hexdigest(_bytes(tensor.detach().cpu().contiguous()))
+    return xxhash.xxh3_128_hexdigest(bytes_of(tensor.detach().cpu().contiguous()))
 
 
 def digested(seen: Observation) -> Observation:
@@ -286,7 +286,8 @@ def _kept_as_it_is(kind: str, nbytes: int) -> bool:
     return nbytes <= SMALL or kind in READ
 
 
-def _bytes(held: Tensor) -> ctypes.Array[ctypes.c_char]:
+def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
+    """The memory of a contiguous tensor on the CPU, which must outlive what is returned."""
     # Not through numpy(): that forbids the storage of an observed tensor to be resized, which FSDP2
     # does with its unsharded parameters.
     nbytes = held.numel() * held.element_size()

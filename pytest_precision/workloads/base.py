@@ -88,7 +88,8 @@ class Workload(ABC):
 
         The engine deals them out to the ranks, so their number should be divisible by
         every `cell.world_size` that is tested. They must depend on `step` alone and not on what ran
-        before: draw from a `torch.Generator` of your own, never from torch's global one.
+        before: draw from a `torch.Generator` of your own, never from torch's global one. What every
+        rank of both sides is given is compared; other data are an `error` of the workload.
 
         Args:
             cell: the cell; only its `device` and axes of your own should matter.

@@ -1,0 +1,66 @@
+"""Whether all ranks of both sides were given the same data; if not, no layout is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_precision.cell import Cell
+from pytest_precision.trace.data import DataLog, Given
+
+ADVICE = (
+    "microbatches(cell, step) gives those of all ranks and depends on the step alone: draw from "
+    "torch.Generator().manual_seed(step)"
+)
+"""What the author of a workload that gives other data may look for."""
+
+
+def other_data(logs: Mapping[str, DataLog], cells: Mapping[str, Cell]) -> str | None:
+    """Who was given other data than whom, in words, or None.
+
+    Args:
+        logs: `candidate` and `reference` to what it was given.
+        cells: likewise to where it ran.
+    """
+    for side, log in logs.items():
+        words = _within(log)
+        if words is not None:
+            return f"{words} in the {side}"
+    if cells["candidate"].extra != cells["reference"].extra:
+        return None  # data may depend on the axes of the user's own
+    place = _first_other(logs["candidate"].given[0], logs["reference"].given[0])
+    if place is None:
+        return None
+    ours, theirs = cells["candidate"].axes, cells["reference"].axes
+    apart = ", ".join(name for name in ours if ours[name] != theirs[name])
+    cause = f", or does it depend on {apart}?" if apart else "?"
+    return f"the workload gave other data in the second run, {place}: is it random{cause}"
+
+
+def _within(log: DataLog) -> str | None:
+    for rank, given in enumerate(log.given):
+        place = _first_other(given, log.given[0])
+        if place is not None:
+            return f"the workload gave rank {rank} other data than rank 0 {place}"
+    for rank, steps in enumerate(log.unsteady):
+        if steps:
+            return (
+                f"the workload gave rank {rank} other data for step {steps[0]} when it asked again"
+            )
+    return None
+
+
+def _first_other(ours: Given, theirs: Given) -> str | None:
+    """Where the first microbatch is that differs, among the steps that both have asked for."""
+    for step in sorted(ours.keys() & theirs.keys()):
+        for number, (a, b) in enumerate(zip(ours[step], theirs[step], strict=False)):
+            if a != b:
+                return f"in microbatch {number} of {_named(step)}"
+        if len(ours[step]) != len(theirs[step]):
+            return (
+                f"in {_named(step)}, {len(ours[step])} microbatches rather than {len(theirs[step])}"
+            )
+    return None
+
+
+def _named(step: int) -> str:
+    return f"step {step}" if step else "the evaluation"

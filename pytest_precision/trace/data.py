@@ -1,0 +1,136 @@
+"""The data that a workload gave: a digest of every microbatch, kept beside the trace of each rank.
+
+Runs on other data differ whatever their layouts do. So what each rank was given is written down
+where it is asked for, and looked at before anything else is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from pytest_precision.cell import Cell
+from pytest_precision.trace.store import bytes_of
+from pytest_precision.workloads.base import Workload
+
+Given = Mapping[int, Sequence[str]]
+"""Train step, 0 for the evaluation, to the digests of its microbatches in their order."""
+
+
+@dataclass(frozen=True)
+class DataLog:
+    """The data of one run, rank by rank.
+
+    Attributes:
+        given: to each rank when it first asked.
+        unsteady: of each rank the steps whose data were others when it asked again.
+    """
+
+    given: tuple[Given, ...]
+    unsteady: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def read(cls, folder: Path, world_size: int) -> DataLog:
+        """Of all ranks."""
+        parts = [json.loads(_path(folder, rank).read_text()) for rank in range(world_size)]
+        return cls(
+            tuple({int(step): digests for step, digests in p["given"].items()} for p in parts),
+            tuple(tuple(part["unsteady"]) for part in parts),
+        )
+
+
+class DataWatch:
+    """Notes what a workload gives to this rank, whoever asks.
+
+    Args:
+        workload: is watched from now on.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._given: dict[int, list[str]] = {}
+        self._unsteady: dict[int, None] = {}
+        ask = workload.microbatches
+
+        def microbatches(cell: Cell, step: int) -> list[Any]:
+            # A list, so that what is digested here is what is trained on.
+            microbatches = [*ask(cell, step)]
+            self._note(step, [digest_of(microbatch) for microbatch in microbatches])
+            return microbatches
+
+        # Around a `__setattr__` of the workload's own: it may be a frozen dataclass.
+        object.__setattr__(workload, "microbatches", microbatches)
+
+    def _note(self, step: int, digests: list[str]) -> None:
+        if self._given.setdefault(step, digests) != digests:
+            self._unsteady[step] = None
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Keep the digests beside the trace of the run."""
+        partial = _path(folder, rank).with_suffix(".partial")
+        partial.write_text(json.dumps({"given": self._given, "unsteady": [*self._unsteady]}))
+        os.replace(partial, _path(folder, rank))
+
+
+def digest_of(microbatch: Any) -> str:
+    """xxh3-128 of everything in `microbatch`, hexadecimal."""
+    state = xxhash.xxh3_128()
+    for part in _parts(microbatch, frozenset()):
+        state.update(part)
+    return state.hexdigest()
+
+
+def _parts(value: Any, within: frozenset[int]) -> Iterator[Any]:
+    """The bytes of every tensor, array, number and text in `value`, and how they are nested.
+
+    Args:
+        value: containers, dataclasses and objects with attributes are opened; of anything else
+            only the type counts.
+        within: ids of what `value` lies in, which is not opened once more.
+    """
+    if isinstance(value, Tensor):
+        yield from _tensor(value, within)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield f"{value.dtype}{value.shape}".encode()
+        yield value.tobytes()
+    elif value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
+        yield f"{type(value).__name__} {value!r};".encode()
+    elif id(value) not in within:
+        inner = _inner(value)
+        yield f"{type(value).__name__} of {len(inner)}:".encode()
+        for key, part in inner:
+            yield from _parts(key, within)
+            yield from _parts(part, within | {id(value)})
+
+
+def _tensor(tensor: Tensor, within: frozenset[int]) -> Iterator[Any]:
+    yield f"{tensor.dtype}{tuple(tensor.size()) if not tensor.is_nested else ''}".encode()
+    if tensor.is_nested:
+        yield from _parts(tensor.unbind(), within)
+    elif tensor.layout is not torch.strided:
+        yield from _parts(tensor.to_dense(), within)
+    elif not hasattr(tensor, "__tensor_flatten__") and not tensor.is_meta:  # else without memory
+        held = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        yield bytes_of(held)
+
+
+def _inner(value: Any) -> list[tuple[object, Any]]:
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    if isinstance(value, (list, tuple)):
+        return [*enumerate(value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in fields(value)]
+    return [*getattr(value, "__dict__", {}).items()]
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"data{rank}.json"
