@@ -10,12 +10,13 @@ which collects nothing itself. What only matrix tests need is imported where the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_precision.backend import SUPPORT, Asked, announcements, refusals
+from pytest_precision.census import Census
 from pytest_precision.options import Settings
 
 if TYPE_CHECKING:
@@ -24,26 +25,6 @@ if TYPE_CHECKING:
 
 MARKER = "precision_matrix"
 """Name of the marker that makes a test a matrix test."""
-
-
-class Census(NamedTuple):
-    """How many cells there are; plain data.
-
-    Attributes:
-        made: number of cells of all matrix tests, selected or not.
-        cells: number of cells that are left to run.
-        tests: number of tests that they are of.
-        coverages: of these tests.
-        not_made: reason to number of cells that make no sense.
-        formats: what is known of the backend of those that quantize.
-    """
-
-    made: int = 0
-    cells: int = 0
-    tests: int = 0
-    coverages: Sequence[str] = ()
-    not_made: Mapping[str, int] = {}
-    formats: Sequence[str] = ()
 
 
 class Plan(NamedTuple):
@@ -65,6 +46,7 @@ class Collection:
         plans: node id of each matrix test, without parameters, to what it is to run.
         errors: what is wrong with markers and selection, one message each.
         census: complete once collection has finished.
+        collected: whether it came to its end without an error, here or in a worker.
         distributed: whether workers collected, and this process did not.
     """
 
@@ -73,8 +55,14 @@ class Collection:
         self.plans: dict[str, Plan] = {}
         self.errors: list[str] = []
         self.census = Census()
+        self.collected = False
         self.distributed = False
         self._matrices: dict[str, Matrix] = {}
+
+    @property
+    def planned(self) -> int | None:
+        """Number of cells that are to run, None as long as it is unknown."""
+        return self.census.cells if self.collected else None
 
     def generate(self, metafunc: pytest.Metafunc) -> None:
         """Parametrize a matrix test with its cells."""
@@ -96,6 +84,7 @@ class Collection:
             config: of the session.
             items: everything collected; changed in place.
         """
+        self.collected = True  # `finish` is called for a collection that was broken off, too
         if not self.errors:
             self.errors += _out_of_reach(items)
         if self.plans and not self.errors:
@@ -132,15 +121,20 @@ class Collection:
             not_made.update(plan.matrix.not_made)
         self.census = Census(
             made=sum(len(plan.matrix.cells) for plan in self.plans.values()),
-            cells=len(entries),
+            cells=len({item.nodeid for item, _, _ in entries}),
             tests=len(tests),
             coverages=list(dict.fromkeys(self.plans[test].settings.coverage for test in tests)),
             not_made=dict(not_made),
             formats=announcements(asked),
         )
+        self.collected = self.collected and not self.errors
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
-            worker_output["precision"] = {"errors": self.errors, "census": self.census._asdict()}
+            worker_output["precision"] = {
+                "errors": self.errors,
+                "census": self.census._asdict(),
+                "collected": self.collected,
+            }
             if self.errors:
                 session.items.clear()
         elif self.errors:
@@ -156,27 +150,20 @@ class Collection:
         if output is not None:
             self.distributed = True
             self.census = Census(**output["census"])
+            self.collected = output["collected"]
             if output["errors"]:
                 raise pytest.UsageError(*output["errors"])
 
     def header(self, verbosity: int) -> list[str]:
         """The line on the cells that are about to run; none without matrix tests or with -q."""
-        census, settings = self.census, self.settings
-        if not census.made or verbosity < 0:
+        if not self.census.made or verbosity < 0:
             return []
-        how = [f"coverage {', '.join(census.coverages)}"] if census.coverages else []
-        how += [f"select {axis}={','.join(values)}" for axis, values in settings.select]
-        how += ["shard {}/{}".format(*settings.shard)] if settings.shard != (1, 1) else []
-        head = f"{_counted(census.cells, 'cell')} of {_counted(census.tests, 'test')}"
-        parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
-        parts += [f"{number} not made: {reason}" for reason, number in census.not_made.items()]
-        parts += census.formats
-        return ["; ".join(parts)]
+        return [self.census.line(self.settings)]
 
     def summary(self, verbosity: int) -> list[str]:
         """What the terminal summary has to add: that nothing ran, or what workers collected."""
         lines = self.header(verbosity) if self.distributed else []
-        if self.settings.enabled and not self.census.cells:
+        if self.settings.enabled and self.collected and not self.census.cells:
             nothing = (
                 f"none of the {self.census.made} cells that were collected was left to run"
                 if self.census.made
@@ -295,7 +282,3 @@ def _out_of_reach(items: Iterable[pytest.Item]) -> list[str]:
         and not hasattr(item, "callspec")
         and any(mark.name == MARKER for mark in item.own_markers)
     ]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

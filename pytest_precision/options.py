@@ -159,6 +159,10 @@ class Option(NamedTuple):
         )
 
 
+TYPES_TO_COME = ("float",) if pytest.version_tuple < (8, 4) else ()
+"""Types of ini values that this pytest does not know, and would end every session for."""
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option to pytest."""
     group = parser.getgroup("precision", "precision: candidate and reference in every cell")
@@ -170,7 +174,8 @@ def add_options(parser: pytest.Parser) -> None:
             kind = {"action": action, "metavar": option.metavar}
         text = f"{option.help} (default: {option.default})"
         group.addoption(option.flag, dest=option.key, default=None, help=text, **kind)
-        parser.addini(option.key, f"{option.flag}: {text}", option.ini_type, None)
+        ini_type = "string" if option.ini_type in TYPES_TO_COME else option.ini_type
+        parser.addini(option.key, f"{option.flag}: {text}", ini_type, None)
 
 
 def _given(option: Option, config: pytest.Config) -> Iterator[Any]:

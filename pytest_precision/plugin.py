@@ -121,24 +121,39 @@ class Controller:
     def __init__(self, config: pytest.Config) -> None:
         from pytest_precision.report.session import SessionReport
 
+        self.collection = config.stash[COLLECTION]
         self.report = SessionReport.of(config, config.stash[SETTINGS])
+
+    # First, since a controller of xdist collects nothing and stops this hook.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        self.report.start()
+
+    def pytest_collection_finish(self) -> None:
+        self.report.plan(self.collection.planned)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        result = yield
+        self.report.plan(self.collection.planned)
+        self.report.end()
+        return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.report.add(report)
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self.report.finish(exitstatus)
+    def pytest_sessionfinish(self) -> None:
+        self.report.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self.report.summary(terminalreporter)
 
 
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    if exitstatus != pytest.ExitCode.USAGE_ERROR:
-        for line in config.stash[COLLECTION].summary(config.get_verbosity()):
-            terminalreporter.write_line(line)
+    for line in config.stash[COLLECTION].summary(config.get_verbosity()):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

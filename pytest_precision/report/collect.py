@@ -125,7 +125,8 @@ class Results:
         if report.when in PHASES[:-1]:
             return None
         del self._runs[key]
-        if run.discarded:
+        checks = tuple(_checks(report.nodeid, cell["axes"], run))
+        if run.discarded or not checks:  # without a call (`--setup-only`) there is no result
             return None
         result = CellResult(
             report.nodeid,
@@ -134,7 +135,7 @@ class Results:
             cell.get("number", 0),
             report.location[1] or 0,
             run.seconds,
-            tuple(_checks(report.nodeid, cell["axes"], run)),
+            checks,
         )
         self.cells[key] = result
         return key, result

@@ -39,6 +39,7 @@ class JsonFile:
 
     Attributes:
         path: of the file.
+        planned: number of cells that are to run, None as long as it is unknown.
         problem: why the last write failed, empty where it did not.
 
     Raises:
@@ -53,6 +54,7 @@ class JsonFile:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = folder / "report.json"
+        self.planned: int | None = None
         self.problem = ""
         self._temporary = folder / f"report.json.{os.getpid()}.tmp"
         self._environment = environment
@@ -65,6 +67,7 @@ class JsonFile:
         self._lock = threading.Lock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            _sweep(folder)
             # The file of an earlier session would otherwise pass for the result of a session
             # that is killed in its first cell.
             self._write(finished=False)
@@ -95,11 +98,17 @@ class JsonFile:
                 self._timer.daemon = True
                 self._timer.start()
 
+    def plan(self, cells: int) -> None:
+        """Write how many cells are to run."""
+        with self._lock:
+            self.planned = cells
+            self._try_to_write(finished=False)
+
     def close(self, *, finished: bool = True) -> None:
         """Write the file for the last time.
 
         Args:
-            finished: whether the session came to its end, and was not interrupted in some cell.
+            finished: whether all the cells ran that were to run.
         """
         with self._lock:
             if self._timer is not None:
@@ -128,29 +137,63 @@ class JsonFile:
         environment = {**self._environment, "world_sizes": sorted(self._world_sizes)}
         if self._ranks:
             environment["ranks"] = [self._ranks[key] for key in sorted(self._ranks)]
-        head = {"schema": SCHEMA, "finished": finished, "environment": environment}
+        head = {
+            "schema": SCHEMA,
+            "finished": finished,
+            "planned": self.planned,
+            "environment": environment,
+        }
         cells = b",\n".join(self._cells.values())
-        with self._temporary.open("wb") as file:
-            file.write(encode(head)[:-1] + b', "cells": [\n' + cells + b"\n]}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(self._temporary, self.path)
+        try:
+            with self._temporary.open("wb") as file:
+                file.write(encode(head)[:-1] + b', "cells": [\n' + cells + b"\n]}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self._temporary, self.path)
+        except OSError:
+            self._temporary.unlink(missing_ok=True)
+            raise
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Strict JSON in one line of ASCII; a float that JSON lacks is a string: `nan`, `-inf`."""
+    """Strict JSON in one line of ASCII; a float that JSON lacks is a string: `nan`, `-inf`.
+
+    Half of a surrogate pair, which strict readers refuse, is the text of its escape sequence.
+    """
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:
-        text = json.dumps(_finite(value), allow_nan=False)
+        text = ""
+    if not text or "\\ud" in text:
+        text = json.dumps(_strict(value), allow_nan=False)
     return text.encode("ascii")
 
 
-def _finite(value: Any) -> Any:
+def _strict(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {_strict(name): _strict(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_strict(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
     return value
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what sessions of this machine that were killed in a write have left."""
+    for left in folder.glob("report.json.*.tmp"):
+        process = left.suffixes[-2].removeprefix(".")
+        if process.isdecimal() and not _lives(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -16,8 +16,8 @@ from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.progress import Progress
 
-BROKEN_OFF = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
-"""How a session ends that has not run all that it was to run, and was not told to stop."""
+RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
+"""pytest's options under which no test is called."""
 
 
 class SessionReport:
@@ -30,30 +30,47 @@ class SessionReport:
 
     Attributes:
         results: the cells so far.
-
-    Raises:
-        pytest.UsageError: if the folder cannot be written to.
     """
 
     @classmethod
     def of(cls, config: pytest.Config, settings: Settings) -> SessionReport:
         """The report that the settings ask for."""
         flags = {name: value for name, value in asdict(settings).items() if name != "report"}
-        # Collecting runs nothing, so it leaves the report of the last run alone.
-        folder = None if config.getoption("collectonly") else settings.report
-        return cls(config, folder, environment(device=settings.device, flags=flags))
+        return cls(config, settings.report, environment(device=settings.device, flags=flags))
 
     def __init__(
         self, config: pytest.Config, folder: Path | None, environment: Mapping[str, Any]
     ) -> None:
         self.results = Results()
         self._config = config
-        self._file = None if folder is None else JsonFile(folder, environment)
+        self._folder = folder
+        self._environment = environment
+        self._file: JsonFile | None = None
         self._progress: Progress | None = None
+        self._ended = False
+
+    def start(self) -> None:
+        """For `pytest_collection`: take the place of the last session's report.
+
+        A session that calls no test leaves that report alone.
+
+        Raises:
+            pytest.UsageError: if the folder cannot be written to.
+        """
+        idle = any(self._config.getoption(name, False) for name in RUNS_NOTHING)
+        if self._folder is not None and not idle:
+            self._file = JsonFile(self._folder, self._environment)
+
+    def plan(self, cells: int | None) -> None:
+        """For `pytest_collection_finish`: so many cells are to run; nothing where it is unknown."""
+        if self._file is not None and cells not in (None, self._file.planned):
+            self._file.plan(cells)
 
     def add(self, report: pytest.TestReport) -> None:
         """For `pytest_runtest_logreport`: every report of every phase, in any order of tests."""
         ended = self.results.add(report)
+        if self.results.total:  # a controller of xdist collects nothing: its workers' reports tell
+            self.plan(self.results.total)
         if self._progress is None and (ended or self.results.total):
             # Not with the session: tests that are no cells may have run before the first one.
             self._progress = Progress()
@@ -68,10 +85,16 @@ class SessionReport:
         if line and reporter is not None and reporter.verbosity >= 0:
             progress.write(reporter, line)
 
-    def finish(self, exitstatus: int) -> None:
+    def end(self) -> None:
+        """For `pytest_runtestloop`, once it has returned: nothing broke it off."""
+        self._ended = True
+
+    def finish(self) -> None:
         """For `pytest_sessionfinish`, which also follows an interrupt: the last write."""
         if self._file is not None:
-            self._file.close(finished=exitstatus not in BROKEN_OFF)
+            planned = self._file.planned
+            all_ran = planned is not None and len(self.results.cells) >= planned
+            self._file.close(finished=self._ended and all_ran)
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:
         """For `pytest_terminal_summary`."""

@@ -80,3 +80,21 @@ def test_worker_that_crashes(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-n", "1", "--precision-matrix")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["precision: 3 cells of 1 test (coverage full)"])
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_interrupted_before_it_is_known(pytester: pytest.Pytester, workers: str) -> None:
+    """A session that was broken off while it collected does not say that there was nothing."""
+    pytest.importorskip("xdist")
+    pytester.makepyfile(
+        """
+        import os, signal, time
+
+        controller = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+        os.kill(controller, signal.SIGINT)
+        time.sleep(1)
+        """
+    )
+    result = pytester.runpytest_subprocess(f"-n{workers}", "--precision-matrix")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert NOTHING not in result.stdout.str()

@@ -82,13 +82,18 @@ class Delegate:
         folder = config.getoption("--folder")
         self.report = SessionReport(config, folder, environment(device="cpu", flags={}))
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self):
+        """Begin the file."""
+        self.report.start()
+
     def pytest_runtest_logreport(self, report):
         """Take a report."""
         self.report.add(report)
 
-    def pytest_sessionfinish(self, exitstatus):
+    def pytest_sessionfinish(self):
         """Write for the last time."""
-        self.report.finish(exitstatus)
+        self.report.finish()
 
     def pytest_terminal_summary(self, terminalreporter):
         """Write the section."""

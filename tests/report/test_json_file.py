@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_schema(tmp_path):
     found = read(tmp_path / "new" / "folder")
     assert found["schema"] == 1
     assert found["environment"] == {"device": "cpu", "world_sizes": [1, 2]}
-    assert found["finished"] is True
+    assert (found["finished"], found["planned"]) == (True, None)
     assert [entry["outcome"] for entry in found["cells"]] == ["pass", "fail", "skip"]
     assert found["cells"][1]["divergence"]["index"] == [3, 17]
 
@@ -63,6 +64,12 @@ def test_valid_from_the_start(tmp_path):
     JsonFile(tmp_path, {})
     assert read(tmp_path)["cells"] == []
     assert read(tmp_path)["finished"] is False
+
+
+def test_planned(tmp_path):
+    """The number of cells that are to run stands in the file before any of them has."""
+    JsonFile(tmp_path, {}).plan(7)
+    assert (read(tmp_path)["planned"], read(tmp_path)["finished"]) == (7, False)
 
 
 def test_same_key_replaces(tmp_path):
@@ -82,8 +89,32 @@ def test_not_finite_floats_are_strings():
 
 
 def test_odd_texts_are_ascii():
-    """What no encoding takes (a lone surrogate of a file name) still is a valid file."""
-    assert json.loads(encode({"reason": "é\udcff\n"})) == {"reason": "é\udcff\n"}
+    """Text is ASCII in the file, and what no encoding takes (half a surrogate pair) is escaped."""
+    value = {"reason": "é\udcff\n", "\ud800": ["\N{GRINNING FACE}"]}
+    found = json.loads(encode(value).decode("ascii"))
+    assert found == {"reason": "é\\udcff\n", "\\ud800": ["\N{GRINNING FACE}"]}
+    assert all(not "\ud800" <= letter <= "\udfff" for letter in str(found))
+
+
+def test_what_killed_sessions_left_is_removed(tmp_path):
+    """A temporary file goes with the next session, if the process that wrote it is gone."""
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    names = {n: tmp_path / f"report.json.{n}.tmp" for n in (gone.pid, os.getppid(), "mine")}
+    for left in names.values():
+        left.touch()
+    JsonFile(tmp_path, {}).close()
+    assert [n for n, left in names.items() if left.exists()] == [os.getppid(), "mine"]
+
+
+def test_a_failing_write_leaves_no_temporary_file(tmp_path):
+    """Such as one onto a full disk: the next session's file is not the first to clean up."""
+    file = JsonFile(tmp_path, {})
+    (tmp_path / "report.json").unlink()
+    (tmp_path / "report.json").mkdir()
+    file.close()
+    assert "could not be written" in file.problem
+    assert list(tmp_path.glob("*.tmp")) == []
 
 
 def test_folder_in_the_way_of_a_file(tmp_path):

@@ -1,0 +1,46 @@
+"""Census: how many cells a session has, in numbers and in the line above its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pytest_precision.options import Settings
+
+
+class Census(NamedTuple):
+    """How many cells there are; plain data.
+
+    Attributes:
+        made: number of cells of all matrix tests, selected or not.
+        cells: number of cells that are left to run.
+        tests: number of tests that they are of.
+        coverages: of these tests.
+        not_made: reason to number of cells that make no sense.
+        formats: what is known of the backend of those that quantize.
+    """
+
+    made: int = 0
+    cells: int = 0
+    tests: int = 0
+    coverages: Sequence[str] = ()
+    not_made: Mapping[str, int] = {}
+    formats: Sequence[str] = ()
+
+    def line(self, settings: Settings) -> str:
+        """What is about to run, how it was chosen, and what was not made.
+
+        Args:
+            settings: of the session.
+        """
+        how = [f"coverage {', '.join(self.coverages)}"] if self.coverages else []
+        how += [f"select {axis}={','.join(values)}" for axis, values in settings.select]
+        how += ["shard {}/{}".format(*settings.shard)] if settings.shard != (1, 1) else []
+        head = f"{_counted(self.cells, 'cell')} of {_counted(self.tests, 'test')}"
+        parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
+        parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
+        return "; ".join([*parts, *self.formats])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
