@@ -11,7 +11,12 @@ import pytest
 OPTIONS = "--precision-matrix", "--precision-report=report"
 
 SUITE = """
-    import os, signal, time, pytest
+    import os, pathlib, signal, time, pytest
+
+    def interrupt_the_controller():
+        while '"planned": 4' not in pathlib.Path("report/report.json").read_text():
+            time.sleep(0.05)
+        os.kill(os.getppid(), signal.SIGINT)
 
     @pytest.mark.precision_matrix(world_size=[1, 2, 3, 4])
     def test_it(cell):
@@ -94,7 +99,7 @@ def test_ctrl_c_twice(pytester: pytest.Pytester, suite: Callable[..., None]) -> 
     ("second", "options", "found"),
     [
         ("assert False", [], (True, 4, 4)),
-        ("os.kill(os.getppid(), signal.SIGINT)", [], (False, 4)),
+        ("interrupt_the_controller()", [], (False, 4)),
         ("assert False", ["-x"], (False, 4)),
     ],
     ids=["failure", "Ctrl-C", "-x"],
