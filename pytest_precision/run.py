@@ -51,10 +51,8 @@ class Run:
             the number of observations that it holds.
         """
         # Only ranks need torch for this; the controller sends the job without it.
-        from pytest_precision.trace.groups import closing_groups
         from pytest_precision.trace.record import record
 
         layout = self.layout.resolve()
         other = layout if self.other is None else self.other.resolve()
-        with closing_groups():
-            return record(layout, other, self.workload.resolve(), self.cell, Path(folder), window)
+        return record(layout, other, self.workload.resolve(), self.cell, Path(folder), window)

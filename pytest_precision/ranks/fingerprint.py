@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before the first reading: some releases add a folder to sys.path
-from torch.distributed import distributed_c10d
 from torch.nn.modules import module
 from torch.optim import optimizer
 
@@ -72,6 +70,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
     "autocast dtype on cpu": lambda: torch.get_autocast_dtype("cpu"),
     "autocast dtype on cuda": lambda: torch.get_autocast_dtype("cuda"),
     "autocast cache": torch.is_autocast_cache_enabled,
+    "process group of all ranks": dist.is_initialized,
     "current directory": os.getcwd,
 }
 
@@ -88,7 +87,6 @@ def read() -> dict[str, object]:
     }
     # An entry that a module adds when it is imported once more says nothing new.
     state["entry of sys.path"] = dict.fromkeys(sys.path, "present")
-    state["process group"] = _groups()
     return state
 
 
@@ -102,14 +100,3 @@ def _read(reader: Callable[[], object]) -> object:
 def _names(hooks: Mapping[int, object]) -> dict[str, str]:
     # Without its number: hooks that were taken off again have left a gap.
     return {f"{getattr(hook, '__qualname__', hook)}": "registered" for hook in hooks.values()}
-
-
-def _groups() -> dict[str, str]:
-    groups: dict[str, str] = {}
-    if dist.is_initialized():
-        default = distributed_c10d._get_default_group()
-        for group, name in distributed_c10d._world.pg_names.items():
-            if group is not default:
-                with suppress(ValueError):  # this rank is not in it
-                    groups[name] = f"of ranks {dist.get_process_group_ranks(group)}"
-    return groups

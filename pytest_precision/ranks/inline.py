@@ -38,7 +38,7 @@ class InlineGroup:
         __tracebackhide__ = True
         import torch.distributed as dist
 
-        from pytest_precision.ranks import fingerprint, pristine
+        from pytest_precision.ranks import fingerprint, pristine, process_groups
 
         if dist.is_initialized():
             raise RuntimeError(
@@ -60,6 +60,7 @@ class InlineGroup:
                     result = function()
                     left = leaks.between(before, fingerprint.read())
             finally:
+                process_groups.close()
                 dist.destroy_process_group()
         leaks.warn(job.name, [left], "Inline, later tests of this process may find it")
         return [result]

@@ -157,8 +157,9 @@ def _join(membership: Membership) -> FromRank:
 
 
 def _answer(message: Run, membership: Membership) -> FromRank:
-    from pytest_precision.ranks import fingerprint, pristine
+    from pytest_precision.ranks import fingerprint, pristine, process_groups
 
+    process_groups.close()
     job = message.job.unpack()
     # The imports first: what a module does once is not what the job does each time.
     function = job.resolve()

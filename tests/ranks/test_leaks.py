@@ -107,12 +107,6 @@ def extend_path():
     sys.path.insert(0, "/planted")
 
 
-def open_process_group():
-    import torch.distributed as dist
-
-    dist.new_group([0])
-
-
 def put_back():
     import torch
 
@@ -168,7 +162,6 @@ def process():
         (set_variable, "environment variable PLANTED was absent, is yes"),
         (change_directory, f"current directory was {os.getcwd()}, is /"),
         (extend_path, "entry of sys.path /planted was absent, is present"),
-        (open_process_group, "process group 1 was absent, is of ranks [0]"),
     ],
 )
 def test_a_leak_is_named(pool, function, line):

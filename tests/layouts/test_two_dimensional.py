@@ -1,0 +1,92 @@
+"""Meshes of two dimensions, as users write them: their process groups end with each job of kept
+ranks, and the next job opens its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+from pytest_precision.cell import Cell
+from pytest_precision.check import Parity
+from pytest_precision.engine import Engine
+from pytest_precision.layouts.sharded import FSDP2Engine
+from pytest_precision.observable import full
+from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.batches import Microbatch
+from pytest_precision.workloads.perceptron import Mlp
+
+
+class Shared(Mlp):
+    """Eight microbatches a step: as many for each of 1, 2, 4 or 8 ranks; widths that 2 divides."""
+
+    def __init__(self) -> None:
+        super().__init__(width=32, depth=1)
+
+    def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
+        return [*super().microbatches(cell, step), *super().microbatches(cell, step + 100)][:8]
+
+
+def sum_over_ranks(model: torch.nn.Module) -> None:
+    assert isinstance(model, FSDPModule)
+    model.set_gradient_divide_factor(1.0)
+    model.set_force_sum_reduction_for_comms(True)
+
+
+def hsdp(workload: Workload, cell: Cell) -> Engine:
+    """Sharded over half of the ranks, replicated on the other half."""
+    mesh = init_device_mesh(
+        cell.device, (2, cell.world_size // 2), mesh_dim_names=("replicate", "shard")
+    )
+    model = workload.model(cell)
+    fully_shard(model, mesh=mesh)
+    sum_over_ranks(model)
+    return FSDP2Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+class TensorParallelEngine(FSDP2Engine):
+    """Pairs of ranks have the same microbatches, and parameters on meshes of one or two axes."""
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        norms = [full(torch.linalg.vector_norm(gradient.double())) for gradient in gradients]
+        return torch.linalg.vector_norm(torch.stack(norms))
+
+    def clip(self, owners: list[Tensor]) -> None:
+        self.grad_norm = self.total_norm([p.grad for p in owners]).float()
+        for owner in owners:
+            torch.nn.utils.clip_grads_with_norm_([owner], self.max_norm, self.grad_norm)
+
+
+def tensor_parallel(workload: Workload, cell: Cell) -> Engine:
+    """FSDP2 over pairs of ranks, between which the matrices of blocks are split by rows."""
+    mesh = init_device_mesh(cell.device, (cell.world_size // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = workload.model(cell)
+    split = ColwiseParallel(output_layouts=Replicate())
+    parallelize_module(model, mesh["tp"], {"blocks.*.linear": split})
+    fully_shard(model, mesh=mesh["dp"])
+    sum_over_ranks(model)
+    optimizer = torch.optim.AdamW(workload.groups(model), foreach=False)
+    shared = cell.replace(world_size=cell.world_size // 2)
+    engine = TensorParallelEngine(workload, shared, model, optimizer)
+    engine.rank = mesh["dp"].get_local_rank()
+    return engine
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+@pytest.mark.parametrize("layout", [hsdp, tensor_parallel])
+def test_every_job_of_kept_ranks_can_open_the_same_mesh(
+    parity_in: Callable[[Cell], Parity], layout: Callable[..., Engine], world_size: int
+) -> None:
+    """Two jobs on the same ranks, and two equal meshes in the one that loads a checkpoint."""
+    cell = Cell("fp32", sequence="train1-save-load-train1-eval", world_size=world_size)
+    verdict = parity_in(cell).check(
+        layout, layout, workload=Shared, reference_cell=cell.replace(sequence="train2-eval")
+    )
+    assert verdict.outcome == "pass"
