@@ -10,12 +10,15 @@ import torch
 from pytest_precision.formats.tiles import Block, tiles
 
 
-def block_amaxes(x: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-    """Largest magnitudes of the blocks of a matrix, NaN ignored.
+def block_amaxes(
+    x: torch.Tensor, blocks: Sequence[Block], *, keep_nan: bool = False
+) -> torch.Tensor:
+    """Largest magnitudes of the blocks of a matrix, NaN ignored unless it is to be kept.
 
     Args:
         x: the matrix.
         blocks: the sizes of block to find them for; blocks at the edges may be partial.
+        keep_nan: the amax of a block with a NaN is NaN.
 
     Returns:
         fp32, flat: those of the first size row by row, then those of the next one.
@@ -25,7 +28,7 @@ def block_amaxes(x: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
     for tile in tiles(x, (max(rows for rows, _ in blocks), max(across for _, across in blocks))):
         for block, place in places.items():
             region = tile.of_blocks(place, block)
-            region.copy_(tile.amax(block)[: region.shape[0], : region.shape[1]])
+            region.copy_(tile.amax(block, keep_nan=keep_nan)[: region.shape[0], : region.shape[1]])
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ldexp
+from math import inf
 from typing import Literal
 
 import torch
@@ -14,6 +14,9 @@ from pytest_precision.formats.options import check_options
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax, tensor_amax
+
+MAXIMUM_EXPONENT = 127
+"""Of the largest power of two that fp32 has."""
 
 
 class DelayedScaling:
@@ -112,8 +115,8 @@ class DelayedScaling:
         return quantized
 
     def record(self, amax: torch.Tensor) -> None:
-        """Remember the amax, fp32 [1], of what was cast until the next update."""
-        torch.maximum(self.history[:1], amax, out=self.history[:1])
+        """Remember the amax, fp32 [1], of what was cast until the next update; NaN is ignored."""
+        torch.fmax(self.history[:1], amax, out=self.history[:1])
 
     def update(self) -> None:
         """Move the history on by one step and compute the scale of the next.
@@ -137,6 +140,12 @@ class DelayedScaling:
         self.history[:1] = 0.0
 
     def _scale(self, amax: torch.Tensor) -> torch.Tensor:
+        # In fp32, as the kernel has it: a margin beyond its range makes the scale 0 or infinite.
+        maximum, power = self.element.maximum, _power_of_two(-self._margin)
         if self._update == "fused":
-            return torch.full_like(amax, ldexp(self.element.maximum, -self._margin)).div_(amax)
-        return amax.reciprocal().mul_(self.element.maximum).div_(2.0**self._margin)
+            return torch.full_like(amax, maximum).mul_(power).div_(amax)
+        return amax.reciprocal().mul_(maximum).mul_(power)
+
+
+def _power_of_two(exponent: int) -> float:
+    return inf if exponent > MAXIMUM_EXPONENT else 2.0**exponent

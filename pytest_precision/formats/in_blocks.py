@@ -51,7 +51,7 @@ class InBlocks(ABC):
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
         """The amaxes of all blocks of both operands, fp32, flat."""
-        return block_amaxes(checked_matrix(x), self._blocks)
+        return block_amaxes(checked_matrix(x), self._blocks, keep_nan=self._keeps_nan)
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
@@ -64,6 +64,11 @@ class InBlocks(ABC):
         """
         x = checked_matrix(x)
         return self._quantize(x, usage, by_block(amaxes, x, self._blocks))
+
+    @property
+    def _keeps_nan(self) -> bool:
+        """Whether a NaN is the amax of its block, rather than ignored as by the kernels."""
+        return False
 
     @property
     def _blocks(self) -> tuple[Block, ...]:

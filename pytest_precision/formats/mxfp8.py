@@ -59,13 +59,18 @@ class Mxfp8(InBlocks):
             {side: part.finished() for side, part in parts.items()},
         )
 
+    @property
+    def _keeps_nan(self) -> bool:
+        return self.rounding == "floor"
+
     def _scales(self, tile: Tile, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes of the blocks of a tile, and what to multiply them by."""
         square = (SIDE, SIDE) if self.two_dimensional else block
+        amax = tile.amax(square, keep_nan=self._keeps_nan)
         if self.rounding == "floor":
-            scales = e8m0_floor(tile.amax(square, keep_nan=True), self.element)
+            scales = e8m0_floor(amax, self.element)
         else:
-            scales = e8m0_ceil(tile.amax(square), self.element)
+            scales = e8m0_ceil(amax, self.element)
         if not self.two_dimensional:
             return scales
         axis = 0 if block[0] == 1 else 1

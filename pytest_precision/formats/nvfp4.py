@@ -124,7 +124,7 @@ class Nvfp4:
             TypeError, ValueError: as `quantize_with`.
         """
         x = self._read_as_it_is(x)
-        return torch.cat((tensor_amax(x), block_amaxes(x, self._blocks)))
+        return torch.cat((self._own_amax(x), block_amaxes(x, self._blocks)))
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
@@ -168,8 +168,11 @@ class Nvfp4:
         return checked_matrix(x, multiple=SIDE)
 
     def _amax(self, x: torch.Tensor) -> torch.Tensor:
-        amax = tensor_amax(x)
+        amax = self._own_amax(x)
         return amax if self.reduce_amax is None else self.reduce_amax(amax)
+
+    def _own_amax(self, x: torch.Tensor) -> torch.Tensor:
+        return tensor_amax(x, keep_nan=self.scaling == "torchao")
 
     def _fill(
         self,

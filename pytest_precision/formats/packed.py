@@ -10,6 +10,12 @@ from pytest_precision.formats.tiles import BITS, Tile, scratch
 
 SIDE = 16
 
+NAN = 7
+"""The code of NaN, of which e2m1 has none: the kernels saturate it."""
+
+TORCHAO_NAN = 0xB
+"""What torchao's conversion makes of the NaN that an x86 processor computes: -1.5."""
+
 
 class PackedOperand:
     """Packed codes and scales of an operand that is being quantized.
@@ -55,6 +61,9 @@ class PackedOperand:
             block: the size of those blocks.
         """
         magnitude = tile.scaled(multiplier, block).abs_()
+        # torchao multiplies by infinity, which makes NaN of 0.
+        torchao = self._kind == "nvfp4_torchao"
+        nan = magnitude.isnan() if torchao else tile.source.isnan() if tile.has_nan else None
         shape = tuple(magnitude.shape)
         least, other = (scratch(name, shape, magnitude) for name in ("least", "other"))
         if self._random_bits is None:
@@ -66,8 +75,8 @@ class PackedOperand:
         # The cast keeps the low byte, which holds nothing but the code.
         codes = scratch("bytes", shape, magnitude, torch.uint8).copy_(rounded)
         codes.bitwise_or_(_sign_bits(tile.source))
-        if tile.has_nan:
-            codes.masked_fill_(tile.source.isnan(), 7)
+        if nan is not None:
+            codes.masked_fill_(nan, TORCHAO_NAN if torchao else NAN)
         return codes
 
     def store(self, tile: Tile, codes: torch.Tensor, scale: torch.Tensor) -> None:

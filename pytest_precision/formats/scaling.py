@@ -24,15 +24,15 @@ FP32_MAXIMUM = torch.finfo(torch.float32).max
 _EXPONENT_BITS = -(1 << 23)
 
 
-def tensor_amax(x: torch.Tensor) -> torch.Tensor:
-    """Largest magnitude of a matrix, fp32 [1], NaN ignored and 0 where it is empty."""
+def tensor_amax(x: torch.Tensor, *, keep_nan: bool = False) -> torch.Tensor:
+    """Largest magnitude of a matrix, fp32 [1], NaN ignored unless kept, and 0 where it is empty."""
     bits = BITS[x.dtype]
     peaks = [torch.zeros((), dtype=bits.dtype, device=x.device)]
     for rows, columns in spans(x.shape[0], x.shape[1], x.device):
         part = x[rows, columns].view(bits.dtype)
         magnitudes = scratch("bits", tuple(part.shape), part, bits.dtype)
         peak = torch.bitwise_and(part, bits.magnitude, out=magnitudes).amax()
-        if int(peak) > bits.infinity:
+        if not keep_nan and int(peak) > bits.infinity:
             peak = magnitudes.masked_fill_(magnitudes > bits.infinity, 0).amax()
         peaks.append(peak)
     return torch.stack(peaks).amax(0, keepdim=True).view(x.dtype).float()
@@ -130,7 +130,9 @@ def nvfp4_scaling(tensor_amax: torch.Tensor) -> BlockScaling:
 def nvfp4_scaling_torchao(tensor_amax: torch.Tensor) -> BlockScaling:
     """As `nvfp4_scaling`, but as torchao computes it: two divisions, and no scale below 2**-6.
 
-    torchao gets the scale of the tensor from its caller; for a tensor of zeros it is 1 here.
+    torchao gets the scale of the tensor from its caller; here it is that of the amax, which a NaN
+    makes NaN, as torch's amax does, and with it every scale; for a tensor of zeros it is 1. Below
+    an amax of 5e-34 what to multiply by overflows.
 
     Args:
         tensor_amax: fp32 [1].

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,17 +31,20 @@ class Draw:
 
     @property
     def seed(self) -> int:
-        """Of a generator that draws them."""
+        """Of a generator that draws them, below 2**63."""
         text = f"{self.stream}/{self.step}/{self.microbatch}"
         digest = blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % _SEEDS
 
     def bits(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
         """uint8 [rows, columns] for the rowwise operand, [columns, rows] for the columnwise one."""
-        # Drawn on the CPU, so that a device draws no other bits.
-        generator = torch.Generator().manual_seed(self.seed)
-        rowwise, columnwise = (
-            torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).to(device)
-            for size in (shape, shape[::-1])
-        )
+        # torch's generator of the CPU reads 32 bits of a seed, and each device draws other bits.
+        generator = np.random.Philox(key=self.seed)
+        rowwise, columnwise = (_bytes(generator, size).to(device) for size in (shape, shape[::-1]))
         return rowwise, columnwise
+
+
+def _bytes(generator: np.random.Philox, shape: tuple[int, int]) -> Tensor:
+    count = prod(shape)
+    drawn = np.asarray(generator.random_raw(-(-count // 8)), dtype="<u8")
+    return torch.from_numpy(drawn.view(np.uint8)[:count].reshape(shape))

@@ -59,7 +59,6 @@ class GroupedLinear(Layer):
         self.in_features = in_features
         self.out_features = out_features
         self.single_grouped_weight = single_grouped_weight
-        self._start(precision, experts, device, backend)
         for kind, size in (("weight", (out_features, in_features)), ("bias", (out_features,))):
             if kind == "bias" and not bias:
                 continue
@@ -68,6 +67,7 @@ class GroupedLinear(Layer):
             for name in names:
                 empty = torch.empty(shape, device=device, dtype=dtype)
                 self.register_parameter(name, nn.Parameter(empty))
+        self._start(precision, experts, next(self.parameters()).device, backend)
 
     def forward(self, x: Tensor, counts: Sequence[int]) -> Tensor:
         """Bf16 [tokens, out] of [tokens, in].

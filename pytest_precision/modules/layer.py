@@ -32,7 +32,8 @@ class Layer(nn.Module):
     Attributes:
         precision: of cells: a quantized one, or bf16.
         quantizers: one a weight; none in bf16.
-        streams: one a weight: names of its random bits.
+        streams: one a weight: names of its random bits. `begin_microbatch` names those of a layer
+            that has none yet by its place in the model.
         fuse_wgrad_accumulation: accumulate weight gradients into `main_grad` of the parameters.
         is_first_microbatch: True quantizes the weights and keeps them, False takes what was kept,
             None quantizes at every forward. Quantized parameters are taken as they are.
@@ -47,16 +48,16 @@ class Layer(nn.Module):
         self,
         precision: str,
         weights: int,
-        device: torch.device | str | None,
+        device: torch.device,
         backend: str,
     ) -> None:
-        """Everything but the parameters."""
+        """Everything but the parameters, whose device is given."""
         number = 0 if precision == UNQUANTIZED else weights
         self.quantizers = nn.ModuleList(
-            Quantizers(precision, device or "cpu", backend) for _ in range(number)
+            Quantizers(precision, device, backend) for _ in range(number)
         )
         self.precision = precision
-        self.streams = [str(number) for number in range(weights)]
+        self.streams: list[str] = []
         self.fuse_wgrad_accumulation = False
         self.is_first_microbatch: bool | None = None
         self.step = self.microbatch = 0
@@ -96,6 +97,7 @@ class Layer(nn.Module):
             return [PlainProduct(weight.detach().to(COMPUTE)) for weight in each]
         self._refresh(weights, grouped)
         rows, columns = weights[0].shape[-2:]
+        streams = self.streams or self.streams_at("")
         return [
             QuantizedProduct(
                 cast(Quantizers, quantizers),
@@ -104,9 +106,14 @@ class Layer(nn.Module):
                 Draw(stream, self.step, self.microbatch),
             )
             for quantizers, used, stream in zip(
-                self.quantizers, self.used_weights, self.streams, strict=True
+                self.quantizers, self.used_weights, streams, strict=True
             )
         ]
+
+    def streams_at(self, name: str) -> list[str]:
+        """The streams of the layer of this name in a model."""
+        number = len(self.quantizers)
+        return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 
     def _refresh(self, weights: Sequence[Tensor], grouped: bool) -> None:
         """Bring `used_weights` up to date."""
@@ -174,6 +181,7 @@ def begin_microbatch(model: nn.Module, step: int, microbatch: int, *, first: boo
         microbatch: its number among those of all ranks; with the step it chooses random bits.
         first: weights have moved since the last one: quantize them anew.
     """
-    for layer in model.modules():
+    for name, layer in model.named_modules():
         if isinstance(layer, Layer):
+            layer.streams = layer.streams or layer.streams_at(name)
             layer.is_first_microbatch, layer.step, layer.microbatch = first, step, microbatch

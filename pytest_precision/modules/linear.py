@@ -39,7 +39,7 @@ class Linear(Layer, nn.Linear):
             ValueError: for a precision without a recipe.
         """
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
-        self._start(precision, 1, device, backend)
+        self._start(precision, 1, self.weight.device, backend)
 
     @classmethod
     def made_of(

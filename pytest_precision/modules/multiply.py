@@ -4,14 +4,15 @@
     dgrad     dx = dy rowwise @ W columnwise
     wgrad     dW = (dy columnwise)^T @ x columnwise
 
-Each multiplies dequantized operands in fp32; y and dx are rounded to bf16 once. Whether an operand
-has blocks in one dimension or two, a Hadamard transform or stochastic rounding is its format's
-affair: the recipe chose it.
+Each multiplies dequantized operands in fp32, inside `torch.autocast` too; y and dx are rounded to
+bf16 once. Whether an operand has blocks in one dimension or two, a Hadamard transform or stochastic
+rounding is its format's affair: the recipe chose it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -141,9 +142,10 @@ class Multiply(torch.autograd.Function):
                 parts.append(x.new_empty(0, ctx.weights[0].shape[-2]))
                 call.kept.append(None)
                 continue
-            y, kept = product.forward(
-                rows, None if bias is None else bias.to(COMPUTE), backward=call.backward
-            )
+            with _as_written(rows):
+                y, kept = product.forward(
+                    rows, None if bias is None else bias.to(COMPUTE), backward=call.backward
+                )
             parts.append(y)
             call.kept.append(kept if call.backward else None)
         return torch.cat(parts)
@@ -161,7 +163,8 @@ class Multiply(torch.autograd.Function):
                 dx.append(dy.new_empty(0, ctx.weights[0].shape[-1]))
                 dw.append(None)
             else:
-                x_gradient, weight_gradient = product.backward(dy, kept)
+                with _as_written(dy):
+                    x_gradient, weight_gradient = product.backward(dy, kept)
                 dx.append(x_gradient)
                 dw.append(weight_gradient)
             db.append(dy.float().sum(0))
@@ -170,6 +173,11 @@ class Multiply(torch.autograd.Function):
         of_weights = finished(ctx.weights, dw, call.grouped)
         of_biases = _gradients(ctx.biases, db, call.grouped) if ctx.biases else []
         return torch.cat(dx), None, None, *of_weights, *of_biases
+
+
+def _as_written(operand: Tensor) -> AbstractContextManager[Any]:
+    """Switch autocast off, which would round operands that are in fp32 on purpose."""
+    return torch.autocast(operand.device.type, enabled=False)
 
 
 def _split(rows: Tensor, call: Call) -> Sequence[Tensor]:

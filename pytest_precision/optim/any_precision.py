@@ -68,14 +68,6 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         }
         super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        check_group(group, DTYPES)
-        for name in ("momentum_dtype", "variance_dtype", "compensation_buffer_dtype"):
-            check_dtype(name, group[name], DTYPES)
-
     def master(self, param: Tensor) -> Tensor:
         """The effective weight of `param`, the parameter and its compensation, summed in fp32.
 
@@ -89,6 +81,11 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         """The tensors that this optimizer keeps for `param`, and their dtypes."""
         group = next(g for g in self.param_groups if any(p is param for p in g["params"]))
         return self._state_dtypes(group)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        check_group(group, DTYPES)
+        for name in ("momentum_dtype", "variance_dtype", "compensation_buffer_dtype"):
+            check_dtype(name, group[name], DTYPES)
 
     def _step_group(self, group: dict[str, Any]) -> None:
         for param in group["params"]:
@@ -112,7 +109,9 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         if not state:
             for name, dtype in self._state_dtypes(group).items():
                 zeros = torch.zeros_like(param, dtype=dtype)
-                state[name] = zeros if name != "step" else torch.zeros((), dtype=dtype)
+                # The counter is on the CPU, as torch's own are, whatever the default device is.
+                counter = torch.zeros((), dtype=dtype, device="cpu")
+                state[name] = counter if name == "step" else zeros
         state["step"] += 1
         lr, (beta1, beta2) = float(group["lr"]), group["betas"]
         grad, exp_avg, exp_avg_sq = param.grad, state["exp_avg"], state["exp_avg_sq"]

@@ -19,6 +19,23 @@ class ExactStateOptimizer(Optimizer):
     parameter lose 16 bits, and an int16 remainder becomes a bf16 number.
     """
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own, or refuse them and stay as before.
+
+        Raises:
+            ValueError: for options or dtypes that this optimizer does not know.
+        """
+        super().add_param_group(param_group)
+        try:
+            self._check_group(self.param_groups[-1])
+        except ValueError:
+            del self.param_groups[-1]
+            raise
+
+    @abstractmethod
+    def _check_group(self, group: dict[str, Any]) -> None:
+        """Raise a ValueError for a parameter group that cannot be updated."""
+
     @abstractmethod
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
         """The tensors that this optimizer keeps for `param`, and their dtypes."""

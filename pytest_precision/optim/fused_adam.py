@@ -29,8 +29,8 @@ class FusedAdam(ExactStateOptimizer):
     The state of a parameter has TE's names: `exp_avg`, `exp_avg_sq`, `master_param`; beside what is
     stored as fp16 or fp8 stands its scale, e.g. `exp_avg_scale`. An fp32 parameter is its own
     master. The step counter belongs to the group, `group["step"]`, and advances in empty groups
-    too, so that ranks whose share of a group is empty stay in step. A parameter's state is made in
-    the first step, with or without a gradient.
+    too, so that ranks whose share of a group is empty stay in step; that of a group which is added
+    later starts at 0. A parameter's state is made in the first step, with or without a gradient.
 
     Args:
         params: parameters (fp32, bf16, fp16), or groups of them.
@@ -97,11 +97,6 @@ class FusedAdam(ExactStateOptimizer):
         }
         super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own; the group's steps count from now on."""
-        super().add_param_group(param_group)
-        check_group(self.param_groups[-1], PARAM_DTYPES)
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset `grad`, and `decoupled_grad` if that is what a step reads."""
         super().zero_grad(set_to_none)
@@ -132,6 +127,9 @@ class FusedAdam(ExactStateOptimizer):
         stored = self._stored_dtypes(param)
         return stored | {scale_name(n): torch.float32 for n, d in stored.items() if d in RANGES}
 
+    def _check_group(self, group: dict[str, Any]) -> None:
+        check_group(group, PARAM_DTYPES)
+
     def _step_group(self, group: dict[str, Any]) -> None:
         group["step"] += 1
         scalars = Scalars.of(group, self.adam_w_mode)
@@ -158,7 +156,7 @@ class FusedAdam(ExactStateOptimizer):
         for name, dtype in self._stored_dtypes(param).items():
             state[name] = torch.zeros_like(param, dtype=dtype)
             if dtype in RANGES:
-                state[scale_name(name)] = torch.ones((), device=param.device)
+                state[scale_name(name)] = torch.ones((), dtype=torch.float32, device=param.device)
         if "master_param" in state and state["master_param"].dtype != torch.int16:
             self._encode(state, "master_param", param.float())
 

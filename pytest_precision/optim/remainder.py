@@ -6,6 +6,12 @@ ties away from zero (every other path from a master to a parameter rounds ties t
 `master bits = parameter bits * 2**16 + remainder` modulo 2**32.
 
 A remainder is bits, not a value: casting fp32 masters to int16 makes 0 of every weight below 1.
+
+NaN is the one master that is not kept bit for bit: whatever its bits are, it becomes the quiet NaN
+0x7FC0 with the remainder 0. In the arithmetic of Transformer Engine's kernel (the functors with
+remainders in `transformer_engine/common/multi_tensor/adam.cu`, 2.20) the NaN that CUDA computes,
+0x7FFFFFFF, has a negative remainder, so that its high half is carried to 0x8000: the parameter is
+-0, training goes on with a weight of zero, and nothing but the master shows the NaN.
 """
 
 from __future__ import annotations
@@ -13,14 +19,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+QUIET_NAN = 0x7FC00000
+"""The bits of the NaN that every NaN is stored as: its low half is 0, so nothing is carried."""
+
 
 def split(master: Tensor) -> tuple[Tensor, Tensor]:
     """The bf16 parameter and the int16 remainder of fp32 masters.
 
-    The exact inverse of `join` for every bit pattern. A NaN whose low half rounds its high half up
-    past the last pattern gives the parameter -0, as it does in Transformer Engine.
+    The exact inverse of `join` for every number and both infinities; a NaN gives a NaN.
     """
-    bits = master.view(torch.int32)
+    bits = master.view(torch.int32).masked_fill(master.isnan(), QUIET_NAN)
     remainder = bits.to(torch.int16)
     rounded = bits.add(0x8000).bitwise_right_shift_(16)
     return rounded.to(torch.int16).view(torch.bfloat16), remainder

@@ -106,3 +106,23 @@ def test_nvfp4_divides_once_and_torchao_twice() -> None:
         formats.by_name(name).quantize(x).rowwise for name in ("nvfp4_1d", "nvfp4_1d_torchao")
     )
     assert (int(ours.scale[0, 1]), int(torchao.scale[0, 1])) == (115, 114)
+
+
+@pytest.mark.parametrize(("amax", "zeros"), [(5.1e-34, 0x00), (4.9e-34, 0xBB)])
+def test_torchao_multiplies_by_infinity_below_5e_34(amax: float, zeros: int) -> None:
+    """Which makes NaN of 0 in a block of the least scale; torchao's code for it is that of -1.5."""
+    x = torch.zeros(16, 16)
+    x[0, :4] = torch.tensor([amax, -amax / 8, 0.0, -0.0])
+    operand = formats.by_name("nvfp4_1d_torchao").quantize(x).rowwise
+    assert operand.scale[:2, 0].tolist() == [0x7E, 0x08]
+    assert operand.data[0, :3].tolist() == [0xA7, 0x80, 0x00]
+    assert bool((operand.data[1] == zeros).all())
+
+
+def test_nan_is_the_amax_of_torchao() -> None:
+    """Of the whole tensor: every scale of it is NaN, and so is every value."""
+    x = torch.ones(16, 32)
+    x[3, 5] = NAN
+    operand = formats.by_name("nvfp4_1d_torchao").quantize(x).rowwise
+    assert bool((operand.scale & 0x7F == 0x7F).all())
+    assert bool(operand.dequantize().isnan().all())

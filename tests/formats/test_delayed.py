@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_precision.formats import DelayedScaling
+from pytest_precision.formats.scaling import FP32_MAXIMUM
 
 
 def filled(value: float) -> torch.Tensor:
@@ -67,6 +68,29 @@ def test_an_infinite_amax_freezes_the_scale() -> None:
         slot.update()
         scales.append(float(slot.scale))
     assert scales == [64.0, 64.0, 64.0, 64.0, 224.0]
+
+
+def test_a_nan_is_no_amax() -> None:
+    """One that is handed over is ignored, as that of a matrix is: the scale goes on."""
+    slot = DelayedScaling(history_length=3)
+    slot.quantize_with(filled(2.0), torch.tensor([math.nan]))
+    slot.quantize(filled(2.0))
+    slot.update()
+    assert slot.history.tolist() == [0.0, 0.0, 2.0]
+    assert float(slot.scale) == 224.0
+
+
+@pytest.mark.parametrize("update", ["fused", "unfused"])
+@pytest.mark.parametrize(
+    ("margin", "scale"),
+    [(-3000, FP32_MAXIMUM), (-119, 2.0**120), (120, 2.0**-119), (3000, 0.0)],
+)
+def test_a_margin_is_a_power_of_two_in_fp32(update: str, margin: int, scale: float) -> None:
+    """Beyond the range of fp32, the scale is the largest number, or 0."""
+    slot = DelayedScaling(margin=margin, update=update)
+    slot.quantize(filled(224.0))
+    slot.update()
+    assert float(slot.scale) == scale
 
 
 def test_an_amax_of_zero_moves_only_the_unfused_history() -> None:

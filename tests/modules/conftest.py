@@ -1,16 +1,5 @@
-"""One thread, as in the ranks: small operations on several threads wait for busy cores."""
+"""Every test runs in two surroundings, which must not show."""
 
-from __future__ import annotations
+from surroundings import one_thread, surroundings
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+__all__ = ["one_thread", "surroundings"]

@@ -24,7 +24,13 @@ COUNTS = [7, 0, 19, 3]
 def grouped(precision: str, *, single: bool, primary: str = "bf16") -> GroupedLinear:
     """One with the same values whichever way they are stored."""
     layer = GroupedLinear(
-        EXPERTS, IN, OUT, precision=precision, single_grouped_weight=single, dtype=torch.bfloat16
+        EXPERTS,
+        IN,
+        OUT,
+        precision=precision,
+        single_grouped_weight=single,
+        device="cpu",
+        dtype=torch.bfloat16,
     )
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(EXPERTS, OUT, IN, generator=generator) / 5

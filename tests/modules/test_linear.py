@@ -220,3 +220,52 @@ def test_rows_of_another_length_are_refused(shape: tuple[int, ...]) -> None:
     """Also where their elements would make whole rows."""
     with pytest.raises(ValueError, match=r"expected x of shape \[\.\.\., 45\] but got x\.shape="):
         linear("mxfp8")(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("precision", ["bf16", *QUANTIZED])
+def test_autocast_changes_no_bit(precision: str) -> None:
+    """Of the products of forward and of backward, whichever of them is inside."""
+    expected = gradients(fused(precision), *data())
+    for forward, backward in ((True, True), (True, False), (False, True)):
+        layer, (x, dy) = fused(precision), data()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=forward):
+            y = layer(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=backward):
+            made = [y, *torch.autograd.grad(y, [x, *layer.parameters()], dy)]
+        pairs = zip(made, expected, strict=True)
+        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+        summed, buffer = fused(precision), layer.weight.main_grad
+        gradients(summed, *data())
+        assert torch.equal(buffer, summed.weight.main_grad)
+
+
+def test_layers_of_the_constructor_draw_their_own_bits() -> None:
+    """By their places in the model, as converted layers do; not the same for all."""
+    model = nn.Sequential(*(modules.Linear(IN, IN, precision="nvfp4") for _ in range(2)))
+    modules.begin_microbatch(model, 1, 0, first=True)
+    assert [layer.streams for layer in model] == [["0"], ["1"]]
+    converted = modules.quantize_linears(nn.Sequential(nn.Linear(IN, IN)), "nvfp4")
+    modules.begin_microbatch(converted, 1, 0, first=True)
+    assert converted[0].streams == model[0].streams
+
+
+def test_random_bits_follow_from_the_whole_seed() -> None:
+    """Seeds that differ above their lowest 32 bits draw other bits."""
+
+    class Seeded(Draw):
+        seed = 1
+
+    class SeededAbove(Draw):
+        seed = 1 + (1 << 32)
+
+    drawn = [kind("up").bits((4, 32), torch.device("cpu"))[0] for kind in (Seeded, SeededAbove)]
+    assert not torch.equal(*drawn)
+
+
+def test_random_bits_are_spread_over_all_bytes() -> None:
+    """Each of the 256 comes about as often: within 6 standard deviations."""
+    rowwise, columnwise = Draw("up").bits((512, 512), torch.device("cpu"))
+    for bits in (rowwise, columnwise):
+        counts = torch.bincount(bits.flatten().long(), minlength=256)
+        assert bool(((counts - 1024).abs() < 6 * 32).all())
+    assert not torch.equal(rowwise, columnwise)

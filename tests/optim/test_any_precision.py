@@ -194,3 +194,21 @@ def test_sparse_gradients_are_refused() -> None:
     param.grad = torch.ones(2, dtype=torch.bfloat16).to_sparse()
     with pytest.raises(ValueError, match=r"a dense gradient but got grad\.layout=torch\.sparse"):
         AnyPrecisionAdamW([param]).step()
+
+
+def test_a_refused_group_is_not_added() -> None:
+    """Nor stays a dtype that no buffer can have."""
+    optimizer = AnyPrecisionAdamW([parameter(2)])
+    with pytest.raises(ValueError, match=r"but got variance_dtype=torch\.float16"):
+        optimizer.add_param_group({"params": [parameter(3)], "variance_dtype": torch.float16})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_the_step_counter_is_on_the_cpu() -> None:
+    """Whatever the default device is, as torch's own counters are."""
+    param = parameter(3)
+    param.grad = torch.ones_like(param)
+    optimizer = AnyPrecisionAdamW([param])
+    with torch.device("meta"):
+        optimizer.step()
+    assert optimizer.state[param]["step"].device.type == "cpu"

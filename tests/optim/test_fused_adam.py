@@ -246,3 +246,16 @@ def test_strides_do_not_show(options: dict[str, Any]) -> None:
         FusedAdam([param], **options).step()
     assert not transposed.is_contiguous()
     assert torch.equal(ordered, transposed)
+
+
+@every_storage
+def test_a_nan_in_a_gradient_is_seen_in_the_parameter(options: dict[str, Any]) -> None:
+    """In that element, and in the weight that the next step updates."""
+    param = parameter(15)
+    optimizer = FusedAdam([param], **options)
+    param.grad = torch.ones_like(param)
+    param.grad[7] = torch.nan
+    optimizer.step()
+    optimizer.step()
+    assert bool(param[7].isnan())
+    assert bool(optimizer.master(param)[7].isnan())

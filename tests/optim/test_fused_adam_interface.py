@@ -107,3 +107,12 @@ def test_gradients_that_no_kernel_takes_are_refused() -> None:
     param.decoupled_grad = torch.ones(2, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"but got grad\.dtype=torch\.float64"):
         optimizer.step()
+
+
+def test_a_refused_group_is_not_added() -> None:
+    """The next step updates what was there before, and nothing else."""
+    param = parameter(2)
+    optimizer = FusedAdam([param])
+    with pytest.raises(ValueError, match=r"expected lr >= 0 but got lr=-1"):
+        optimizer.add_param_group({"params": [parameter(3)], "lr": -1})
+    assert [group["params"] for group in optimizer.param_groups] == [[param]]

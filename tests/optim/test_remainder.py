@@ -23,20 +23,24 @@ def patterns(block: int) -> torch.Tensor:
 @by_blocks
 @given(blocks)
 def test_joining_what_was_split_gives_every_master_back(block: int) -> None:
-    """Infinities, NaNs, subnormals and zeros included."""
+    """Infinities, subnormals and zeros included; a NaN gives the quiet NaN."""
     bits = patterns(block)
-    assert torch.equal(join(*split(bits.view(torch.float32))).view(torch.int32), bits)
+    masters = bits.view(torch.float32)
+    expected = bits.masked_fill(masters.isnan(), 0x7FC00000)
+    assert torch.equal(join(*split(masters)).view(torch.int32), expected)
 
 
 @by_blocks
 @given(blocks)
 def test_splitting_what_was_joined_gives_every_pair_back(block: int) -> None:
-    """No two pairs of a parameter and a remainder are the same master."""
+    """No two pairs of a parameter and a remainder are the same number."""
     pairs = patterns(block)
     parameter = pairs.bitwise_right_shift(16).to(torch.int16).view(torch.bfloat16)
-    again, remainder = split(join(parameter, pairs.to(torch.int16)))
-    assert torch.equal(again.view(torch.int16), parameter.view(torch.int16))
-    assert torch.equal(remainder, pairs.to(torch.int16))
+    masters = join(parameter, pairs.to(torch.int16))
+    again, remainder = split(masters)
+    numbers = ~masters.isnan()
+    assert torch.equal(again.view(torch.int16)[numbers], parameter.view(torch.int16)[numbers])
+    assert torch.equal(remainder[numbers], pairs.to(torch.int16)[numbers])
 
 
 @by_blocks
@@ -56,6 +60,16 @@ def test_a_tie_goes_away_from_zero() -> None:
     tie = torch.tensor([0x3F808000, 0x3F808000 - 2**31], dtype=torch.int32).view(torch.float32)
     parameter, _ = split(tie)
     assert parameter.view(torch.int16).tolist() == [0x3F81, 0x3F81 - 2**15]
+
+
+@by_blocks
+@given(st.integers(0x7F800001, 0x7FFFFFFF), st.booleans())
+def test_every_nan_is_a_nan_in_the_parameter(bits: int, negative: bool) -> None:
+    """That of CUDA too, 0x7FFFFFFF, which rounding up would make -0 of."""
+    master = torch.tensor([bits, 0x7FFFFFFF]).to(torch.int32).view(torch.float32)
+    parameter, remainder = split(-master if negative else master)
+    assert parameter.view(torch.int16).tolist() == [0x7FC0, 0x7FC0]
+    assert remainder.tolist() == [0, 0]
 
 
 def test_a_remainder_of_zero_is_the_parameter_itself() -> None:
