@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +162,35 @@ class Engine(Observable):
     # --- what a checkpoint holds ----------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All training state by fully qualified names, DTensors as such."""
+        """All training state by fully qualified names, DTensors as such.
+
+        Raises:
+            ValueError: for an optimizer whose state is not by parameter, which torch would write
+                and then not load.
+        """
+        self._expect_state_by_parameter()
         model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
         return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
+
+    def _expect_state_by_parameter(self) -> None:
+        trained = [
+            (name, parameter) for name, parameter in self.masters() if parameter.requires_grad
+        ]
+        without = [name for name, parameter in trained if not self.optimizer.state.get(parameter)]
+        closure = signature(self.optimizer.step).parameters.get("closure")
+        if 0 < len(without) < len(trained):
+            problem = (
+                f"has state of {len(trained) - len(without)} of {len(trained)}, not of {without[0]}"
+            )
+        elif closure is not None and closure.default is closure.empty:
+            problem = "needs a closure for its step, with which torch makes missing state"
+        else:
+            return
+        raise ValueError(
+            "expected an optimizer with state of all parameters or of none, which a checkpoint of "
+            f"torch's can hold, but {type(self.optimizer).__name__} {problem}; override "
+            "state_dict and load_state_dict of the engine"
+        )
 
     def state_beside_weights(self) -> dict[str, Any]:
         """What `state_dict` holds beside the model and the optimizer."""

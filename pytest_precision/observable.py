@@ -19,6 +19,7 @@ from pytest_precision.observation import (
     tensors_in,
     whole,
 )
+from pytest_precision.readable import expect_known, stored
 
 
 class Observable:
@@ -39,6 +40,7 @@ class Observable:
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: LossScale | None
     ) -> None:
+        expect_known(model)
         self.model = model
         self.optimizer = optimizer
         self.scaler = scaler
@@ -97,7 +99,7 @@ class Observable:
         for prefix, module in self.model.named_modules():
             if not isinstance(module, modules.Slot):  # whose buffers are quantized state
                 for name, buffer in module.named_buffers(prefix, recurse=False):
-                    yield whole("buffer", name, buffer, local=True)
+                    yield from self._observe("buffer", name, buffer, split=False, local=True)
         if self.scaler is not None:
             for name, value in self.scaler.state_dict().items():
                 yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
@@ -155,8 +157,12 @@ class Observable:
     def _observe(
         self, kind: str, name: str, tensor: Tensor, *, split: bool = True, local: bool = False
     ) -> Iterator[Observation]:
-        for logical_name, part in self.logical(name, tensor) if split else [(name, tensor)]:
-            yield self.piece(kind, logical_name, part.detach(), local=local)
+        for held in stored(kind, tensor):
+            apart = split and held.tensor.shape == tensor.shape
+            parts = self.logical(name, held.tensor) if apart else [(name, held.tensor)]
+            for logical_name, part in parts:
+                own = local or held.local
+                yield self.piece(held.kind, logical_name, part.detach(), local=own)
 
     def _observe_grads(
         self, kind: str, parameters: Iterable[tuple[str, Tensor]], *, local: bool = False

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from pytest_precision.readable import expect_readable
+
 CAUSAL_KINDS = (
     "used_param",
     "used_quantized",
@@ -94,7 +96,12 @@ def cloned(seen: Observation) -> Observation:
 
 
 def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-    """Observe a tensor that this rank holds whole."""
+    """Observe a tensor that this rank holds whole.
+
+    Raises:
+        ValueError: for one that cannot be read.
+    """
+    expect_readable(kind, name, tensor)
     shape = tuple(tensor.shape)
     return Observation(kind, name, tensor, shape, Box((0,) * len(shape), shape), local)
 

@@ -203,6 +203,25 @@ def test_a_checkpoint_restores_every_bit(layout: str, tmp_path: Path) -> None:
     assert state(fresh) == state(saved)
 
 
+class WithClosure(Engine):
+    """For an optimizer that computes losses by itself."""
+
+    def update_weights(self) -> None:
+        self.optimizer.step(lambda: torch.zeros(()))
+
+
+def test_state_that_is_not_by_parameter_is_not_saved(tmp_path: Path) -> None:
+    """LBFGS keeps all of it under its first parameter: torch would write it and not load it."""
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    engine = WithClosure(workload, CELL, model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(ValueError, match="but LBFGS needs a closure for its step"):
+        engine.save(tmp_path)
+    step(engine, 1)
+    with pytest.raises(ValueError, match=r"LBFGS has state of 1 of \d+, not of reader\.weight; "):
+        engine.save(tmp_path)
+
+
 def test_a_workload_that_miscounts_its_tokens_is_refused() -> None:
     """The divisor is known before the forward, so it must be the number that the loss counts."""
 

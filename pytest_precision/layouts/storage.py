@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from pytest_precision.cell import PRECISIONS, Cell
 from pytest_precision.modules.replace import quantize_linears
+from pytest_precision.readable import expect_known
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The dtypes by the names of precisions and primary weights; quantized ones are bf16 beside."""
@@ -83,9 +84,10 @@ def resident(model: nn.Module, cell: Cell, layout: str) -> tuple[nn.Module, torc
     """`model` as `cell` stores and quantizes it, in place, and the dtype that it computes in.
 
     Raises:
-        ValueError: as `dtypes`.
+        ValueError: as `dtypes`, and as `expect_known`.
     """
     storage, compute = dtypes(cell, layout)
+    expect_known(model)
     model = quantize_linears(
         model.to(storage),
         cell.precision,

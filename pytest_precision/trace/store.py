@@ -24,6 +24,7 @@ import xxhash
 from torch import Tensor
 
 from pytest_precision.observation import Box, Observation, Place, Span, cloned
+from pytest_precision.readable import expect_readable
 from pytest_precision.trace.moment import Moment
 
 _memcmp = ctypes.CDLL(None).memcmp
@@ -132,6 +133,8 @@ class TraceWriter:
         to_digest: dict[tuple[Any, ...], Tensor] = {}
         for seen in observations:
             tensor = seen.tensor.detach()
+            if not seen.digest:
+                expect_readable(seen.kind, seen.name, tensor)
             alive.append(tensor)
             identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), seen.digest)
             nbytes = tensor.numel() * tensor.element_size()
@@ -170,7 +173,7 @@ class TraceWriter:
     def _write(self, tensor: Tensor) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         self._file.write(b"\0" * (start - self._end))
-        held = tensor.cpu().contiguous()
+        held = _in_order(tensor)
         self._end = start + self._file.write(bytes_of(held))
         return start
 
@@ -272,7 +275,12 @@ class Trace:
 
 def digest(tensor: Tensor) -> str:
     """xxh3-128 of the bytes in row-major order, hexadecimal: any order, sign or position counts."""
-    return xxhash.xxh3_128_hexdigest(bytes_of(tensor.detach().cpu().contiguous()))
+    return xxhash.xxh3_128_hexdigest(bytes_of(_in_order(tensor.detach())))
+
+
+def _in_order(tensor: Tensor) -> Tensor:
+    """Return it with its bytes in row-major order; a conjugate may be a mere mark on others."""
+    return tensor.cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def digested(seen: Observation) -> Observation:

@@ -45,6 +45,16 @@ def test_every_bit_comes_back(tmp_path: Path, tensor: torch.Tensor) -> None:
     assert raw[0] == raw[1]
 
 
+@pytest.mark.parametrize("make", [torch.conj, lambda tensor: tensor.conj().imag])
+def test_a_mark_on_other_memory_counts(tmp_path: Path, make) -> None:
+    """Torch conjugates and negates by a bit that says how to read the bytes."""
+    tensor = make(torch.tensor([1 + 2j]))
+    assert tensor.is_conj() or tensor.is_neg()
+    trace = written(tmp_path, whole("param", "w", tensor))
+    (entry,) = trace.entries(INIT)
+    assert torch.equal(trace.tensor(entry), tensor)
+
+
 def test_places_and_header_come_back(tmp_path: Path) -> None:
     """An index says of each piece where in the logical tensor it lies."""
     box = Observation("param", "w", torch.zeros(1, 3), (4, 3), Box((2, 0), (1, 3)), local=True)

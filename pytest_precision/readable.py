@@ -1,0 +1,103 @@
+"""Readable: the memory that an observed tensor lies in, where it has any of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+
+class Stored(NamedTuple):
+    """One plain tensor, or a DTensor of such, of what an observed tensor is stored in.
+
+    Attributes:
+        kind: of the observed tensor; with the name of the part behind it, unless it is the value.
+        tensor: the part.
+        local: whether every rank has a part of its own, which is no piece of a logical tensor.
+    """
+
+    kind: str
+    tensor: Tensor
+    local: bool = False
+
+
+def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
+    """Open a tensor subclass: its value first, then the tensors that it keeps instead.
+
+    Any other tensor is its own value. A subclass that cannot say its value has parts alone.
+    """
+    held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if isinstance(held, DTensor) or not hasattr(held, "__tensor_flatten__") or held.is_nested:
+        yield Stored(kind, tensor)
+        return
+    if type(held).dequantize is not Tensor.dequantize:
+        yield Stored(kind, _like(tensor, held.dequantize()))
+    names, _ = held.__tensor_flatten__()
+    for name in names:
+        for part in stored(f"{kind}.{name}", getattr(held, name)):
+            yield part._replace(local=part.local or held is not tensor)
+
+
+def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
+    """Look at whether the bytes of `tensor` can be read at all.
+
+    Raises:
+        ValueError: for a tensor that has no bytes in one piece of memory.
+    """
+    problem = _problem(tensor)
+    if problem:
+        raise ValueError(
+            f"expected {kind} {name!r} to be dense, with memory of its own, but got {problem}; "
+            "keep dense values, or say in `unobservable` why this kind is not compared"
+        )
+
+
+def expect_known(model: nn.Module) -> None:
+    """Look at what an engine cannot train as it says.
+
+    Raises:
+        ValueError: for complex parameters and for sparse gradients.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            raise ValueError(
+                f"expected real parameters but got {name} ({parameter.dtype}), whose imaginary "
+                "part a cast to the cell's storage dtype drops; make its `torch.view_as_real` the "
+                "parameter"
+            )
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise ValueError(
+                f"expected dense gradients but got {name} with sparse=True, whose gradients can "
+                "neither be clipped nor reduced with the others; leave `sparse` away"
+            )
+
+
+def _like(tensor: Tensor, value: Tensor) -> Tensor:
+    """The value of a shard as the shard that it is."""
+    if not isinstance(tensor, DTensor):
+        return value
+    return DTensor.from_local(
+        value,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def _problem(tensor: Any) -> str:
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout is not torch.strided:
+        return f"layout={tensor.layout}"
+    if tensor.is_meta:
+        return "device=meta"
+    # An address that is 0 is no address: of fake and functional tensors, and of freed memory.
+    if tensor.numel() and not tensor.data_ptr():
+        return f"a {type(tensor).__name__} without memory"
+    return ""

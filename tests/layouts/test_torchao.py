@@ -1,0 +1,121 @@
+"""torchao's optimizers in a plain engine: state in 8 and 4 bits and in fp8, rounding at random.
+
+They run eagerly: compiled, each would take seconds for its first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from pytest_precision import layouts, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.check import Parity, ParityError
+from pytest_precision.engine import STEP_PHASES, Engine
+from pytest_precision.workloads.base import Workload
+
+ParityIn = Callable[[Cell], Parity]
+
+pytest.importorskip(
+    "torchao", reason="torchao is not installed: pip install 'pytest-precision[torchao]'"
+)
+
+SEQUENCES = {
+    "train2-eval-train2": "train4",
+    "train2-save-load-train2": "train4",
+    "train2-skip-train2": "train4",
+    "train4": "train2-save-load-train2",
+}
+"""Each with another one that must train to the same bits."""
+
+PARTS = {
+    "AdamW8bit": {"codes", "scale", "qmap"},
+    "AdamW4bit": {"codes", "scale", "qmap"},
+    "AdamWFp8": {"codes", "scale"},
+}
+
+# Wide enough for a matrix of 4,096 elements: smaller ones are not quantized.
+wide = partial(workloads.mlp, width=128, depth=1)
+
+eagerly = layouts.with_environment(TORCHDYNAMO_DISABLE="1")
+
+
+@eagerly
+def low_bits(workload: Workload, cell: Cell, *, name: str) -> Engine:
+    """Moments in codes, with a scale for each block of them."""
+    import torchao.optim
+
+    model = workload.model(cell)
+    return Engine(workload, cell, model, getattr(torchao.optim, name)(workload.groups(model)))
+
+
+@eagerly
+def rounded(workload: Workload, cell: Cell, *, stochastically: bool) -> Engine:
+    """bf16 weights without a master, rounded to nearest or at random."""
+    from torchao.optim import _AdamW
+
+    model = workload.model(cell).to(torch.bfloat16)
+    optimizer = _AdamW(workload.groups(model), bf16_stochastic_round=stochastically)
+    return Engine(workload, cell, model, optimizer)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("name", PARTS)
+def test_low_bit_state_is_the_same_whatever_comes_between(
+    parity_in: ParityIn, name: str, sequence: str, world_size: int
+) -> None:
+    """Bit for bit in codes, scales and values."""
+    layout = partial(low_bits, name=name)
+    cell = Cell("fp32", sequence=sequence, world_size=world_size)
+    other = cell.replace(sequence=SEQUENCES[sequence])
+    verdict = parity_in(cell).check(layout, layout, workload=wide, reference_cell=other)
+    assert verdict.outcome == "pass"
+
+
+@pytest.mark.parametrize("sequence", ["train2-eval-train2", "train2-save-load-train2"])
+def test_stochastic_rounding_draws_the_same_numbers_again(
+    parity_in: ParityIn, sequence: str
+) -> None:
+    """After an evaluation, and from a checkpoint's generator."""
+    layout = partial(rounded, stochastically=True)
+    cell = Cell("bf16", sequence=sequence)
+    parity_in(cell).check(
+        layout, layout, workload=wide, reference_cell=cell.replace(sequence="train4")
+    )
+
+
+def test_stochastic_rounding_is_seen(parity_in: ParityIn) -> None:
+    """Where weights are rounded, which is when they are updated first."""
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell("bf16")).check(
+            partial(rounded, stochastically=True),
+            partial(rounded, stochastically=False),
+            workload=wide,
+        )
+    found = failure.value.verdict.divergence
+    assert (found.step, found.phase, found.kind) == (1, "optimizer_step", "master")
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(("name", "parts"), PARTS.items())
+def test_codes_scales_and_values_are_shown(
+    name: str, parts: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value under the state's own name, the rest under names of their own."""
+    with torch.compiler.set_stance("force_eager"):
+        engine = low_bits(wide(), Cell("fp32"), name=name)
+        engine.forward_backward(1)
+        for phase in STEP_PHASES[1:]:
+            getattr(engine, phase)()
+    seen = [*engine.observe("optimizer_step")]
+    weight = "blocks.0.linear.weight"
+    values = {o.kind: o.tensor for o in seen if o.name == weight}
+    assert {f"exp_avg.{part}" for part in parts} <= values.keys()
+    assert type(values["exp_avg"]) is torch.Tensor
+    state = engine.optimizer.state[engine.model.get_parameter(weight)]["exp_avg"]
+    assert torch.equal(values["exp_avg"], state.dequantize())
+    assert torch.equal(values["exp_avg.scale"], state.scale)
