@@ -1,19 +1,22 @@
-"""OwnFolder: a temporary folder that goes with its process, whatever ends that.
+"""Temporary folders that go with those who use them, whatever ends these.
 
 A process that is killed removes nothing. So each folder has a file that its owner keeps locked; the
-kernel lets go of the lock with the process, and the next process that needs a folder removes those
-whose owner is gone.
+kernel lets go of the lock with the process. Whoever outlives the owner buries what it has left, or
+else the next process that needs a folder does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
 import shutil
+import socket
 import stat
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 PREFIX = "pytest-precision-"
@@ -22,10 +25,49 @@ PREFIX = "pytest-precision-"
 LOCK = ".owner"
 YOUNG_SECONDS = 60.0
 """A folder of this age may be one whose owner is about to lock it."""
+BURY_SECONDS = 1.0
+"""For the kernel to let go of the locks of a process that ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who has made a folder, as its file says.
+
+    Attributes:
+        machine: name of the machine.
+        boot: of that machine: processes and locks are of one boot, and may be of no other machine.
+        process: number of the process.
+    """
+
+    machine: str
+    boot: str
+    process: int
+
+    @classmethod
+    def here(cls) -> Owner:
+        """Return this process."""
+        return cls(socket.gethostname(), _boot(), os.getpid())
+
+    @classmethod
+    def of(cls, folder: Path) -> Owner | None:
+        """The owner of a folder; None where a full disk has kept it from saying so."""
+        try:
+            machine, boot, process = (folder / LOCK).read_text().split("\n")
+            return cls(machine, boot, int(process))
+        except (OSError, ValueError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.machine}\n{self.boot}\n{self.process}"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it may live on another machine, where a lock need not be seen from here."""
+        return self.boot != _boot() and self.machine != socket.gethostname()
 
 
 class OwnFolder:
-    """A new folder, which `close` removes.
+    """A new folder of this process, which `close` removes.
 
     Args:
         word: to tell it from others by its name.
@@ -40,7 +82,7 @@ class OwnFolder:
         _sweep_once(parent)
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{word}", dir=parent))
         self._owner = os.getpid()
-        self._lock: int | None = _locked(self.path / LOCK, os.O_CREAT)
+        self._lock = _signed(self.path)
 
     def close(self) -> None:
         """Removes the folder and all in it. May be called again; a forked child removes nothing."""
@@ -58,23 +100,101 @@ class OwnFolder:
         self.close()
 
 
+class SharedFolder:
+    """A folder of several processes of this user, in the temporary folder that all of them see.
+
+    Nobody has its lock: it is young as long as somebody touches it.
+
+    Args:
+        name: the same for all of them.
+
+    Attributes:
+        path: of the folder.
+
+    Raises:
+        PermissionError: others could read in it, or write.
+    """
+
+    def __init__(self, name: str) -> None:
+        _sweep_once(tempfile.gettempdir())
+        self.path = Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir(0o700)
+        found = self.path.lstat()
+        mode = stat.S_IMODE(found.st_mode)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & 0o077:
+            raise PermissionError(
+                f"expected a folder that only user {os.getuid()} can enter but got {self.path} of "
+                f"user {found.st_uid} with mode {mode:o}; remove it, or set TMPDIR to another one"
+            )
+        if not (self.path / LOCK).exists() and (lock := _signed(self.path)) is not None:
+            os.close(lock)
+
+    def touch(self) -> None:
+        """Keeps it young; a network filesystem also asks its server again what is in it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.path / LOCK)
+            os.utime(self.path)
+
+    def remove(self) -> None:
+        """Removes the folder and all in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
 def sweep(parent: str) -> None:
     """Removes the folders in `parent` that this user's dead processes have left."""
-    for folder in Path(parent).glob(f"{PREFIX}*"):
-        try:
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                continue
+    for folder in _folders(parent):
+        owner = Owner.of(folder)
+        with contextlib.suppress(OSError):  # gone, or without an owner: not made here
             young = time.time() - (folder / LOCK).stat().st_mtime < YOUNG_SECONDS
-        except OSError:  # gone, or without an owner: not made by this class
-            continue
-        lock = None if young else _locked(folder / LOCK)
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+            if not young and (owner is None or not owner.elsewhere):
+                _remove_if_free(folder)
+
+
+def bury(process: int, parents: set[str]) -> None:
+    """Removes the folders in `parents` of a process of this machine that is ending."""
+    until = time.monotonic() + BURY_SECONDS
+    left = [folder for parent in parents for folder in _folders(parent)]
+    while left := [folder for folder in left if _is_of(folder, process)]:
+        for folder in left:
+            _remove_if_free(folder)
+        if time.monotonic() > until:
+            return
+        time.sleep(0.01)
 
 
 _sweep_once = functools.cache(sweep)
+
+
+def _folders(parent: str) -> list[Path]:
+    found = []
+    for folder in Path(parent).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # gone
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                found.append(folder)
+    return found
+
+
+def _is_of(folder: Path, process: int) -> bool:
+    owner = Owner.of(folder)
+    return owner is not None and (owner.process, owner.boot) == (process, _boot())
+
+
+def _remove_if_free(folder: Path) -> None:
+    lock = _locked(folder / LOCK)
+    if lock is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _signed(folder: Path) -> int | None:
+    """The lock of a new folder, with the name of its owner in it."""
+    lock = _locked(folder / LOCK, os.O_CREAT)
+    if lock is not None:
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(lock, str(Owner.here()).encode())
+    return lock
 
 
 def _locked(file: Path, flags: int = 0) -> int | None:
@@ -89,3 +209,11 @@ def _locked(file: Path, flags: int = 0) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+@functools.cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return ""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal
+
+import pytest
 
 SERVED = "PYTEST_PRECISION_LAUNCH"
 """Environment variable that names the launch whose processes have found each other: whatever they
@@ -33,33 +36,35 @@ class Launch:
         rank: from 0.
         world_size: number of processes.
         node: number of its node.
-        address: of the machine of rank 0, where all reach a store at `port`.
-        port: of that store.
-        serves: whether rank 0 has to serve the store; otherwise the launcher does.
-        attempt: number of the start; a launcher that starts all again keeps its store.
+        nodes: number of nodes; of several, some may be one machine.
+        address: of the machine of rank 0.
+        name: of the whole launch, the same in all its processes, and not that of another one.
     """
 
     launcher: Literal["torchrun", "Slurm"]
     rank: int
     world_size: int
     node: int
+    nodes: int
     address: str
-    port: int
-    serves: bool
-    attempt: int
+    name: str
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
-        """What the environment of a process says about it; None for one that stands alone."""
+        """What the environment of a process says about it; None for one that stands alone.
+
+        Raises:
+            pytest.UsageError: a launcher's variable is no number.
+        """
         launch = _torchrun(environment) or _slurm(environment)
         if launch is None or environment.get(SERVED) == launch.name:
             return None
         return launch
 
     @property
-    def name(self) -> str:
-        """Of the whole launch, the same in all its processes."""
-        return f"{self.address}:{self.port}/{self.attempt}"
+    def sign(self) -> str:
+        """The variable by which a process is taken for one of a launch."""
+        return TORCHRUN[0] if self.launcher == "torchrun" else SLURM[2]
 
 
 def plain(environment: Mapping[str, str]) -> dict[str, str]:
@@ -80,36 +85,60 @@ def first_host(nodes: str) -> str:
 def _torchrun(environment: Mapping[str, str]) -> Launch | None:
     if any(not environment.get(name) for name in TORCHRUN):
         return None
+    world_size = _number(environment, "WORLD_SIZE", 1)
+    nodes = _number(environment, "GROUP_WORLD_SIZE", 1, "1")
     return Launch(
         launcher="torchrun",
-        rank=int(environment["RANK"]),
-        world_size=int(environment["WORLD_SIZE"]),
-        node=int(environment.get("GROUP_RANK", 0)),
+        rank=_number(environment, "RANK", 0, below=world_size),
+        world_size=world_size,
+        node=_number(environment, "GROUP_RANK", 0, "0"),
+        nodes=nodes,
         address=environment["MASTER_ADDR"],
-        port=int(environment["MASTER_PORT"]),
-        # As torch.distributed.rendezvous reads it.
-        serves=environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-        attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+        name=_name_of_torchrun(environment, nodes),
     )
+
+
+def _name_of_torchrun(environment: Mapping[str, str], nodes: int) -> str:
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    name = "/".join(environment.get(name, "0") for name in names)
+    # By its defaults, one torchrun after the other has the same run id and port. What it makes anew
+    # is a folder on each node, for each start: .../attempt_0/<local rank>/error.json
+    error_file = environment.get("TORCHELASTIC_ERROR_FILE", "")
+    return f"{name}:{PurePath(error_file).parent.parent}" if nodes == 1 else name
 
 
 def _slurm(environment: Mapping[str, str]) -> Launch | None:
     if any(not environment.get(name) for name in SLURM):
         return None
-    step, tasks = int(environment["SLURM_STEP_ID"]), int(environment["SLURM_STEP_NUM_TASKS"])
+    step = _number(environment, "SLURM_STEP_ID", 0)
+    tasks = _number(environment, "SLURM_STEP_NUM_TASKS", 1)
     if tasks < 2 or step >= SLURMS_OWN_STEPS:
         return None
-    # Steps of one job may run side by side: each has a port of its own, above what is reserved
-    # and below those that the kernel hands out.
-    port = 16_384 + (int(environment["SLURM_JOB_ID"]) * 31 + step) % 16_384
+    restarts = environment.get("SLURM_RESTART_COUNT", "0")
     return Launch(
         launcher="Slurm",
-        rank=int(environment["SLURM_PROCID"]),
+        rank=_number(environment, "SLURM_PROCID", 0, below=tasks),
         world_size=tasks,
-        node=int(environment.get("SLURM_NODEID", 0)),
+        node=_number(environment, "SLURM_NODEID", 0, "0"),
+        nodes=_number(environment, "SLURM_STEP_NUM_NODES", 1, "2"),
         address=environment.get("MASTER_ADDR")
         or first_host(environment.get("SLURM_STEP_NODELIST", "localhost")),
-        port=int(environment.get("MASTER_PORT") or port),
-        serves=True,
-        attempt=int(environment.get("SLURM_RESTART_COUNT", 0)),
+        name=f"{environment['SLURM_JOB_ID']}.{step}/{restarts}",
+    )
+
+
+def _number(
+    environment: Mapping[str, str],
+    name: str,
+    least: int,
+    default: str = "",
+    below: float = float("inf"),
+) -> int:
+    text = environment.get(name, default)
+    if text.isdecimal() and least <= int(text) < below:
+        return int(text)
+    limit = "" if below == float("inf") else f" and below {below}"
+    raise pytest.UsageError(
+        f"expected a number from {least}{limit}, as a launcher sets it, but got the environment "
+        f"variable {name}={text!r}; unset {name} where no launcher started this process"
     )

@@ -8,10 +8,12 @@ for it and are silent: they write no report, no cache, nothing to the terminal.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import os
 import sys
 from collections.abc import Generator
+from functools import partial
 from typing import Any, NoReturn, TextIO
 
 import pytest
@@ -19,18 +21,38 @@ import pytest
 from pytest_precision.collection import Collection
 from pytest_precision.launch import Launch
 from pytest_precision.ranks.hosts import Hosts
+from pytest_precision.ranks.messages import Raised
+from pytest_precision.ranks.roll import RefusedError, Roll
 from pytest_precision.ranks.serve import serve
 
 HOSTS = pytest.StashKey[Hosts]()
 """The processes of the launch, in the process of rank 0 once it runs tests."""
 
 
-class Controller:
-    """The hooks of the process of rank 0."""
+class Process:
+    """The hooks of every process of a launch: one that cannot go on says why to the others."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         self.launch = launch
         self.collection = collection
+        self._failures: list[str] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
+
+    def refuse(self) -> None:
+        """Leaves word of what could not be collected here, if there is anything."""
+        failures = [*self._failures, *self.collection.errors]
+        if failures:
+            refuse(self.launch, "\n".join(failures))
+
+
+class Controller(Process):
+    """The hooks of the process of rank 0."""
+
+    def __init__(self, launch: Launch, collection: Collection) -> None:
+        super().__init__(launch, collection)
         self._serves = False
 
     @pytest.hookimpl(tryfirst=True)
@@ -50,20 +72,23 @@ class Controller:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         if self._serves and runs(session):
             try:
-                hosts = Hosts(self.launch)
+                hosts = Hosts(self.launch, partial(_tell, session.config))
             except OSError as error:  # of which all errors on connections are
                 raise pytest.UsageError(str(error)) from error
             session.config.stash[HOSTS] = hosts
             session.config.add_cleanup(lambda: hosts.close(int(session.exitstatus)))
         return (yield)
 
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if HOSTS not in session.config.stash:
+            self.refuse()
 
-class Host:
+
+class Host(Process):
     """The hooks of all other processes."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
-        self.launch = launch
-        self.collection = collection
+        super().__init__(launch, collection)
         self._held: tuple[Any, TextIO, io.StringIO] | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -80,6 +105,7 @@ class Host:
         if not needs_ranks(session.items, self.collection):
             self._let_go()
         elif self.collection.errors:  # which rank 0 reports
+            self.refuse()
             _leave()
 
     @pytest.hookimpl(tryfirst=True)
@@ -87,18 +113,26 @@ class Host:
         if not needs_ranks(session.items, self.collection):
             return
         if not runs(session):
+            self.refuse()
             _leave()
         try:
-            status = serve(self.launch)
+            status = serve(self.launch, self._say)
+        except RefusedError:  # rank 0 reports what it could not do
+            status = 0
         except (OSError, EOFError, RuntimeError) as error:
-            print(f"precision: rank {self.launch.rank}: {error}", file=sys.stderr, flush=True)
+            self._say(f"precision: {error}")
+            refuse(self.launch, str(error))
             status = 1
         _leave(status)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """For a session that ends before its tests are known."""
+        """For a session that ends before its tests are known, or whose tests cannot be."""
+        self.refuse()
         self._let_go()
+
+    def _say(self, text: str) -> None:
+        print(f"{text} (rank {self.launch.rank})", file=sys.stderr, flush=True)
 
     def _let_go(self) -> None:
         if self._held is not None:
@@ -134,6 +168,27 @@ def refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
         f"ranks, but got {os.environ['PYTEST_XDIST_WORKER_COUNT']} workers in each; leave -n out, "
         "or start one pytest"
     ]
+
+
+def reason(error: BaseException) -> str:
+    """What the others are told of an error that has ended pytest in this process."""
+    if isinstance(error, pytest.UsageError):
+        return "\n".join(map(str, error.args))
+    return Raised.of(error.__cause__ or error, 0.0).traceback
+
+
+def refuse(launch: Launch, reason: str) -> None:
+    """Leaves word for the other processes of a launch that this one will not take part."""
+    with contextlib.suppress(OSError):  # then nobody hears of it, as of a process that died
+        Roll(launch).refuse(reason)
+
+
+def _tell(config: pytest.Config, text: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(text)
+        reporter.flush()
 
 
 def _leave(status: int = 0) -> NoReturn:

@@ -8,6 +8,7 @@ matrix needs is imported by the hook that needs it.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,33 @@ MARKERS = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        _tell_the_launch(error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        _tell_the_launch(error)
+        raise
+
+
+def _tell_the_launch(error: Exception) -> None:
+    with suppress(pytest.UsageError):  # which may be the error
+        launch = Launch.of(os.environ)
+        if launch is not None:
+            from pytest_precision import launched
+
+            launched.refuse(launch, launched.reason(error))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import secrets
-import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from pytest_precision.launch import SERVED, Launch
 from pytest_precision.ranks import wire
 from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.errors import RankError, WorldSizeError
 from pytest_precision.ranks.handle import Rank
+from pytest_precision.ranks.meeting import FileMeeting, ServedStore, StoreMeeting
 from pytest_precision.ranks.process import RankProcess
 from pytest_precision.ranks.remote import RemoteRank, Start
-from pytest_precision.ranks.roll import Address, meeting_of, roll_of
+from pytest_precision.ranks.roll import Address, Roll
 from pytest_precision.ranks.serve import Goodbye, Hello, Welcome
 from pytest_precision.ranks.worker import Membership
 
@@ -44,29 +44,27 @@ class Hosts:
 
     Args:
         launch: this process's place in it.
+        tell: hears of a process that is long in coming.
 
     Attributes:
         launch: as given.
 
     Raises:
+        RefusedError: a process will hold no rank.
         ConnectionError: a process did not come or does not answer.
-        NotADirectoryError: they do not share a temporary folder.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, tell: Callable[[str], object]) -> None:
         self.launch = launch
-        self._roll = roll_of(launch)  # the store ends with it
-        self._key, addresses = self._roll.call()
-        self._places = {0: Address.here(launch, "", 0), **addresses}
+        self._hosts: dict[int, Host] = {}
+        self._failures: dict[int, OSError] = {}
+        self._roll = Roll(launch)
+        self._roll.wait(self._all_met, self._missing, tell)
+        self._roll.close()
+        others = {rank: host.address for rank, host in self._hosts.items()}
+        self._places = {0: Address.here(launch, "", 0, b""), **others}
         os.environ[SERVED] = launch.name
         self._before = dict(os.environ)
-        self._hosts: dict[int, Host] = {}
-        with tempfile.NamedTemporaryFile(prefix="pytest-precision-token-") as file:
-            token = secrets.token_bytes(16)
-            file.write(token)
-            file.flush()
-            for rank, address in addresses.items():
-                self._hosts[rank] = self._greeted(address, Path(file.name), token)
 
     def start(self, membership: Membership) -> Rank:
         """Starts a rank in the process of that number, of a group of the first ones.
@@ -88,13 +86,13 @@ class Hosts:
             local_world_size=len(here),
             # Slurm's --gpus-per-task shows each process its own GPU alone.
             sharing=sum(place.devices == own.devices for place in here),
-            meeting=meeting_of(self.launch, membership.folder.name),
+            meeting=self._meeting(membership, places),
         )
         if number == 0:
             return RankProcess(placed)
         host = self._hosts[number]
         try:
-            line = wire.dial(host.address.address, host.address.port, self._key)
+            line = _called(host.address)
         except OSError as error:
             raise RankError(
                 f"rank {number} of {membership.world_size} in the start of the group died: its "
@@ -116,25 +114,55 @@ class Hosts:
             with contextlib.suppress(OSError):  # it is gone already
                 host.control.send(Goodbye(status))
 
-    def _greeted(self, address: Address, file: Path, token: bytes) -> Host:
-        control = wire.dial(address.address, address.port, self._key)
-        asked = time.monotonic()
-        control.send(Hello(file))
-        if not control.poll(wire.CONNECT_SECONDS):
-            raise ConnectionError(f"rank {address.rank}, {address.name}, does not answer")
-        welcome: Welcome = control.recv()
-        answered = time.monotonic()
-        if welcome.token != token:
-            raise NotADirectoryError(
-                f"expected a temporary folder that all processes of {self.launch.launcher} see but "
-                f"got TMPDIR={tempfile.gettempdir()!r}, where rank {address.rank}, {address.name}, "
-                "does not find what rank 0 writes; set TMPDIR to a folder on a shared filesystem"
-            )
-        ahead = welcome.clock - (asked + answered) / 2
-        return Host(address, control, ahead if abs(ahead) > answered - asked else 0.0)
+    def _all_met(self) -> bool:
+        for rank in range(1, self.launch.world_size):
+            address = None if rank in self._hosts else self._roll.find(rank)
+            if address is not None:
+                try:
+                    self._hosts[rank] = _greeted(address)
+                except (ConnectionRefusedError, ConnectionAbortedError) as error:
+                    # The word may be of an earlier launch of this name, and a new one to come.
+                    self._failures[rank] = error
+        return len(self._hosts) == self.launch.world_size - 1
+
+    def _missing(self) -> str:
+        ranks = [rank for rank in range(1, self.launch.world_size) if rank not in self._hosts]
+        failures = "".join(
+            f" (rank {r}: {self._failures[r]})" for r in ranks if r in self._failures
+        )
+        size, launcher = self.launch.world_size, self.launch.launcher
+        return f"rank {', '.join(map(str, ranks))} of {size} of {launcher} to come{failures}"
+
+    def _meeting(self, membership: Membership, places: list[Address]) -> FileMeeting | StoreMeeting:
+        if len({place.node for place in places}) == 1:
+            return membership.meeting
+        return self._store.meeting(membership.folder.name)
+
+    @functools.cached_property
+    def _store(self) -> ServedStore:
+        # At the address by which the other nodes find this one.
+        nodes = {place.node: place for place in self._places.values()}
+        del nodes[self.launch.node]
+        return ServedStore(wire.own_address(next(iter(nodes.values())).address))
 
     def _changes(self, environment: Environment) -> dict[str, str | None]:
         """What has changed in the environment here since the processes met."""
         now = dict(environment.caller)
         names = self._before.keys() | now.keys()
         return {n: now.get(n) for n in sorted(names) if self._before.get(n) != now.get(n)}
+
+
+def _called(address: Address) -> Connection:
+    return wire.dial(address.address, address.port, bytes.fromhex(address.key))
+
+
+def _greeted(address: Address) -> Host:
+    control = _called(address)
+    asked = time.monotonic()
+    control.send(Hello())
+    if not control.poll(wire.CONNECT_SECONDS):
+        raise ConnectionError(f"rank {address.rank}, {address.name}, does not answer")
+    welcome: Welcome = control.recv()
+    answered = time.monotonic()
+    ahead = welcome.clock - (asked + answered) / 2
+    return Host(address, control, ahead if abs(ahead) > answered - asked else 0.0)

@@ -1,11 +1,13 @@
-"""Where processes meet: in a file on one machine, in the store of a launch across several."""
+"""Where the ranks of a group meet: in a file on one machine, in a store across several."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pytest_precision.ranks import wire
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store  # no public name
@@ -34,7 +36,7 @@ class FileMeeting:
 
 @dataclass(frozen=True, slots=True)
 class StoreMeeting:
-    """In a part of a store that is there already.
+    """In a part of a store that another process serves.
 
     Attributes:
         address: of the store.
@@ -46,21 +48,38 @@ class StoreMeeting:
     port: int
     prefix: str
 
-    def store(self, seconds: float, *, serve: bool = False) -> Store:
-        """The store, whose operations wait up to `seconds` for the others.
-
-        Args:
-            seconds: of waiting; also for the store itself to be there.
-            serve: whether it lives in this process, as long as the object that is returned.
-        """
+    def store(self, seconds: float) -> Store:
+        """The store, whose operations wait up to `seconds` for it and for the others."""
         import torch.distributed as dist
 
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            self.address,
-            self.port,
-            is_master=serve,
-            timeout=timedelta(seconds=seconds),
-            wait_for_workers=False,
-            multi_tenant=serve,
-        )
+        store = _store(self.address, self.port, timeout=timedelta(seconds=seconds))
         return dist.PrefixStore(self.prefix, store)  # type: ignore[attr-defined]
+
+
+class ServedStore:
+    """A store that this process serves, as long as this object lives.
+
+    It asks nobody who he is, as all that torch connects with: what lies in it is where ranks
+    listen, and no secret. Locks of a file may hold on one machine only, so that a file is none.
+
+    Args:
+        address: of this machine, the only one that it listens at.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        with wire.listen(address) as server:
+            self._port = server.getsockname()[1]
+            self._store = _store(
+                address, self._port, is_master=True, master_listen_fd=server.detach()
+            )
+
+    def meeting(self, prefix: str) -> StoreMeeting:
+        """A meeting of its own in this store."""
+        return StoreMeeting(self._address, self._port, prefix)
+
+
+def _store(address: str, port: int, **options: Any) -> Store:
+    import torch.distributed as dist
+
+    return dist.TCPStore(address, port, wait_for_workers=False, **options)  # type: ignore[attr-defined]

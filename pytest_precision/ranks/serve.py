@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 
 from pytest_precision.launch import SERVED, Launch
 from pytest_precision.ranks import wire
@@ -23,19 +24,13 @@ from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.messages import Raised, Run, Stop
 from pytest_precision.ranks.process import KILL_SECONDS, RankProcess
 from pytest_precision.ranks.remote import Ended, Signal, Start
-from pytest_precision.ranks.roll import MEET_SECONDS, Address, roll_of
+from pytest_precision.ranks.roll import Address, Roll
 from pytest_precision.ranks.server import ensure_running
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """To a host, its first call: the controller is there. The connection lasts as long as it does.
-
-    Attributes:
-        token: file that the controller has written into its temporary folder.
-    """
-
-    token: Path
+    """To a host, its first call: the controller is there, as long as the connection is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +49,97 @@ class Welcome:
     """From a host, its answer.
 
     Attributes:
-        token: what it read from the file, None where it found none.
         clock: its monotonic clock.
     """
 
-    token: bytes | None
     clock: float
 
 
-def serve(launch: Launch) -> int:
+class Server:
+    """What serves the controller's calls: a thread for each, so that none holds up another.
+
+    Args:
+        listener: that calls come to.
+        key: that callers must have.
+
+    Attributes:
+        met: set once the controller has called.
+        over: set once it is gone.
+        status: that it has said it leaves with; 1 where it said none.
+    """
+
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
+        self.met = threading.Event()
+        self.over = threading.Event()
+        self.status = 1
+        self._listener = listener
+        self._key = key
+        self._starting = threading.Lock()
+        self._lines: list[threading.Thread] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Hears no more calls, and waits for the ranks to end: with the controller, all lines are
+        closed, and each ends its rank.
+        """
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + KILL_SECONDS
+        for thread in self._lines:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # `close`
+            while True:
+                caller, _ = self._listener.accept()
+                threading.Thread(target=self._receive, args=[caller], daemon=True).start()
+
+    def _receive(self, caller: socket.socket) -> None:
+        line = wire.proven(caller, self._key)
+        if line is None:
+            return
+        with line, contextlib.suppress(EOFError, OSError):
+            first = line.recv() if line.poll(wire.CONNECT_SECONDS) else None
+            if isinstance(first, Hello):
+                self._hold(line)
+            elif isinstance(first, Start):
+                self._serve(line, first)
+
+    def _hold(self, control: Connection) -> None:
+        control.send(Welcome(time.monotonic()))
+        self.met.set()
+        try:
+            while True:
+                goodbye: Goodbye = control.recv()
+                self.status = goodbye.status
+        finally:
+            self.over.set()
+
+    def _serve(self, line: Connection, start: Start) -> None:
+        self._lines.append(threading.current_thread())
+        environment = Environment.changed(start.changes, start.membership.environment.declared)
+        try:
+            with self._starting:  # which changes the environment of this process for a moment
+                rank = RankProcess(replace(start.membership, environment=environment))
+        except Exception as error:
+            line.send(Raised.of(error, time.monotonic()))
+        else:
+            _attend(line, rank)
+
+
+def serve(launch: Launch, tell: Callable[[str], object]) -> int:
     """Serves the controller until that one is gone.
+
+    Args:
+        launch: this process's place in it.
+        tell: hears that the controller is long in coming.
 
     Returns:
         the exit status to leave with: 0, but the controller's on another node, where torchrun
         would otherwise wait for the success of all nodes.
 
     Raises:
-        ConnectionError: no controller has come within `MEET_SECONDS`.
+        ConnectionError: no controller has come within `roll.MEET_SECONDS`, or it needs no ranks.
     """
     # Ctrl-C reaches all processes of a launch, and only the controller acts on it; the others end
     # with it.
@@ -78,58 +147,29 @@ def serve(launch: Launch) -> int:
         signal.signal(number, signal.SIG_IGN)
     ensure_running()  # while the processes meet, the server of this host's ranks imports torch
     os.environ[SERVED] = launch.name
-    with wire.listen(wire.own_address(launch.address, launch.port)) as server:
-        host, port = server.getsockname()[:2]
-        key = roll_of(launch).join(Address.here(launch, host, port))
-        control = _controller(server, key)
-        lines: list[threading.Thread] = []
-        status = 1
-        while True:
-            if control in wait([server, control]):
-                try:
-                    goodbye: Goodbye = control.recv()
-                except (EOFError, OSError):
-                    break
-                status = goodbye.status
-            else:
-                line = wire.accept(server, key)
-                if line is not None and (attending := _open(line)) is not None:
-                    lines.append(attending)
-    # With the controller, all lines are closed: each ends its rank.
-    deadline = time.monotonic() + KILL_SECONDS
-    for thread in lines:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return status if launch.node else 0
+    key = secrets.token_bytes(32)
+    own = wire.LOOPBACK if launch.nodes == 1 else wire.own_address(launch.address)
+    with wire.listen(own) as listener:
+        host, port = listener.getsockname()[:2]
+        server = Server(listener, key)
+        _meet(Roll(launch), Address.here(launch, host, port, key), server.met, tell)
+        server.over.wait()
+        server.close()
+    return server.status if launch.node else 0
 
 
-def _controller(server: socket.socket, key: bytes) -> Connection:
-    deadline = time.monotonic() + MEET_SECONDS
-    while wait([server], max(0.0, deadline - time.monotonic())):
-        caller = wire.accept(server, key)
-        if caller is not None:
-            hello: Hello = caller.recv()
-            try:
-                token = hello.token.read_bytes()
-            except OSError:
-                token = None
-            caller.send(Welcome(token, time.monotonic()))
-            return caller
-    raise ConnectionError(f"expected the controller to call within {MEET_SECONDS:g} s; got nothing")
+def _meet(
+    roll: Roll, address: Address, met: threading.Event, tell: Callable[[str], object]
+) -> None:
+    def arrived() -> bool:
+        roll.find(0)  # which leaves no word but a refusal
+        return met.is_set()
 
-
-def _open(line: Connection) -> threading.Thread | None:
-    """Starts the rank that the first message of a line asks for, and the thread that serves it."""
-    start: Start = line.recv()
-    environment = Environment.changed(start.changes, start.membership.environment.declared)
+    roll.register(address)
     try:
-        rank = RankProcess(replace(start.membership, environment=environment))
-    except Exception as error:
-        line.send(Raised.of(error, time.monotonic()))
-        line.close()
-        return None
-    thread = threading.Thread(target=_attend, args=(line, rank), daemon=True)
-    thread.start()
-    return thread
+        roll.wait(arrived, lambda: f"rank 0 of {roll.launch.launcher} to call", tell)
+    finally:
+        roll.withdraw()
 
 
 def _attend(line: Connection, rank: RankProcess) -> None:

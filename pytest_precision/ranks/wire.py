@@ -1,15 +1,21 @@
-"""Connections between machines: multiprocessing's, over TCP, both ends of which hold a key."""
+"""Connections between machines: multiprocessing's, over TCP, both ends of which hold a key.
+
+Either end proves it by a code of what the other end has drawn, before one byte is unpickled.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import struct
+import threading
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 CONNECT_SECONDS = 10.0
 """To reach a process that is there and to hear that it has the key: one that is stopped does not
-answer, and what else connects to an open port may never say a word."""
+answer, and what else connects to an open port may never say a word, or one a second."""
+
+LOOPBACK = "127.0.0.1"
 
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),  # messages are small, and somebody waits for each
@@ -20,14 +26,14 @@ _OPTIONS = (
 )
 
 
-def own_address(host: str, port: int) -> str:
+def own_address(host: str) -> str:
     """The address under which this machine is known where `host` is; nothing is sent.
 
     Raises:
         OSError: there is no way to `host`.
     """
     failure = OSError(f"no address of {host}")
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)  # any port: nothing is sent
     for family, kind, protocol, _, target in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
@@ -44,9 +50,8 @@ def listen(address: str) -> socket.socket:
     return socket.create_server((address, 0), family=family, backlog=64)
 
 
-def accept(server: socket.socket, key: bytes) -> Connection | None:
-    """The next connection to a server that is ready in `wait`; None for one without the key."""
-    caller, _ = server.accept()
+def proven(caller: socket.socket, key: bytes) -> Connection | None:
+    """The connection to a caller that a server has accepted; None for one without the key."""
     try:
         return _connection(caller, key, asked=True)
     except Exception:  # a stranger may say anything, and multiprocessing raises as much
@@ -62,31 +67,33 @@ def dial(address: str, port: int, key: bytes) -> Connection:
     caller = socket.create_connection((address, port), CONNECT_SECONDS)
     try:
         return _connection(caller, key, asked=False)
-    except OSError:
-        raise
     except Exception as error:
-        raise ConnectionAbortedError(f"{address}:{port} does not know the key: {error}") from error
+        raise ConnectionAbortedError(
+            f"{address}:{port} did not show within {CONNECT_SECONDS:g} s that it knows the key: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _connection(caller: socket.socket, key: bytes, *, asked: bool) -> Connection:
-    caller.settimeout(None)  # the descriptor blocks from here on; the kernel keeps the time
+    caller.settimeout(None)  # the descriptor blocks from here on
     for level, option, value in _OPTIONS:
         caller.setsockopt(level, option, value)
-    _limit(caller, CONNECT_SECONDS)
     connection = Connection(os.dup(caller.fileno()))
+    limit = threading.Timer(CONNECT_SECONDS, _cut_off, [caller])
+    limit.daemon = True
+    limit.start()
     try:
         for step in (deliver_challenge, answer_challenge)[:: 1 if asked else -1]:
             step(connection, key)
-        _limit(caller, 0)
     except BaseException:
         connection.close()
         raise
     finally:
+        limit.cancel()
         caller.close()
     return connection
 
 
-def _limit(caller: socket.socket, seconds: float) -> None:
-    whole = int(seconds)
-    limit = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
-    caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+def _cut_off(caller: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it was done in the last moment
+        caller.shutdown(socket.SHUT_RDWR)

@@ -50,18 +50,18 @@ def clean() -> dict[str, str]:
     return kept
 
 
-def of_srun(rank: int, port: int) -> dict[str, str]:
-    """What srun sets for one of two tasks; MASTER_PORT is for tests that run side by side."""
+def of_srun(rank: int, job: int = 4711, nodes: int = 1) -> dict[str, str]:
+    """What srun sets for one of two tasks; tests that run side by side need jobs of their own."""
     return {
-        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_ID": str(job),
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": str(nodes),
         "SLURM_STEP_NODELIST": "localhost",
         "SLURM_NTASKS": "2",
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(rank),
-        "SLURM_NODEID": "0",
-        "MASTER_PORT": str(port),
+        "SLURM_NODEID": str(rank * nodes // 2),
     }
 
 
@@ -73,8 +73,9 @@ def commands(mode: str, *args: str) -> list[tuple[list[str], dict[str, str]]]:
     if mode == "torchrun on two nodes":
         nodes = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}"]
         return [([*TORCHRUN, *nodes, *PYTEST[1:], *args], {})] * 2
-    if mode == "Slurm":
-        return [([*PYTEST, *args], of_srun(rank, port)) for rank in (0, 1)]
+    if mode.startswith("Slurm"):
+        nodes = 2 if mode == "Slurm on two nodes" else 1
+        return [([*PYTEST, *args], of_srun(rank, port, nodes)) for rank in (0, 1)]
     distribution = {"plain": [], "xdist": ["-n", "2"]}[mode]
     return [([*PYTEST, *distribution, *args], {})]
 
