@@ -163,8 +163,8 @@ class Parity:
             return self._compared(verdict, sides, terms)
         except (RanksSkipped, WorldSizeError) as error:
             pytest.skip(str(error))
-        except (RankError, DevicesBusyError, PrecisionLeakWarning) as error:
-            what, *traceback = str(error).splitlines()
+        except (RankError, DevicesBusyError, PrecisionLeakWarning, OSError) as error:
+            what, *traceback = (str(error) or repr(error)).splitlines()
             reason = f"the {sides.recording} failed: {what}"
             return self._failed(verdict, "error", reason, traceback)
         finally:

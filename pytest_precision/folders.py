@@ -84,6 +84,29 @@ class OwnFolder:
         self._owner = os.getpid()
         self._lock = _signed(self.path)
 
+    @property
+    def present(self) -> bool:
+        """Whether it is there: somebody may empty the temporary folder."""
+        try:
+            there, own = (self.path / LOCK).stat(), os.fstat(self._lock or -1)
+        except OSError:
+            return self._lock is None and self.path.is_dir()
+        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+
+    def restore(self) -> bool:
+        """Makes the folder anew, by the same name, where it is not there.
+
+        Returns:
+            whether it was not.
+        """
+        if self.present:
+            return False
+        self.path.mkdir(0o700, exist_ok=True)
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = _signed(self.path)
+        return True
+
     def close(self) -> None:
         """Removes the folder and all in it. May be called again; a forked child removes nothing."""
         if os.getpid() != self._owner:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_precision.folders import LOCK, YOUNG_SECONDS, OwnFolder, sweep
+from pytest_precision.folders import LOCK, YOUNG_SECONDS, Owner, OwnFolder, bury, sweep
 
 KILLED = """\
 import os, signal, sys
@@ -79,3 +80,58 @@ def test_a_forked_child_removes_nothing(tmp_path):
     os.waitpid(child, 0)
     assert mine.path.exists()
     mine.close()
+
+
+@pytest.mark.parametrize(
+    ("machine", "boot", "goes"),
+    [
+        ("here", "now", True),
+        ("here", "before", True),
+        ("there", "now", True),
+        ("there", "another", False),
+    ],
+)
+def test_what_another_machine_has_stays(tmp_path, left, machine, boot, goes):
+    """Its locks need not be seen here; of a machine that has started again nobody is left."""
+    own = Owner.here()
+    machine = own.machine if machine == "here" else "there"
+    boot = own.boot if boot == "now" else boot
+    (left / LOCK).write_text(str(Owner(machine, boot, own.process)))
+    grow_old(left)
+    sweep(str(tmp_path))
+    assert left.exists() is not goes
+
+
+def test_who_outlives_a_process_buries_what_it_left(tmp_path, left):
+    """However young it is, and nothing else."""
+    owner = Owner.of(left)
+    assert owner is not None
+    (left / LOCK).touch()
+    with OwnFolder("", str(tmp_path)) as mine:
+        bury(owner.process + 1, {str(tmp_path)})
+        assert left.exists()
+        bury(owner.process, {str(tmp_path)})
+        assert [*tmp_path.iterdir()] == [mine]
+
+
+def test_nobody_buries_what_a_living_process_has(tmp_path):
+    """As its lock says; who tries gives up in time."""
+    with OwnFolder("", str(tmp_path)) as mine:
+        bury(os.getpid(), {str(tmp_path)})
+        assert mine.exists()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_folder_that_somebody_has_removed(tmp_path, again):
+    """Its owner makes it anew, which is another one than somebody else has made."""
+    mine = OwnFolder("", str(tmp_path))
+    assert mine.present
+    assert not mine.restore()
+    shutil.rmtree(mine.path)
+    if again:
+        (mine.path).mkdir()
+    assert not mine.present
+    assert mine.restore()
+    assert mine.present
+    mine.close()
+    assert not [*tmp_path.iterdir()]

@@ -98,8 +98,8 @@ def held(names: Collection[str], seconds: float, folder: Path = LOCKS) -> Iterat
 def _opened(file: Path) -> int:
     # Without O_CREAT first: in /tmp the kernel refuses that for another user's file.
     with contextlib.suppress(FileNotFoundError):
-        return os.open(file, os.O_RDWR)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        return os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     with contextlib.suppress(PermissionError):  # somebody else was faster
         os.fchmod(descriptor, 0o666)  # whatever the umask
     return descriptor

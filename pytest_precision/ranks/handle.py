@@ -44,7 +44,7 @@ class Rank(Protocol):
         """Sends a signal to the process, if it is there."""
 
     def kill_all(self) -> None:
-        """Kills the process and all that it started and that stayed in its session."""
+        """Kills the process and all that it started."""
 
     def join(self, deadline: float) -> None:
         """Waits for the end of the process, at most until `deadline` on the monotonic clock."""

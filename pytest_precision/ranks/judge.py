@@ -15,6 +15,9 @@ SETTLE_SECONDS = 0.1
 death heard this soon after the first words of a failure came before them. The other way round, a
 peer that dies natively of another's exception, takes longer: a watchdog has to notice."""
 
+SERVER_GONE = 255
+"""What multiprocessing has as the status of a process whose fork server is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -195,6 +198,8 @@ def _listed(ranks: list[int]) -> str:
 def _ending(status: int | None) -> str:
     if status is None:
         return "closed its connection; its process, or the one that holds it, may be gone"
+    if status == SERVER_GONE:
+        return f"exit status {status}: its own, or its fork server was killed, and it with that"
     if status >= 0:
         return f"exit status {status}"
     try:

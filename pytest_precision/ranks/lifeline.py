@@ -17,8 +17,12 @@ import sys
 import threading
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
+
+from pytest_precision import folders
+from pytest_precision.ranks import undertaker
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -33,9 +37,10 @@ def tie(folder: Path) -> None:
         folder: of the group; a controller that could not remove it leaves that to its ranks.
     """
     os.setsid()
+    undertaker.adopt()
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=_watch, args=(parent.sentinel, folder), daemon=True).start()
+    threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
     if sys.platform == "linux":
         _let_server_end()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -45,20 +50,27 @@ def release() -> None:
     """Ends what this process has started. A child that was forked holds copies of its sockets, and
     with them the peers that wait for this rank's end.
     """
+    own = os.getpid()
+    if os.getpgrp() != own:  # `tie` has failed: the group is pytest's
+        return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
+    undertaker.end_descendants(own)
 
 
 def follow(folder: Path) -> NoReturn:
     """Ends this process and what it has started, as its controller is gone."""
     # Several ranks do this at a time: what one of them has removed is no error of the other.
     shutil.rmtree(folder, ignore_errors=True)
+    undertaker.end_descendants(os.getpid())
     os.killpg(0, signal.SIGKILL)
     os._exit(1)  # the signal was for this process too
 
 
-def _watch(sentinel: int, folder: Path) -> None:
-    wait([sentinel])
+def _watch(controller: BaseProcess, folder: Path) -> None:
+    wait([controller.sentinel])
+    assert controller.pid is not None
+    folders.bury(controller.pid, {str(folder.parent)})
     follow(folder)
 
 

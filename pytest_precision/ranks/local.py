@@ -85,7 +85,7 @@ class LocalGroup:
 
     def serves(self, timeout: float) -> bool:
         """Whether all ranks live as they were, and collectives give up no earlier than the job."""
-        lasts = timeout <= self._timeout and not self._tainted
+        lasts = timeout <= self._timeout and not self._tainted and self._home.present
         return lasts and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:

@@ -11,6 +11,8 @@ import gc
 import importlib
 import os
 
+from pytest_precision.ranks import undertaker
+
 MODULES = (
     "torch",
     "torch.distributed",
@@ -29,6 +31,8 @@ MODULES = (
 
 # Before torch: a second thread (OpenBLAS makes one) is what a process must not have when it forks.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+undertaker.attend(os.getppid(), undertaker.folders_are_in())
 
 for _name in MODULES:
     # A module that is missing or broken fails again in the rank that needs it, and there the

@@ -14,8 +14,9 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from pytest_precision.ranks import server, worker
+from pytest_precision.ranks import server, undertaker, worker
 from pytest_precision.ranks.environment import patched
+from pytest_precision.ranks.errors import RankError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.messages import FromRank, ToRank
 
@@ -52,14 +53,25 @@ class RankProcess:
             target=worker.main, args=(membership, theirs), name=f"rank{membership.rank}"
         )
         try:
-            with patched(membership.variables if declared else {}), _no_main():
+            with (
+                server.answering(membership.start_seconds),
+                patched(membership.variables if declared else {}),
+                _no_main(),
+            ):
                 self._process.start()
-        except BaseException:
+        except BaseException as error:
             self.connection.close()
+            if isinstance(error, TimeoutError):
+                raise self._not_started(error) from error
             raise
         finally:
             theirs.close()
         self.sentinel = self._process.sentinel
+
+    def _not_started(self, error: TimeoutError) -> RankError:
+        size = self.membership.world_size
+        text = f"rank {self.number} of {size} in the start of the group hung: {error}"
+        return RankError(text, self.number, "hung")
 
     @property
     def doors(self) -> tuple[Connection, int]:
@@ -97,8 +109,10 @@ class RankProcess:
                 os.kill(self._process.pid, number)
 
     def kill_all(self) -> None:
-        """Kills the process and all that it started and that stayed in its session."""
+        """Kills the process and all that it started."""
         assert self._process.pid is not None
+        if self.alive:  # the children of one that is gone have other parents
+            undertaker.end_descendants(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)  # a process so young that it has no session of its own
@@ -110,6 +124,8 @@ class RankProcess:
     def close(self) -> None:
         """Lets go of the connection, and of what multiprocessing holds for a process."""
         self.connection.close()
+        if self.alive:  # one that was killed: nobody says so but a server that is not stopped
+            server.kill()
         # An error that somebody keeps has this object in its traceback.
         with contextlib.suppress(ValueError):  # the kernel still holds the process
             self._process.close()

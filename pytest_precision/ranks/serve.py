@@ -25,7 +25,7 @@ from pytest_precision.ranks.messages import Raised, Run, Stop
 from pytest_precision.ranks.process import KILL_SECONDS, RankProcess
 from pytest_precision.ranks.remote import Ended, Signal, Start
 from pytest_precision.ranks.roll import Address, Roll
-from pytest_precision.ranks.server import ensure_running
+from pytest_precision.ranks.server import ensure_running, kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,9 @@ def _meet(
     roll.register(address)
     try:
         roll.wait(arrived, lambda: f"rank 0 of {roll.launch.launcher} to call", tell)
+    except ConnectionError:
+        kill()  # it would import torch to its end
+        raise
     finally:
         roll.withdraw()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, util
@@ -31,8 +34,56 @@ def ensure_running() -> None:
         OSError: no temporary folder is short enough for its socket.
     """
     context.set_forkserver_preload(PRELOAD)
-    with _socket_in(_home()):
+    home = _home()
+    if home.restore():  # the socket is gone with it
+        kill()
+    with _socket_in(home):
+        os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
         forkserver.ensure_running()
+
+
+@contextmanager
+def answering(seconds: float) -> Iterator[None]:
+    """Bounds what waits for the server: one that does not answer in time is killed.
+
+    Raises:
+        TimeoutError: it was.
+    """
+    number = _number()
+    over = threading.Event()
+
+    def give_up() -> None:
+        over.set()
+        kill()
+
+    limit = threading.Timer(seconds, give_up)
+    limit.daemon = True
+    limit.start()
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        if not over.is_set():
+            raise
+        raise TimeoutError(
+            f"the fork server, process {number}, which starts ranks, did not answer within "
+            f"{seconds:g} s: was it stopped? It is killed, and the next group gets a new one"
+        ) from error
+    finally:
+        limit.cancel()
+
+
+def kill() -> None:
+    """Ends the server and all ranks that it has started; `ensure_running` starts another one."""
+    number = _number()
+    if number is not None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(number, signal.SIGKILL)
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing asks again
+
+
+def _number() -> int | None:
+    number: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return number
 
 
 def short_folder(wanted: str, others: tuple[str, ...] = SHORT) -> str:

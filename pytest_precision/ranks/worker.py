@@ -88,10 +88,10 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
     After a failure or a skip the process leaves at once, without a barrier and without taking the
     process group down: its end is what frees the peers that wait for it in a collective.
     """
-    lifeline.tie(membership.folder)
-    output.redirect(membership.log, membership.stacks)
     status = 0
     try:
+        lifeline.tie(membership.folder)
+        output.redirect(membership.log, membership.stacks)
         connection.send(_join(membership))
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)

@@ -19,7 +19,6 @@ class TraceCache:
 
     def __init__(self) -> None:
         self._home = OwnFolder("traces-")
-        self._root = self._home.path
         self._kept: OrderedDict[Hashable, tuple[Path, int]] = OrderedDict()
 
     def record(self, record: Callable[[Path], None]) -> Path:
@@ -28,7 +27,8 @@ class TraceCache:
         Raises:
             Exception: of `record`; the folder is gone then.
         """
-        folder = Path(tempfile.mkdtemp(dir=self._root))
+        self._restore()
+        folder = Path(tempfile.mkdtemp(dir=self._home.path))
         try:
             record(folder)
         except BaseException:
@@ -38,6 +38,7 @@ class TraceCache:
 
     def keep(self, key: Hashable, record: Callable[[Path], None]) -> Path:
         """The folder kept under `key`, filled by `record` if there is none yet."""
+        self._restore()
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key][0]
@@ -48,6 +49,10 @@ class TraceCache:
             _, (oldest, _) = self._kept.popitem(last=False)
             self.drop(oldest)
         return folder
+
+    def _restore(self) -> None:
+        if self._home.restore():  # somebody has emptied the temporary folder
+            self._kept.clear()
 
     def drop(self, folder: Path) -> None:
         """Remove one folder."""

@@ -19,7 +19,7 @@ from pytest_precision.launch import SERVED, plain
 
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:randomly")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-SECONDS = 60.0
+SECONDS = 180.0
 """For one session; none of them takes so long."""
 
 

@@ -114,7 +114,7 @@ def test_an_interrupt(tmp_path: Path) -> None:
 
 
 def test_a_temporary_folder_of_each_node(tmp_path: Path) -> None:
-    """Ranks leave files for each other: without a folder that all see, nothing runs."""
+    """Ranks leave files for each other: who waits for one that does not see the folder is told."""
     alone = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     temp = tmp_path / "temp"
     temp.mkdir()
@@ -126,8 +126,14 @@ def test_a_temporary_folder_of_each_node(tmp_path: Path) -> None:
     here = {"TMPDIR": os.fspath(temp)}
     elsewhere = ([*alone, own, "sh", *host[0]], {**host[1], **here})
     both = [(controller[0], {**controller[1], **here}), elsewhere]
-    with launches.started(tmp_path, both) as (session, _):
-        pass
-    assert session.statuses[0] == pytest.ExitCode.USAGE_ERROR
-    assert f"but got TMPDIR='{temp}'" in session.output
-    assert "set TMPDIR to a folder on a shared filesystem" in session.output
+    asked = time.monotonic()
+    with launches.started(tmp_path, both) as (_, running):
+        told = ""
+        while told.count("precision: waits") < 2 and time.monotonic() - asked < launches.SECONDS:
+            time.sleep(0.2)
+            told = (tmp_path / "output").read_text()
+        for process in running:
+            process.kill()
+    words = f"all processes must see the folder {temp}/pytest-precision-launch-"
+    assert told.count(words) == 2
+    assert told.count("(set TMPDIR to one on a shared filesystem)") == 2

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_precision import folders
 from pytest_precision.ranks.server import short_folder
 
 CONTROLLER = """\
@@ -23,7 +22,9 @@ import os, sys
 sys.path.insert(0, {here!r})
 import test_controller
 from pytest_precision.ranks import RankPool
+from pytest_precision.trace.cache import TraceCache
 
+traces = TraceCache()
 ranks = RankPool(timeout=60)
 ranks.run(2, os.getpid)
 assert "torch" not in sys.modules, "a controller does not import torch"
@@ -36,7 +37,8 @@ def work(folder):
     """Rank 0 is busy and has a child, rank 1 is stopped."""
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    subprocess.Popen(sleep, start_new_session=True)
     Path(folder, "busy").touch()
     while True:
         pass
@@ -83,8 +85,9 @@ def left_in(folder: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith("torchinductor")]
 
 
-def test_a_killed_controller_leaves_no_process(folder):
-    """Whatever its ranks are doing, and what they have started."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_controller_leaves_nothing(folder, number):
+    """Whatever its ranks are doing, and what they have started; its folders go with them."""
     job = f"ranks.run(2, test_controller.work, {str(folder)!r})"
     with controller(folder, job) as (process, members):
         until = time.monotonic() + 10
@@ -94,22 +97,15 @@ def test_a_killed_controller_leaves_no_process(folder):
             stopped = psutil.STATUS_STOPPED in [member.status() for member in members]
         members += set(psutil.Process(process.pid).children(recursive=True)) - set(members)
         assert len(members) == 5
-        process.kill()
-    for left in left_in(folder):
-        os.utime(left / folders.LOCK, (0, 0))
-    folders.sweep(str(folder / "temp"))
-    assert not left_in(folder), "the next process removes what is left of this one"
+        process.send_signal(number)
+    assert not left_in(folder)
 
 
-def test_a_controller_that_just_exits_leaves_no_process(folder):
-    """No handler runs in `os._exit`: ranks remove their folder, the next process does the rest."""
+def test_a_controller_that_just_exits_leaves_nothing(folder):
+    """No handler runs in `os._exit`: what it has started removes its folders."""
     with controller(folder, "sys.stdin.readline(); os._exit(0)") as (process, _):
         process.stdin.write("\n")
         process.stdin.flush()
-    [left] = left_in(folder)
-    assert left.name.startswith("pytest-precision-server-")
-    os.utime(left / folders.LOCK, (0, 0))
-    folders.sweep(str(folder / "temp"))
     assert not left_in(folder)
 
 

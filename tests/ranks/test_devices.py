@@ -137,3 +137,15 @@ def test_other_devices_are_free(tmp_path, holder):
         assert [path.name for path in tmp_path.iterdir() if "gpu-a" in path.name] == [
             "pytest-precision-device-gpu-a.lock"
         ]
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path, dangling):
+    """Somebody else may have made it, in a folder that all can write to."""
+    target = tmp_path / "target"
+    if not dangling:
+        target.write_text("precious")
+    (tmp_path / "pytest-precision-device-gpu-a.lock").symlink_to(target)
+    with pytest.raises(OSError, match=r"gpu-a\.lock"), held(["gpu-a"], 0.1, tmp_path):
+        pass
+    assert (target.read_text() == "precious") if not dangling else not target.exists()

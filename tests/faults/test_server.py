@@ -1,0 +1,82 @@
+"""The process that starts ranks is stopped or dies; the folder of both is emptied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from pytest_precision.ranks import RankError, RankPool, server
+from pytest_precision.ranks.process import RankProcess
+from pytest_precision.trace.cache import TraceCache
+
+
+@pytest.fixture
+def own_server():
+    """A pool, and the fork server of its ranks, which a test may harm; the next one is another."""
+    pool = RankPool(timeout=60)
+    yield pool, psutil.Process(pool.run(1, os.getppid)[0])
+    pool.close()
+
+
+def soon(membership):
+    return RankProcess(replace(membership, start_seconds=0.5))
+
+
+def test_a_stopped_server(own_server):
+    """It is given a deadline, named and replaced, and what it still holds does not hang."""
+    pool, process = own_server
+    process.suspend()
+    started = time.monotonic()
+    with pytest.raises(RankError, match=f"hung: the fork server, process {process.pid}, .*stopped"):
+        RankPool(start=soon).run(2, os.getpid)
+    pool.close()
+    assert time.monotonic() - started < 20
+    assert pool.run(1, os.getppid) != [process.pid]
+
+
+def die_with_the_server():
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def test_a_dead_server(own_server):
+    """What became of its ranks is said; the next job has ranks again."""
+    pool, process = own_server
+    with pytest.raises(RankError, match="died: exit status 255: its own, or its fork server was"):
+        pool.run(1, die_with_the_server)
+    assert pool.run(1, os.getppid) != [process.pid]
+
+
+def elsewhere(membership):
+    return RankProcess(replace(membership, folder=membership.folder / "missing"))
+
+
+def test_a_rank_that_cannot_open_its_output(nothing_left):
+    """The cause is in the error, not on a terminal that nobody sees."""
+    with pytest.raises(RankError, match=r"raised FileNotFoundError: .*missing/rank0\.log"):
+        RankPool(start=elsewhere).run(1, os.getpid)
+
+
+def test_an_emptied_temporary_folder(tmp_path, monkeypatch, own_server):
+    """Traces, groups and the socket of the server are made anew where they were."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pool, process = own_server
+    pool.close()
+    pool.run(1, os.getpid)
+    traces = TraceCache()
+    first = traces.keep("key", lambda folder: (folder / "trace").touch())
+    made = [*tmp_path.glob("pytest-precision-*")]
+    assert len(made) == 2, "of the traces and of the group"
+    for folder in (*made, server._home().path):
+        shutil.rmtree(folder)
+    again = traces.keep("key", lambda folder: (folder / "trace").touch())
+    assert (again / "trace").exists()
+    assert not first.exists()
+    assert pool.run(1, os.getppid) != [process.pid]
+    traces.close()
