@@ -85,7 +85,7 @@ def left_in(folder: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith("torchinductor")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_controller_leaves_nothing(folder, number):
     """Whatever its ranks are doing, and what they have started; its folders go with them."""
     job = f"ranks.run(2, test_controller.work, {str(folder)!r})"
