@@ -8,8 +8,9 @@ order. Only the rank processes import torch, and the `inline` mode, whose rank i
     ranks.close()
 
 How it reads: `pool` keeps groups that look like `group.Group`; `local` is the group of processes
-and `inline` the one without; `job` and `travel` are what goes out, `messages` what is said;
-`worker` is the other end of the wire; `watch` waits for the answers, `judge` says what they mean.
+and `inline` the one without; `job` and `travel` are what goes out, `loading` and
+`rewriting` import it there, `messages` is what is said; `worker` is the other end of the wire;
+`watch` waits for the answers, `judge` says what they mean.
 What a rank is: `environment` has its variables, `devices` its GPU, `pristine` the state that a job
 starts from, `fingerprint` and `leaks` what the job left; `server` and `process` start it.
 In a launch by torchrun or srun, `hosts` is the controller's side and `serve` that of the processes

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_precision.ranks import rewriting
 from pytest_precision.ranks.travel import ImportPath
 
 
@@ -20,12 +21,14 @@ class Job:
         call: the callable with its arguments bound.
         sys_path: the caller's; pytest extends it while it collects, after ranks were started.
         directory: the caller's current one.
+        rewritten: names of the modules whose asserts show their values.
         name: what messages call it.
     """
 
     call: ImportPath
     sys_path: tuple[str, ...]
     directory: str
+    rewritten: frozenset[str]
     name: str
 
     @classmethod
@@ -42,7 +45,7 @@ class Job:
             TypeError: the function has no import path, or an argument does not pickle.
         """
         call = ImportPath.of(function, "function").bind(*args, **kwargs)
-        return cls(call, tuple(sys.path), os.getcwd(), name or call.name)
+        return cls(call, tuple(sys.path), os.getcwd(), rewriting.rewritten(), name or call.name)
 
     def resolve(self) -> Callable[[], Any]:
         """The function, in this process, which takes over the caller's directory and path."""
@@ -50,4 +53,5 @@ class Job:
         if sys.path != list(self.sys_path):
             sys.path[:] = self.sys_path
             importlib.invalidate_caches()
+        rewriting.rewrite(self.rewritten)
         return self.call.resolve()

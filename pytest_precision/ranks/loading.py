@@ -10,9 +10,10 @@ import importlib
 import importlib.util
 import os
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+
+from pytest_precision.ranks import rewriting
 
 
 def load(name: str, file: str | None) -> ModuleType:
@@ -55,7 +56,7 @@ def _loaded(name: str, file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         run_name,
         file,
-        loader=SourceFileLoader(run_name, str(file)),
+        loader=rewriting.loader(run_name, str(file)),
         submodule_search_locations=[str(file.parent)] if is_package else None,
     )
     assert spec is not None

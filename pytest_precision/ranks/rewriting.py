@@ -1,0 +1,84 @@
+"""Rewriting: asserts on a rank show their values, in the modules where pytest's would.
+
+pytest rewrites the asserts of test modules, of `conftest.py` and of what plugins and suites name to
+it, while it imports them. A rank imports these modules itself, and has neither pytest's session nor
+its configuration. So a job says which modules pytest has rewritten, and the rank does as much.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+OURS = __name__.partition(".")[0]
+
+
+def rewritten() -> frozenset[str]:
+    """Return the names of the modules of this process whose asserts pytest has rewritten."""
+    hook = next(filter(_is_pytests, sys.meta_path), None)
+    if hook is None:
+        return frozenset()
+    return frozenset(
+        name
+        for name, module in sys.modules.items()
+        # A plugin's modules are rewritten too; the asserts of this one are no test's.
+        if getattr(module, "__loader__", None) is hook and name.partition(".")[0] != OURS
+    )
+
+
+def rewrite(names: frozenset[str]) -> None:
+    """Rewrite the asserts of these modules when they are imported here from now on."""
+    if any(map(_is_pytests, sys.meta_path)):  # this is pytest's own process
+        return
+    _FINDER.names = names
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+def loader(name: str, file: str) -> SourceFileLoader:
+    """Return what loads the source `file` as the module `name`, rewritten if that was asked for."""
+    return (_Rewriting if name in _FINDER.names else SourceFileLoader)(name, file)
+
+
+class _Rewriting(SourceFileLoader):
+    """Takes the bytecode that pytest has left, which is ten times as fast, or else rewrites."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        from _pytest.assertion import rewrite as pytests  # no public name
+
+        path = self.get_filename(fullname)
+        file = Path(path)
+        code = pytests._read_pyc(file, pytests.get_cache_dir(file) / (file.stem + pytests.PYC_TAIL))
+        if code is None:  # nothing may be written there, or the source has changed
+            source = self.get_data(path)
+            tree = ast.parse(source, path)
+            pytests.rewrite_asserts(tree, source, path)
+            code = compile(tree, path, "exec", dont_inherit=True)
+        return code
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules to rewrite where Python would find them."""
+
+    names: frozenset[str] = frozenset()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name in self.names else None
+        if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        spec.loader = loader(name, spec.origin)
+        return spec
+
+
+_FINDER = _Finder()
+
+
+def _is_pytests(finder: object) -> bool:
+    return type(finder).__name__ == "AssertionRewritingHook"
