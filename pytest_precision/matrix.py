@@ -111,7 +111,7 @@ def _crossed(
 def _variables(given: object) -> Variables:
     try:
         return plain(given)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise MatrixError(f"{error}") from None
 
 

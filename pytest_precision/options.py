@@ -6,7 +6,6 @@ command line beats environment beats ini beats default.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -248,9 +247,13 @@ def _shard(text: str) -> tuple[int, int]:
     return index, count
 
 
+LONGEST_SECONDS = 1_000_000
+"""Eleven days; `poll` counts milliseconds in an int, which ends at twice as many."""
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= LONGEST_SECONDS:
         raise ValueError(text)
     return seconds
 
@@ -301,7 +304,7 @@ OPTIONS = (
     Option(
         "timeout",
         _seconds,
-        "a number of seconds above 0",
+        f"a number of seconds above 0 and at most {LONGEST_SECONDS}",
         "SECONDS",
         "deadline of one cell",
         "float",

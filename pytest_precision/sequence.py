@@ -18,6 +18,9 @@ COUNTED = ("train", "eval", "skip")
 SINGLE = ("save", "load", "swap")
 """A checkpoint; a fresh engine that loads it; the other layout's fresh engine that loads it."""
 
+LONGEST = 100_000
+"""Number of operations that a sequence may have; one by mistake would use up the memory."""
+
 GRAMMAR = (
     "operations joined by '-': train[N], eval[N], skip[N] with N from 1, save, load, swap; "
     "load and swap after a save; at least one train"
@@ -52,6 +55,9 @@ def _operations(text: str) -> tuple[str, ...]:
         counted, count, single = match.groups()
         if single in ("load", "swap") and "save" not in operations:
             raise _refused(text, position, f"{single!r} has no save before it")
+        # The digits first: a number of thousands of them cannot even be converted.
+        if len(count or "") > len(str(LONGEST)) or len(operations) + int(count or 1) > LONGEST:
+            raise _refused(text, position, f"{word!r} makes it longer than {LONGEST} operations")
         operations += [counted] * int(count or 1) if counted else [single]
         position += len(word) + 1
     if "train" not in operations:

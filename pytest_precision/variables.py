@@ -8,6 +8,7 @@ so it says what it needs, in an attribute `environment`.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 
 Variables = tuple[tuple[str, str], ...]
@@ -19,6 +20,7 @@ def plain(variables: object) -> Variables:
 
     Raises:
         TypeError: it is no mapping from text to text.
+        ValueError: no process can have such a variable.
     """
     if not isinstance(variables, Mapping):
         raise TypeError(
@@ -31,7 +33,19 @@ def plain(variables: object) -> Variables:
                 "expected environment variables that are text but got "
                 f'{name}={value!r} ({type(value).__name__}); write "{value}"'
             )
+        if not name or "=" in name or not (_fits(name) and _fits(value)):
+            raise ValueError(
+                "expected environment variables with a name, without '=' in it, and without null "
+                f"characters and halves of surrogate pairs, but got {name!r}={value!r}; change it"
+            )
     return tuple(sorted(variables.items()))
+
+
+def _fits(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def declared(function: object) -> Variables:

@@ -56,6 +56,9 @@ def test_shortest_text() -> None:
     [
         ("", 0),
         ("train0", 0),
+        ("train999999999999", 0),
+        ("train-eval100000", 6),
+        ("train" + "9" * 5000, 0),
         ("train01", 0),
         ("train\u0663", 0),
         ("train2\n", 0),

@@ -25,6 +25,7 @@ def with_environment(**variables: str) -> Callable[[F], F]:
 
     Raises:
         TypeError: a value is not text.
+        ValueError: no process can have such a variable.
     """
     plain(variables)
 

@@ -40,6 +40,15 @@ def test_markers(pytester: pytest.Pytester, run: Run) -> None:
 
         @pytest.mark.precision_matrix(sequence=["train2-evil"])
         def test_sequence(cell): pass
+
+        @pytest.mark.precision_matrix(sequence=["train999999999999"])
+        def test_length(cell): pass
+
+        @pytest.mark.precision_matrix(timeout=1e10)
+        def test_timeout(cell): pass
+
+        @pytest.mark.precision_matrix(world_size=[1], environment={"A=B": "1"})
+        def test_variable(cell): pass
         """
     )
     refused(
@@ -47,6 +56,9 @@ def test_markers(pytester: pytest.Pytester, run: Run) -> None:
         "test_markers.py::test_value: expected precision to be one of fp32, *='bf8'*",
         "test_markers.py::test_option: expected a number of seconds * got timeout='soon'*",
         "test_markers.py::test_sequence: * position 7: 'evil' is no operation*",
+        "test_markers.py::test_length: * longer than 100000 operations*",
+        "test_markers.py::test_timeout: expected a number of seconds * got timeout=1*",
+        "test_markers.py::test_variable: expected environment variables * got 'A=B'='1'*",
     )
 
 

@@ -128,3 +128,13 @@ def test_variables_are_text(variables, got):
     with pytest.raises(TypeError) as refusal:
         plain(variables)
     assert got in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("", "1"), ("A=B", "1"), ("A\0", "1"), ("A", "1\0"), ("A", "\ud800"), ("\udfff\ud800", "1")],
+)
+def test_variables_that_no_process_can_have(name, value):
+    """They are refused where they are written, and not when a process is to start with them."""
+    with pytest.raises(ValueError, match=r"^expected environment variables .* but got "):
+        plain({name: value})
