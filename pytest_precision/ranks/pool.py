@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -66,6 +67,7 @@ class RankPool:
         self._start = start
         self._groups: OrderedDict[tuple[int, Environment], Group] = OrderedDict()
         self._owner = os.getpid()
+        self._lock = threading.Lock()
         # The fallback of a caller that does not close. What no code survives, a lifeline does.
         atexit.register(self.close)
 
@@ -80,6 +82,8 @@ class RankPool:
         **kwargs: Any,
     ) -> list[Any]:
         """Calls `function` once on each of `world_size` ranks.
+
+        Threads that call this at once wait for each other.
 
         Args:
             world_size: number of ranks.
@@ -107,6 +111,11 @@ class RankPool:
         _expect_seconds(seconds)
         job = Job.of(function, args, kwargs, name)
         key = world_size, Environment.now(environment)
+        with self._lock:
+            return self._run(key, job, seconds)
+
+    def _run(self, key: tuple[int, Environment], job: Job, seconds: float) -> list[Any]:
+        __tracebackhide__ = True
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -15,9 +16,14 @@ KEPT_BYTES = 1 << 30
 
 
 class TraceCache:
-    """Folders of recorded traces, kept by what they were recorded from until the session ends."""
+    """Folders of recorded traces, kept by what they were recorded from until the session ends.
+
+    Attributes:
+        lock: to be held while a kept folder is read, since keeping another one may remove it.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self._home = OwnFolder("traces-")
         self._kept: OrderedDict[Hashable, tuple[Path, int]] = OrderedDict()
 

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -92,6 +93,13 @@ def test_a_group_is_kept(pool):
     first = pool.run(2, process)
     assert len(set(first)) == 2
     assert pool.run(2, process) == first
+
+
+def test_threads_wait_for_each_other(pool):
+    """Each gets the results of its own jobs, from a group that serves one job at a time."""
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda number: pool.run(2, add, number), range(20))
+    assert [*found] == [[number, number] for number in range(20)]
 
 
 def test_groups_of_several_sizes_live_side_by_side(pool):
