@@ -1,7 +1,8 @@
 # Sourced by the set-up commands: makes .venv with the package and what its tests need, and sets
-# $bin and $python. Made anew only when what is to be installed has changed.
+# $bin, $python and $lowest_pytest. Made anew only when what is to be installed has changed.
 bin="$root/.venv/bin"
 python="$bin/python"
+lowest_pytest="$root/.venv/lowest-pytest"
 
 wanted() {
     cat "$root/pyproject.toml" "$root/ci/constraints.txt" "$root/ci/environment.sh"
@@ -24,5 +25,8 @@ if ! wanted | cmp -s - "$root/.venv/installed"; then
     # torch first and pinned, so that nothing that depends on it picks another build.
     pip torch
     pip --editable "$root[dev]"
+    # The lowest pytest of pyproject.toml, for whoever puts this folder on PYTHONPATH.
+    lowest=$(sed -n 's/^dependencies = \["pytest>=\([0-9.]*\)".*/\1/p' "$root/pyproject.toml")
+    pip --no-deps --target "$lowest_pytest" "pytest==$lowest"
     wanted > "$root/.venv/installed"
 fi

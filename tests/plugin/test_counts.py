@@ -82,16 +82,17 @@ def test_worker_that_crashes(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["precision: 3 cells of 1 test (coverage full)"])
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_interrupted_before_it_is_known(pytester: pytest.Pytester, workers: str) -> None:
+@pytest.mark.parametrize(("workers", "controller"), [("0", "getpid"), ("1", "getppid")])
+def test_interrupted_before_it_is_known(
+    pytester: pytest.Pytester, workers: str, controller: str
+) -> None:
     """A session that was broken off while it collected does not say that there was nothing."""
     pytest.importorskip("xdist")
     pytester.makepyfile(
-        """
+        f"""
         import os, signal, time
 
-        controller = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-        os.kill(controller, signal.SIGINT)
+        os.kill(os.{controller}(), signal.SIGINT)
         time.sleep(1)
         """
     )

@@ -1,0 +1,65 @@
+"""What installing the package asks for."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest requires there
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    """The table `project` of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def imported() -> set[str]:
+    """The first names of all that the package imports."""
+    found = set()
+    for file in (ROOT / "pytest_precision").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_nothing_is_required_that_is_not_imported(project: dict[str, Any]) -> None:
+    """What only tests need is no business of those who install the package."""
+    required = {Requirement(text).name for text in project["dependencies"]}
+    assert required == {"pytest", "torch", "numpy", "xxhash"}
+    assert required <= imported()
+
+
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [
+        ("torch", "2.9.0a0+50eac811a6.nv25.09"),  # of a container of NVIDIA's, which pip keeps
+        ("torch", "2.9.0"),
+        ("pytest", "8.2.0"),
+    ],
+)
+def test_versions_that_must_do(project: dict[str, Any], package: str, version: str) -> None:
+    """The oldest ones that are supported are not replaced by installing the package."""
+    (requirement,) = [r for r in map(Requirement, project["dependencies"]) if r.name == package]
+    assert requirement.specifier.contains(version)
+
+
+def test_pytests_lowest_version_is_stated_once(project: dict[str, Any]) -> None:
+    """The suites of the repository ask for the version that the package asks for."""
+    (lowest,) = [text for text in project["dependencies"] if text.startswith("pytest>=")]
+    for file in (ROOT / "pyproject.toml", ROOT / "fixtures" / "downstream" / "pyproject.toml"):
+        options = tomllib.loads(file.read_text())["tool"]["pytest"]["ini_options"]
+        assert f"pytest>={options['minversion']}" == lowest
