@@ -32,6 +32,7 @@ from pytest_precision.sides import Sides
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.variables import declared
+from pytest_precision.visible import visible
 
 
 class ParityError(AssertionError):
@@ -130,7 +131,8 @@ class Parity:
             criterion=str(criteria),
             outcome="pass",
         )
-        verdict = self._judged(verdict, *runs, Terms(criteria, max_lost_updates, contract))
+        with self.traces.lock:
+            verdict = self._judged(verdict, *runs, Terms(criteria, max_lost_updates, contract))
         verdict = replace(verdict, seconds=time.perf_counter() - started)
         self.verdicts.append(verdict)
         if verdict.outcome != "pass":
@@ -279,7 +281,10 @@ class Parity:
         ]
         word = "" if outcome == "fail" else f"{outcome}: "
         return replace(
-            verdict, outcome=outcome, reason=f"{cell}: {word}{reason}", details=tuple(lines)
+            verdict,
+            outcome=outcome,
+            reason=visible(f"{cell}: {word}{reason}"),
+            details=tuple(map(visible, lines)),
         )
 
 

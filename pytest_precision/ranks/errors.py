@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pytest_precision.visible import visible
+
 Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 
 
@@ -23,7 +25,7 @@ class RankError(RuntimeError):
     """
 
     def __init__(self, text: str, rank: int, cause: Cause, exception: str = "") -> None:
-        super().__init__(text)
+        super().__init__(visible(text))
         self.rank = rank
         self.cause = cause
         self.exception = exception

@@ -187,3 +187,46 @@ def test_a_debugger_gets_the_rank(pytester: pytest.Pytester) -> None:
     )
     result.assert_outcomes(passed=1, skipped=2)
     result.stdout.fnmatch_lines(["SKIPPED*expected at most 1 ranks*but got world_size=2"])
+
+
+def test_threads_may_check_at_once(pytester: pytest.Pytester) -> None:
+    """They wait for each other; neither gets the other's ranks or recordings."""
+    pytester.makepyfile(
+        test_threads="""
+        from concurrent.futures import ThreadPoolExecutor
+
+        import pytest
+        from pytest_precision import layouts, workloads
+
+
+        @pytest.mark.precision_matrix(sequence=["train"])
+        def test_two(parity):
+            with ThreadPoolExecutor(2) as threads:
+                candidates = layouts.ddp, layouts.fsdp2, layouts.ddp, layouts.fsdp2
+                check = lambda c: parity.check(c, layouts.adamw, workload=workloads.mlp)
+                assert [v.outcome for v in threads.map(check, candidates)] == ["pass"] * 4
+        """
+    )
+    pytester.runpytest_subprocess("--precision-matrix").assert_outcomes(passed=1)
+
+
+def test_names_do_not_steer_the_terminal(pytester: pytest.Pytester) -> None:
+    """Control characters in the name of a tensor are shown as escape sequences."""
+    pytester.makepyfile(
+        test_names=f"""{SUITE.partition("def dies")[0]}
+
+class Coloured(workloads.mlp):
+    def model(self, cell):
+        model = super().model(cell)
+        model.register_parameter("red\\x1b[31m", torch.nn.Parameter(torch.ones(1, 1)))
+        return model
+
+
+@pytest.mark.precision_matrix(precision=["bf16"], sequence=["train2"])
+def test_red(parity):
+    parity.check(bf16, layouts.master_adamw, workload=Coloured)
+"""
+    )
+    result = pytester.runpytest_subprocess("--precision-matrix")
+    result.stdout.fnmatch_lines(["*master differs before the first step: red\\x1b[[]31m is *"])
+    assert "\x1b" not in result.stdout.str()
