@@ -187,7 +187,7 @@ class Parity:
 
     def _compared(self, verdict: Verdict, sides: Sides, terms: Terms) -> Verdict:
         from pytest_precision.parity import curves, explain, given, storage
-        from pytest_precision.parity.guards import disturbed
+        from pytest_precision.parity.guards import disturbed, hidden
         from pytest_precision.parity.judge import judge, unknown_kinds
         from pytest_precision.parity.located import divergence
         from pytest_precision.trace.data import DataLog
@@ -215,7 +215,12 @@ class Parity:
         if unlike is not None:
             return self._failed(verdict, "error", unlike, [given.ADVICE])
         judgement = judge(traces["candidate"], traces["reference"], terms.criteria)
-        verdict = replace(verdict, observations=judgement.observations, bytes=judgement.bytes)
+        verdict = replace(
+            verdict,
+            observations=judgement.observations,
+            bytes=judgement.bytes,
+            left_out=judgement.left_out,
+        )
         if judgement.first is not None:
             step = judgement.first.pair.moment.step
             if traces["candidate"].header.digests:  # they say when; the values around it say what
@@ -253,6 +258,9 @@ class Parity:
             outcome, words = storage.judged(traces[side], run.cell, asked)
             if words:
                 return self._failed(verdict, outcome, f"{words} in the {side}")
+        unseen = hidden(traces, terms.criteria, {kind for kind, _ in judgement.spread})
+        if unseen is not None:
+            return self._failed(verdict, "vacuous", unseen)
         if judgement.observations == 0:
             return self._failed(verdict, "vacuous", "nothing was compared")
         unheard = unknown_kinds(terms.criteria, judgement)

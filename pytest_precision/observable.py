@@ -35,7 +35,10 @@ class Observable:
     """
 
     unobservable: ClassVar[Mapping[str, str]] = {}
-    """Kinds that this engine cannot show, each with the reason; they are not compared."""
+    """Kinds that this engine cannot show, each with the reason; they are not compared.
+
+    Beyond local gradients, and what is compared where it is used, the test must accept each.
+    """
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: LossScale | None

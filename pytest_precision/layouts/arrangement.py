@@ -82,8 +82,9 @@ class Options:
         if self.overlap_param_gather:
             late = "overlap_param_gather brings parameters up to date when they are read"
             # Other scales and amaxes than those of parameters are up to date.
-            stored = ("scale", "amax") if cell.primary_weight == "quantized" else ()
-            hidden |= dict.fromkeys(("param", "quantized", *stored), late)
+            quantized = cell.primary_weight == "quantized"
+            stored = ("quantized", "scale", "amax") if quantized else ()
+            hidden |= dict.fromkeys(("param", *stored), late)
         return hidden
 
     @classmethod

@@ -7,7 +7,7 @@ comparison), so each side is looked at alone: `vacuous` finds runs in which noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 
 import torch
 from torch import Tensor
@@ -35,28 +35,53 @@ STILL = {
 }
 """Operations that leave the training state as it was, or bring it back: the kinds left aside."""
 
+SHOWN_BY = {"param": "used_param"} | dict.fromkeys(("quantized", "scale", "amax"), "used_quantized")
+"""Kinds that an engine may hide where the other kind, of the same tensors in use, is compared."""
+
 LOADS = ("load", "swap")
 """Those that bring it back, from the last save."""
 
 
 def vacuous(trace: Trace, cell: Cell) -> str | None:
-    """Why this run proves nothing, or None."""
+    """Why this run proves nothing, or None; what it cannot show is left to `hidden`."""
     losses = [*_tensors(trace, "loss")]
-    if not losses:
+    if not losses and "loss" not in trace.header.unobservable:
         return "no loss was observed"
     for moment, loss in losses:
         if not bool(torch.isfinite(loss.float()).all()):
             return f"the loss is not finite at step {moment.step}"
     for moment, norm in _tensors(trace, "grad_norm"):
-        if not bool(norm.any()):
+        if not bool(norm.any()) and "grad_norm" not in trace.header.unobservable:
             return f"the gradient norm is zero at step {moment.step}"
     if not _moved(trace):
         return "no weight moved between the first step and the last"
     evaluated = sum(moment.operation == "eval" for moment, _ in _firsts(losses))
-    if evaluated < cell.operations.count("eval"):
+    if losses and evaluated < cell.operations.count("eval"):
         return f"{evaluated} of {cell.operations.count('eval')} evaluations computed a loss"
     if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "used_quantized")):
         return f"nothing was quantized, but the precision is {cell.precision}"
+    return None
+
+
+def hidden(traces: Mapping[str, Trace], criteria: Criteria, compared: Set[str]) -> str | None:
+    """What an engine hides and the test has not accepted, in words, or None.
+
+    Reduction inside backward leaves no local gradients to show, and their sum is compared. What an
+    engine hides beyond that, and nothing else shows, may be as wrong as it likes.
+
+    Args:
+        traces: `candidate` and `reference`.
+        criteria: an `Unchecked` of the kind's own, or for all, accepts it.
+        compared: kinds.
+    """
+    for side, trace in traces.items():
+        for kind, reason in trace.header.unobservable.items():
+            accepted = isinstance(criteria.for_kind(kind), Unchecked)
+            if kind != "grad" and SHOWN_BY.get(kind) not in compared and not accepted:
+                return (
+                    f"the {side} hides {kind} ({reason}); if nothing has to be proved of it, say "
+                    f"so with criterion={{{kind!r}: unchecked(reason=...)}}"
+                )
     return None
 
 

@@ -83,6 +83,7 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
         for pair in align(candidate, reference, moments, frozenset(judgement.left_out)):
             criterion = criteria.for_kind(pair.kind)
             if isinstance(criterion, Unchecked):
+                judgement.left_out[pair.kind] = criterion.reason
                 continue
             tally = judgement.spread[pair.kind, pair.moment.op]
             tally.pairs += 1
@@ -146,11 +147,13 @@ def unknown_kinds(criteria: Criteria, judgement: Judgement) -> str:
 
 
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
-    """The kinds that are not compared, each with the reason."""
+    """The kinds that are not compared, each with the reason; `judge` finds those of a default."""
+    sides = (candidate, reference)
+    there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
     reasons = {
         kind: criterion.reason
         for kind, criterion in criteria.by_kind.items()
-        if isinstance(criterion, Unchecked)
+        if isinstance(criterion, Unchecked) and kind in there
     }
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for kind, reason in trace.header.unobservable.items():

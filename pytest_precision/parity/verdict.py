@@ -70,6 +70,7 @@ class Verdict:
             `candidate` and `reference`.
         environment: of `candidate` and `reference`: versions, pins and variables that decide about
             the bits.
+        left_out: kinds that were not compared, each with the reason; None where nothing was.
     """
 
     nodeid: str
@@ -88,6 +89,7 @@ class Verdict:
     lost_updates: dict[str, Any] | None = None
     curves: dict[str, Any] | None = None
     environment: dict[str, dict[str, str]] | None = None
+    left_out: dict[str, str] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of report.json: builtins only, so that it crosses xdist."""
@@ -95,7 +97,7 @@ class Verdict:
         data["details"] = list(self.details)
         if self.divergence is not None and self.divergence.index is not None:
             data["divergence"]["index"] = list(self.divergence.index)
-        for name in ("divergence", "lost_updates", "curves", "environment"):
+        for name in ("divergence", "lost_updates", "curves", "environment", "left_out"):
             if data[name] is None:
                 del data[name]
         return data

@@ -1,7 +1,8 @@
-"""Reasons: checks that ended for the same reason are one line."""
+"""Reasons: checks that ended for the same reason, or left out the same, are one line."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -61,3 +62,15 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
         return check.status, text
     place = [divergence[name] for name in ("phase", "kind", "name", "signature")]
     return check.status, *place
+
+
+def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
+    """What was not compared and why, each with the number of its cells, the most frequent first."""
+    found: Counter[str] = Counter()
+    for cell in cells:
+        kinds: dict[str, dict[str, None]] = {}
+        for check in cell.checks:
+            for kind, reason in (check.entry.get("left_out") or {}).items():
+                kinds.setdefault(reason, {})[kind] = None
+        found.update(f"{', '.join(names)}: {reason}" for reason, names in kinds.items())
+    return found.most_common()

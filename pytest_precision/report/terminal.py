@@ -10,7 +10,7 @@ import pytest
 
 from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, fixed, grid
-from pytest_precision.report.reasons import Reason, fold
+from pytest_precision.report.reasons import Reason, fold, not_compared
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import STATUSES
 from pytest_precision.report.words import count, duration
@@ -40,6 +40,7 @@ def summary(terminal: pytest.TerminalReporter, results: Results, problem: str = 
     if cells and terminal.verbosity >= 0:
         terminal.write_sep("=", TITLE)
         section.grids(cells)
+        section.legend(cells)
         section.others(cells)
         section.failures(cells)
         section.counts(cells)
@@ -84,6 +85,18 @@ class _Section:
         text = ", ".join(f"{name}={value}" for name, value in fixed(cells))
         if text:
             self.paragraph(f"with {text}", "  ", "  ")
+
+    def legend(self, cells: Sequence[CellResult]) -> None:
+        """What was not compared where: a mark of the grid says nothing of that."""
+        found = not_compared(cells)
+        shown = found if self.terminal.verbosity > 0 else found[:MAX_REASONS]
+        for text, number in shown:
+            where = count(number, "cell") if number < len(cells) else "all cells"
+            self.paragraph(f"not compared in {where}: {text}", "", "  ")
+        if len(shown) < len(found):
+            self.terminal.write_line(f"  and {len(found) - len(shown)} more; -v shows all")
+        if found:
+            self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:
         """Why cells were skipped, or what was expected of them."""

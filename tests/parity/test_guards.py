@@ -11,8 +11,8 @@ import torch
 from pytest_precision.cell import Cell
 from pytest_precision.observation import Observation, whole
 from pytest_precision.parity import explain
-from pytest_precision.parity.criterion import Criteria, Criterion, close, unchecked
-from pytest_precision.parity.guards import disturbed, vacuous
+from pytest_precision.parity.criterion import Criteria, Criterion, bitwise, close, unchecked
+from pytest_precision.parity.guards import disturbed, hidden, vacuous
 from pytest_precision.parity.judge import Finding
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
@@ -69,6 +69,52 @@ def test_a_run_without_a_loss_is_vacuous(write_trace: Write) -> None:
     """An engine that shows nothing can be compared with anything."""
     recorded = [(moment, []) for moment, _ in sound()]
     assert vacuous(write_trace(recorded), Cell(sequence="train-eval")) == "no loss was observed"
+
+
+def test_a_loss_that_an_engine_hides_is_no_matter_of_this(write_trace: Write) -> None:
+    """The test has to accept by name what cannot be shown, and then nothing else asks for it."""
+    silent = [(moment, [s for s in seen if s.kind != "loss"]) for moment, seen in sound()]
+    cell = Cell(sequence="train-eval")
+    assert vacuous(write_trace(silent), cell) == "no loss was observed"
+    assert vacuous(write_trace(silent, unobservable={"loss": "no phases"}), cell) is None
+    flat = write_trace(sound(norm=0.0), unobservable={"grad_norm": "clips inside"})
+    assert vacuous(flat, cell) is None
+
+
+def hidden_by(trace: Trace, criteria: Criteria, *compared: str) -> str | None:
+    return hidden({"candidate": trace}, criteria, set(compared))
+
+
+def test_local_gradients_may_be_hidden(write_trace: Write) -> None:
+    """Reduced inside backward, they have no moment of their own."""
+    trace = write_trace(sound(), unobservable={"grad": "reduced inside backward"})
+    assert hidden_by(trace, Criteria()) is None
+
+
+def test_what_is_hidden_beyond_that_must_be_accepted(write_trace: Write) -> None:
+    """One that declares everything unobservable would agree with anything."""
+    trace = write_trace(sound(), unobservable={"exp_avg": "kept inside"})
+    words = (
+        "the candidate hides exp_avg (kept inside); if nothing has to be proved of it, say so "
+        "with criterion={'exp_avg': unchecked(reason=...)}"
+    )
+    assert hidden_by(trace, Criteria(), "grad", "param") == words
+    own = unchecked(reason="no other engine has it")
+    assert hidden_by(trace, Criteria.of({"exp_avg": own})) is None
+    assert hidden_by(trace, Criteria.of({"default": own, "exp_avg": bitwise()})) == words
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [("param", "used_param"), ("quantized", "used_quantized"), ("scale", "used_quantized")],
+)
+def test_what_is_compared_where_it_is_used_may_be_hidden(
+    write_trace: Write, kind: str, shown: str
+) -> None:
+    """A gather that overlaps with the next forward is seen there, unless that is left out too."""
+    trace = write_trace(sound(), unobservable={kind: "gathered late"})
+    assert hidden_by(trace, Criteria(), shown) is None
+    assert str(hidden_by(trace, Criteria(), "master")).startswith(f"the candidate hides {kind} ")
 
 
 def disturbed_alone(trace: Trace) -> Finding | None:

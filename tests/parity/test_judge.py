@@ -157,6 +157,14 @@ def test_kinds_that_are_left_out_say_why(write_trace: Write) -> None:
     ]
 
 
+def test_only_kinds_that_are_there_are_left_out(write_trace: Write) -> None:
+    """A criterion may name more than a cell has, and its default may be what leaves a kind out."""
+    trace = write_trace(run([param(1), whole("lr", "group0", torch.ones(1))]))
+    others = unchecked(reason="a test")
+    criteria = Criteria.of({"default": others, "amax": others, "lr": bitwise()})
+    assert judge(trace, trace, criteria).left_out == {"param": "a test"}
+
+
 def test_rank_local_kinds_are_not_compared_between_world_sizes(write_trace: Write) -> None:
     """Two ranks' partial sums have no partners in one rank's."""
     grad = [whole("grad", "w", torch.ones(1), local=True), param(1)]

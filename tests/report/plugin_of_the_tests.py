@@ -31,12 +31,13 @@ def check(request):
     """A made-up check: `check("fail", "param differs")` raises what `parity.check` would."""
     found = request.node.stash[VERDICTS] = []
 
-    def check(outcome="pass", reason="", **changes):
+    def check(outcome="pass", reason="", left_out=None, **changes):
         axes = request.node.callspec.params["axes"]
         place = {"divergence": divergence(**changes)} if outcome == "fail" else {}
         name = request.node.callspec.id
         reason = reason and f"{name}: {reason}"
-        found.append(verdict(outcome, reason, nodeid=request.node.nodeid, axes=axes, **place))
+        own = {"nodeid": request.node.nodeid, "axes": axes, "left_out": left_out}
+        found.append(verdict(outcome, reason, **own, **place))
         if outcome not in ("pass", "skip"):
             raise AssertionError(reason)
 

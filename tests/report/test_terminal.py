@@ -81,6 +81,23 @@ def test_passing_cells_have_their_grid(session):
     found.stdout.fnmatch_lines(["test_it.py::test_fine", "  w  1  2", "     .  ."])
 
 
+def test_the_legend_says_what_was_not_compared(session):
+    """Also of cells that pass: one line a reason, with the number of cells that it holds for."""
+    source = HEAD + (
+        "@cells(w=[1, 2, 3])\n"
+        "def test_it(axes, check):\n"
+        "    hidden = {'param': 'it is late', 'scale': 'it is late'} if axes['w'] > 1 else {}\n"
+        "    check(left_out={'rng': 'by design'} | hidden)\n"
+    )
+    lines = [
+        "not compared in all cells: rng: by design",
+        "not compared in 2 cells: param, scale: it is late",
+        "",
+        "3 cells in *: 3 passed (.)",
+    ]
+    session(source).stdout.fnmatch_lines(lines, consecutive=True)
+
+
 def test_only_passing_cells_speak_against_a_statement(session):
     """An expected failure shares what the failures share, and that is no objection."""
     source = HEAD + (
