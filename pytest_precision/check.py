@@ -187,8 +187,8 @@ class Parity:
 
     def _compared(self, verdict: Verdict, sides: Sides, terms: Terms) -> Verdict:
         from pytest_precision.parity import curves, explain, given, storage
-        from pytest_precision.parity.guards import disturbed, hidden
-        from pytest_precision.parity.judge import judge, unknown_kinds
+        from pytest_precision.parity.guards import disturbed, unproved
+        from pytest_precision.parity.judge import judge
         from pytest_precision.parity.located import divergence
         from pytest_precision.trace.data import DataLog
         from pytest_precision.trace.updates import UpdateLog
@@ -258,23 +258,15 @@ class Parity:
             outcome, words = storage.judged(traces[side], run.cell, asked)
             if words:
                 return self._failed(verdict, outcome, f"{words} in the {side}")
-        unseen = hidden(traces, terms.criteria, {kind for kind, _ in judgement.spread})
-        if unseen is not None:
-            return self._failed(verdict, "vacuous", unseen)
-        if judgement.observations == 0:
-            return self._failed(verdict, "vacuous", "nothing was compared")
-        unheard = unknown_kinds(terms.criteria, judgement)
-        if unheard:
-            return self._failed(verdict, "vacuous", unheard)
-        if terms.max_lost_updates is None:
-            return verdict
-        unknown = curves.unmeasured(logs["candidate"])
-        if unknown is not None:
-            return self._failed(verdict, "vacuous", f"{unknown}; leave max_lost_updates out")
-        lost = curves.beyond(logs["candidate"], terms.max_lost_updates)
-        if lost is not None:
-            return self._failed(verdict, "fail", lost, curves.lost_lines(logs))
-        return verdict
+        if terms.max_lost_updates is not None:
+            unknown = curves.unmeasured(logs["candidate"])
+            if unknown is not None:
+                return self._failed(verdict, "vacuous", f"{unknown}; leave max_lost_updates out")
+            lost = curves.beyond(logs["candidate"], terms.max_lost_updates)
+            if lost is not None:
+                return self._failed(verdict, "fail", lost, curves.lost_lines(logs))
+        empty = unproved(traces["candidate"], traces["reference"], terms.criteria, judgement)
+        return self._failed(verdict, "vacuous", empty[0], empty[1:]) if empty else verdict
 
     def _failed(
         self, verdict: Verdict, outcome: str, reason: str, details: list[str] | None = None

@@ -22,6 +22,7 @@ from pytest_precision.parity.statistics import (
     INTEGERS,
     Accumulator,
     Element,
+    NotFinite,
     Statistics,
     bits,
 )
@@ -119,6 +120,21 @@ def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
     )
 
 
+def common_dtype(ours: torch.dtype, theirs: torch.dtype, *, storage: bool) -> torch.dtype | None:
+    """Return the dtype that two are compared in, None for two that are not.
+
+    Args:
+        ours: one dtype.
+        theirs: the other one.
+        storage: as of `Bitwise`.
+    """
+    if ours is theirs:
+        return ours
+    if storage or not (ours in FLOATS and theirs in FLOATS):
+        return None
+    return torch.float64 if torch.float64 in (ours, theirs) else torch.float32
+
+
 def _common_dtype(candidate: Tensor, reference: Tensor, criterion: Criterion) -> torch.dtype | None:
     """The dtype to compare in; None where there is none that holds the values of both."""
     if not isinstance(criterion, (Bitwise, Ulp, Close)):
@@ -132,12 +148,7 @@ def _common_dtype(candidate: Tensor, reference: Tensor, criterion: Criterion) ->
                 f"expected a dtype with one value an element but got {name}.dtype={tensor.dtype} "
                 f"({type(tensor.dtype).__name__}); compare its bytes: tensor.view(torch.uint8)"
             )
-    dtypes = (candidate.dtype, reference.dtype)
-    if dtypes[0] is dtypes[1]:
-        return dtypes[0]
-    if criterion.storage or not (dtypes[0] in FLOATS and dtypes[1] in FLOATS):
-        return None
-    return torch.float64 if torch.float64 in dtypes else torch.float32
+    return common_dtype(candidate.dtype, reference.dtype, storage=criterion.storage)
 
 
 def _measure(
@@ -235,6 +246,11 @@ def _statistics(figures: Accumulator, candidate: Tensor, reference: Tensor) -> S
         rel_l2 = figures.norm / figures.reference_norm if figures.reference_norm else math.inf
     first, candidate_first, reference_first = _element(figures.first, candidate, reference)
     worst, candidate_worst, reference_worst = _element(figures.worst, candidate, reference)
+    finite = figures.norm > 0 and not (figures.nan_mismatched or figures.inf_mismatched)
+    if finite or figures.dtype not in (*FLOATS, *COMPLEX):
+        ours = theirs = NotFinite()
+    else:
+        ours, theirs = _not_finite(candidate, reference, figures.dtype)
     return Statistics(
         numel=reference.numel(),
         mismatched=figures.mismatched,
@@ -251,7 +267,21 @@ def _statistics(figures: Accumulator, candidate: Tensor, reference: Tensor) -> S
         worst=worst,
         candidate_worst=candidate_worst,
         reference_worst=reference_worst,
+        candidate_not_finite=ours,
+        reference_not_finite=theirs,
     )
+
+
+def _not_finite(
+    candidate: Tensor, reference: Tensor, dtype: torch.dtype
+) -> tuple[NotFinite, NotFinite]:
+    counts = [[0, 0], [0, 0]]
+    for _, *spans in _spans(candidate, reference, dtype):
+        for count, span in zip(counts, spans, strict=True):
+            wide = span.float() if span.itemsize < 4 else span
+            count[0] += int(wide.isnan().count_nonzero())
+            count[1] += int(wide.isinf().count_nonzero())
+    return NotFinite(*counts[0]), NotFinite(*counts[1])
 
 
 def _element(

@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 DEFAULT = "default"
 """The key of a mapping of criteria that stands for every kind that has none of its own."""
@@ -13,6 +18,31 @@ DEFAULT = "default"
 @dataclass(frozen=True)
 class Criterion:
     """How equal two tensors must be: `bitwise`, `ulp`, `close` or `unchecked`, which make one."""
+
+
+@dataclass(frozen=True)
+class Tolerance(Criterion):
+    """Values may differ, up to a bound that follows from the size of the reference: `ulp`, `close`.
+
+    Attributes:
+        storage: as of `Bitwise`.
+    """
+
+    storage: bool = field(default=True, kw_only=True)
+
+    @property
+    def call(self) -> str:
+        """Return how it is written in a test."""
+        raise NotImplementedError
+
+    def bound(self, size: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return how far an element may be off.
+
+        Args:
+            size: magnitudes of the reference, in fp64.
+            dtype: that both sides are compared in.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -35,7 +65,7 @@ class Bitwise(Criterion):
 
 
 @dataclass(frozen=True)
-class Ulp(Criterion):
+class Ulp(Tolerance):
     """Floating values are at most `n` representable values apart.
 
     On the line of representable values -0 and +0 are one point and infinity is the neighbour of
@@ -51,7 +81,6 @@ class Ulp(Criterion):
     """
 
     n: int
-    storage: bool = True
 
     def __post_init__(self) -> None:
         if type(self.n) is not int:
@@ -69,9 +98,22 @@ class Ulp(Criterion):
     def __str__(self) -> str:
         return f"within {self.n} ulp" + _in_words(self.storage)
 
+    @property
+    def call(self) -> str:
+        return f"ulp({self.n})"
+
+    def bound(self, size: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return `n` times the distance to the next larger value, as if that did not grow."""
+        import torch
+
+        limits = torch.finfo(dtype)
+        size = size.clamp(min=limits.tiny)
+        significand, _ = size.frexp()
+        return self.n * limits.eps * size / (2 * significand)
+
 
 @dataclass(frozen=True)
-class Close(Criterion):
+class Close(Tolerance):
     """`|candidate - reference| <= atol + rtol * |reference|`, a bound of the caller's own.
 
     A NaN agrees with any NaN, an infinity with the same infinity, and neither with anything else.
@@ -89,7 +131,6 @@ class Close(Criterion):
 
     rtol: float
     atol: float
-    storage: bool = True
 
     def __post_init__(self) -> None:
         for name in ("rtol", "atol"):
@@ -112,6 +153,13 @@ class Close(Criterion):
             f"|difference| <= atol + rtol*|reference|, rtol={self.rtol!r}, atol={self.atol!r}, "
             "the caller's own" + _in_words(self.storage)
         )
+
+    @property
+    def call(self) -> str:
+        return f"close(rtol={self.rtol:g}, atol={self.atol:g})"
+
+    def bound(self, size: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.atol + self.rtol * size
 
 
 @dataclass(frozen=True)
@@ -207,12 +255,12 @@ def bitwise(*, storage: bool = True) -> Bitwise:
 
 def ulp(n: int, *, storage: bool = True) -> Ulp:
     """At most `n` representable values apart; `storage` as of `bitwise`."""
-    return Ulp(n, storage)
+    return Ulp(n, storage=storage)
 
 
 def close(*, rtol: float, atol: float, storage: bool = True) -> Close:
     """`|candidate - reference| <= atol + rtol * |reference|`; `storage` as of `bitwise`."""
-    return Close(rtol, atol, storage)
+    return Close(rtol, atol, storage=storage)
 
 
 def unchecked(*, reason: str) -> Unchecked:

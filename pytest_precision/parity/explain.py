@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from pytest_precision.cell import Cell
 from pytest_precision.observation import causal_rank
-from pytest_precision.parity.compare import Statistics
 from pytest_precision.parity.judge import Finding, Judgement, Tally
+from pytest_precision.parity.statistics import NotFinite, Statistics
 from pytest_precision.trace.moment import Moment
 
 FEW = 10
@@ -53,23 +53,53 @@ def disturbance(finding: Finding, side: str) -> str:
     difference = finding.difference
     if finding.problem != "values" or difference is None or difference.statistics is None:
         return f"{what} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
-    changed = extent(finding, difference.statistics)
+    changed = extent(finding, difference.statistics, "before")
     return f"{what} changed {pair.kind} in the {side}: {changed}"
 
 
-def extent(finding: Finding, statistics: Statistics) -> str:
-    """How much of the tensor differs, how far at most, and where."""
+def extent(finding: Finding, statistics: Statistics, other: str = "in the reference") -> str:
+    """Say how much of the tensor differs, how far at most, and where.
+
+    Args:
+        finding: what differs.
+        statistics: of the difference.
+        other: where the second value of each pair was found.
+    """
     name, ours, theirs = finding.pair.name, statistics.candidate_first, statistics.reference_first
     if statistics.numel == 1:
         return f"{name} is {ours!r}{where(finding, statistics.first)}, not {theirs!r}"
     share = f"{percent(statistics.mismatched, statistics.numel)} of {name}"
     if statistics.mismatched < FEW:
         share = f"{statistics.mismatched} of {statistics.numel} elements of {name}"
+    if statistics.nan_mismatched or statistics.inf_mismatched or not statistics.measured:
+        rest = f", relative L2 error {statistics.rel_l2:.2g} elsewhere" * statistics.measured
+        return f"{name} {not_finite(statistics, other)}{where(finding, statistics.first)}{rest}"
     if statistics.max_ulp is not None and statistics.max_ulp <= NEAR:
         worst = f"worst {statistics.max_ulp} ulp"
     else:
         worst = f"relative L2 error {statistics.rel_l2:.2g}, worst"
     return f"{share}, {worst} at {statistics.worst}{where(finding, statistics.worst)}"
+
+
+def not_finite(statistics: Statistics, other: str) -> str:
+    """Count NaN and infinities, as `is all NaN, and finite in the reference`."""
+    ours, theirs = statistics.candidate_not_finite, statistics.reference_not_finite
+    if ours == theirs and (statistics.nan_mismatched or statistics.inf_mismatched):
+        return f"has NaN or infinities in other places than {other}"
+    if ours == theirs:
+        return f"has NaN of other bytes than {other}"
+    sides = [_counted(side, statistics.numel) for side in (ours, theirs)]
+    return f"{sides[0]}, and {sides[1]} {other}"
+
+
+def _counted(side: NotFinite, numel: int) -> str:
+    if not any(side):
+        return "is finite"
+    if numel in side:
+        return "is all NaN" if side.nan else "is all infinite"
+    names = (f"{side.nan} NaN", f"{side.infinite} infinities")
+    told = " and ".join(name for name, count in zip(names, side, strict=True) if count)
+    return f"has {told} in {numel} elements"
 
 
 def where(finding: Finding, index: tuple[int, ...] | None) -> str:
@@ -132,6 +162,12 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
         f"{s.candidate_first!r} here, {s.reference_first!r} {other}",
         f"Worst at index {s.worst}{where(finding, s.worst)}: "
         f"{s.candidate_worst!r} here, {s.reference_worst!r} {other}",
+    ]
+    if any(s.candidate_not_finite) or any(s.reference_not_finite):
+        lines.append(f"It {not_finite(s, other)}")
+    if not s.measured:
+        return lines
+    lines += [
         f"Greatest absolute difference: {s.max_abs:.6g}",
         f"Greatest relative difference: {s.max_rel:.6g}, relative L2 error {s.rel_l2:.3g}",
     ]
@@ -166,8 +202,8 @@ def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
 def spread_table(judgement: Judgement) -> list[str]:
     """Kinds by operations: the candidate's dtype, where a difference starts and how it spreads.
 
-    `=` is equal bit for bit, `~` within the criterion, a share of elements or a word beyond it,
-    `.` not observed.
+    `=` is equal bit for bit, `~` within the criterion, a share of elements or a word beyond it
+    (`NaN` where the candidate has more of them), `.` not observed.
     """
     moments = _columns(judgement)
     kinds = sorted({kind for kind, _ in judgement.spread}, key=causal_rank)
@@ -208,6 +244,8 @@ def _mark(tally: Tally | None) -> str:
         return "~" if tally.within else "="
     problems = sorted({finding.problem for finding in tally.findings} - {"values"})
     found = [f.difference.statistics for f in tally.findings if f.difference is not None]
+    if any(s.candidate_not_finite.nan > s.reference_not_finite.nan for s in found if s):
+        problems.append("NaN")
     shares = [(s.mismatched / s.numel, percent(s.mismatched, s.numel)) for s in found if s]
     return " ".join([*problems, *(share for _, share in sorted(shares)[-1:])])
 

@@ -15,7 +15,7 @@ ADVICE = (
 
 
 def other_data(logs: Mapping[str, DataLog], cells: Mapping[str, Cell]) -> str | None:
-    """Who was given other data than whom, in words, or None.
+    """Say who was given other data than whom, or return None.
 
     Args:
         logs: `candidate` and `reference` to what it was given.
@@ -50,7 +50,7 @@ def _within(log: DataLog) -> str | None:
 
 
 def _first_other(ours: Given, theirs: Given) -> str | None:
-    """Where the first microbatch is that differs, among the steps that both have asked for."""
+    """Return where the first microbatch differs, among the steps that both have asked for."""
     for step in sorted(ours.keys() & theirs.keys()):
         for number, (a, b) in enumerate(zip(ours[step], theirs[step], strict=False)):
             if a != b:

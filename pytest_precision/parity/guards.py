@@ -15,7 +15,15 @@ from torch import Tensor
 from pytest_precision.cell import PRECISIONS, Cell
 from pytest_precision.parity.align import align
 from pytest_precision.parity.criterion import Criteria, Unchecked, bitwise
-from pytest_precision.parity.judge import Finding, Tally, compare_pair, left_out
+from pytest_precision.parity.judge import (
+    Finding,
+    Judgement,
+    Tally,
+    compare_pair,
+    left_out,
+    unknown_kinds,
+)
+from pytest_precision.parity.tolerance import proves_nothing
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
@@ -63,8 +71,22 @@ def vacuous(trace: Trace, cell: Cell) -> str | None:
     return None
 
 
+def unproved(
+    candidate: Trace, reference: Trace, criteria: Criteria, judgement: Judgement
+) -> list[str]:
+    """Say why the agreement of two runs proves nothing, a reason an entry; none if it does."""
+    compared = {kind for kind, _ in judgement.spread}
+    if unseen := hidden({"candidate": candidate, "reference": reference}, criteria, compared):
+        return [unseen]
+    if not judgement.observations:
+        return ["nothing was compared"]
+    if unheard := unknown_kinds(criteria, judgement):
+        return [unheard]
+    return proves_nothing(candidate, reference, criteria, compared)
+
+
 def hidden(traces: Mapping[str, Trace], criteria: Criteria, compared: Set[str]) -> str | None:
-    """What an engine hides and the test has not accepted, in words, or None.
+    """Say what an engine hides and the test has not accepted, or return None.
 
     Reduction inside backward leaves no local gradients to show, and their sum is compared. What an
     engine hides beyond that, and nothing else shows, may be as wrong as it likes.

@@ -23,6 +23,7 @@ def divergence(finding: Finding) -> Divergence:
         ours, theirs = explain.property_of(finding)
     elif finding.problem in ("missing", "extra"):
         ours, theirs = ("absent", "present")[:: 1 if finding.problem == "missing" else -1]
+    measured = statistics if statistics is not None and statistics.measured else None
     return Divergence(
         op=moment.op,
         step=moment.step,
@@ -33,8 +34,8 @@ def divergence(finding: Finding) -> Divergence:
         index=index,
         candidate=ours,
         reference=theirs,
-        ulp=None if statistics is None else statistics.max_ulp,
-        rel_l2=None if statistics is None else statistics.rel_l2,
+        ulp=None if measured is None else measured.max_ulp,
+        rel_l2=None if measured is None else measured.rel_l2,
         mismatched=None if statistics is None else statistics.mismatched / statistics.numel,
         signature=describe(finding),
     )

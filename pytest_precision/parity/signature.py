@@ -31,7 +31,7 @@ def signature(candidate: Tensor, reference: Tensor, earlier: Tensor | None) -> s
         return "values"
     ours, theirs = candidate.double(), reference.double()
     if not torch.isfinite(ours).all() or not torch.isfinite(theirs).all():
-        return "not finite"
+        return "all NaN" if ours.isnan().all() else "not finite"
     if torch.equal(ours, theirs):
         return "sign of zero"
     if not ours.any():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,13 @@ UINT64_MAX = 2**64 - 1
 TINY = np.finfo(np.float64).tiny
 
 
+class NotFinite(NamedTuple):
+    """How many elements of a tensor are no numbers."""
+
+    nan: int = 0
+    infinite: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """How far a candidate is from its reference.
@@ -85,6 +92,8 @@ class Statistics:
             that have no such distance.
         candidate_worst: the candidate's value there.
         reference_worst: the reference's value there.
+        candidate_not_finite: counted where a pair that differs has a NaN or an infinity.
+        reference_not_finite: likewise.
     """
 
     numel: int
@@ -102,6 +111,15 @@ class Statistics:
     worst: tuple[int, ...] | None
     candidate_worst: Element | None
     reference_worst: Element | None
+    candidate_not_finite: NotFinite
+    reference_not_finite: NotFinite
+
+    @property
+    def measured(self) -> bool:
+        """Tell whether numbers differ, so that a distance means anything, or zeros in sign."""
+        return bool(self.max_abs) or not (
+            any(self.candidate_not_finite) or any(self.reference_not_finite)
+        )
 
 
 class Accumulator:

@@ -23,7 +23,8 @@ class Divergence:
         candidate: the element, or, where no element is to blame, the property that differs.
         reference: likewise.
         ulp: distance of the worst element in units in the last place, None where it has none.
-        rel_l2: norm of the difference over the norm of the reference.
+        rel_l2: norm of the difference over the norm of the reference; like `ulp` None where nothing
+            differs but NaN and infinities.
         mismatched: share of elements whose bytes differ, 0 to 1.
         signature: what kind of error it looks like.
     """

@@ -65,7 +65,7 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
 
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
-    """What was not compared and why, each with the number of its cells, the most frequent first."""
+    """Count the cells in which something was not compared, by what and why, the most first."""
     found: Counter[str] = Counter()
     for cell in cells:
         kinds: dict[str, dict[str, None]] = {}

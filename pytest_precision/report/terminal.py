@@ -87,7 +87,7 @@ class _Section:
             self.paragraph(f"with {text}", "  ", "  ")
 
     def legend(self, cells: Sequence[CellResult]) -> None:
-        """What was not compared where: a mark of the grid says nothing of that."""
+        """Say what was not compared where: a mark of the grid says nothing of that."""
         found = not_compared(cells)
         shown = found if self.terminal.verbosity > 0 else found[:MAX_REASONS]
         for text, number in shown:

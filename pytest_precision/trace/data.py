@@ -40,7 +40,7 @@ class DataLog:
 
     @classmethod
     def read(cls, folder: Path, world_size: int) -> DataLog:
-        """Of all ranks."""
+        """Read what all ranks were given."""
         parts = [json.loads(_path(folder, rank).read_text()) for rank in range(world_size)]
         return cls(
             tuple({int(step): digests for step, digests in p["given"].items()} for p in parts),
@@ -81,7 +81,7 @@ class DataWatch:
 
 
 def digest_of(microbatch: Any) -> str:
-    """xxh3-128 of everything in `microbatch`, hexadecimal."""
+    """Return the xxh3-128 of everything in `microbatch`, hexadecimal."""
     state = xxhash.xxh3_128()
     for part in _parts(microbatch, frozenset()):
         state.update(part)
@@ -89,7 +89,7 @@ def digest_of(microbatch: Any) -> str:
 
 
 def _parts(value: Any, within: frozenset[int]) -> Iterator[Any]:
-    """The bytes of every tensor, array, number and text in `value`, and how they are nested.
+    """Yield the bytes of every tensor, array, number and text in `value`, and their nesting.
 
     Args:
         value: containers, dataclasses and objects with attributes are opened; of anything else

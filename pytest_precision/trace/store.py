@@ -295,7 +295,7 @@ def _kept_as_it_is(kind: str, nbytes: int) -> bool:
 
 
 def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
-    """The memory of a contiguous tensor on the CPU, which must outlive what is returned."""
+    """Return the memory of a contiguous tensor on the CPU, which must outlive what is returned."""
     # Not through numpy(): that forbids the storage of an observed tensor to be resized, which FSDP2
     # does with its unsharded parameters.
     nbytes = held.numel() * held.element_size()

@@ -12,6 +12,7 @@ from pytest_precision.observation import Observation, whole
 from pytest_precision.parity import explain
 from pytest_precision.parity.criterion import Criteria, bitwise, close, ulp, unchecked
 from pytest_precision.parity.judge import Judgement, judge, unknown_kinds
+from pytest_precision.parity.located import divergence
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -95,6 +96,45 @@ def test_a_misspelt_kind_is_not_left_to_the_default(
     criteria = Criteria.of({"default": ulp(9), kind: bitwise()})
     trace = write_trace(run([param(1)]))
     assert unknown_kinds(criteria, judge(trace, trace, criteria)) == words
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        ((NAN, NAN), (1, 2), "w is all NaN, and is finite in the reference on rank 0"),
+        ((1, 2), (NAN, NAN), "w is finite, and is all NaN in the reference on rank 0"),
+        ((1, NAN, 3), (NAN, 2, 3), "w has NaN or infinities in other places than in the reference"),
+        (
+            (1, NAN, INF, INF, 2),
+            (1, 1, 1, -INF, 2),
+            "w has 1 NaN and 2 infinities in 5 elements, and has 1 infinities in 5 elements in",
+        ),
+        (
+            (NAN, 2),
+            (1, 2.5),
+            "w has 1 NaN in 2 elements, and is finite in the reference on rank 0, relative L2 "
+            "error 0.19 elsewhere",
+        ),
+    ],
+    ids=["candidate", "reference", "elsewhere", "some", "values too"],
+)
+def test_nan_and_infinities_are_counted(
+    write_trace: Write, ours: tuple[float, ...], theirs: tuple[float, ...], words: str
+) -> None:
+    """They are no distance of 0 from anything, in words, table and report."""
+    sides = [write_trace(run([], [param(*values)])) for values in (ours, theirs)]
+    judgement = judge(*sides, Criteria.of(None))
+    assert words in headline(judgement)
+    assert judgement.first is not None
+    told = "\n".join(explain.statistics_lines(judgement.first))
+    found = divergence(judgement.first)
+    numbers_differ = "elsewhere" in words
+    assert ("Greatest" in told) == numbers_differ == (found.rel_l2 is not None)
+    assert numbers_differ or found.ulp is None
+    assert "NaN" in told
 
 
 def test_a_tensor_that_the_candidate_lacks_is_found(write_trace: Write) -> None:

@@ -22,8 +22,9 @@ UNRELATED = torch.randn(64, generator=torch.Generator().manual_seed(2))
         (EARLIER, "the value of the step before"),
         (torch.zeros(64), "all zero"),
         (REFERENCE.where(REFERENCE > 0, torch.nan), "not finite"),
+        (torch.full((64,), torch.nan), "all NaN"),
     ],
-    ids=["nothing", "doubled", "third", "rounded", "stale", "zero", "nan"],
+    ids=["nothing", "doubled", "third", "rounded", "stale", "zero", "nan", "all nan"],
 )
 def test_what_a_difference_looks_like(candidate: torch.Tensor, name: str) -> None:
     """Scale, rounding, staleness: each points at another part of the stack."""
