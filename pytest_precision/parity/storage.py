@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_precision.cell import Cell
 from pytest_precision.contract import Contract
+from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.guards import vacuous
 from pytest_precision.trace.store import Trace
 
@@ -21,7 +22,7 @@ def judged(trace: Trace, cell: Cell, asked: Contract | None) -> tuple[str, str]:
         words = _breach(trace, contract)
         if words is not None:
             return "fail", words
-    nothing = vacuous(trace, cell)
+    nothing = vacuous(trace, cell) or computed_elsewhere(trace, cell)
     for contract in contracts:
         nothing = nothing or _not_exercised(trace, contract)
     return "vacuous", nothing or ""

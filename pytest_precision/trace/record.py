@@ -18,6 +18,7 @@ from pytest_precision.cell import PRECISIONS, Cell
 from pytest_precision.engine import STEP_PHASES, Engine
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
+from pytest_precision.trace.products import COMPUTED, Products
 from pytest_precision.trace.store import Header, TraceWriter, digested
 from pytest_precision.trace.updates import UpdateMeter
 from pytest_precision.workloads.base import Workload
@@ -96,6 +97,7 @@ def record(
                 environment,
                 paths=tuple(sorted(run.paths)),
                 breaches=tuple(run.breaches),
+                products=tuple(sorted(run.products.dtypes)),
             )
         )
         return run.writer.observations
@@ -122,6 +124,7 @@ class _Run:
         self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
         self.paths: set[str] = set()
         self.breaches: dict[str, None] = {}
+        self.products = Products()
         self.engine = self._build(SEED)
         self.look_at_storage()
         # The same on both sides, whose parameters and train steps are as many.
@@ -157,12 +160,18 @@ class _Run:
 
     def train(self) -> None:
         self.step += 1
-        self.engine.forward_backward(self.step)
+        with self._watching():
+            self.engine.forward_backward(self.step)
         self.observe("forward_backward")
         for phase in STEP_PHASES[1:]:
             with self._measuring(phase):
                 getattr(self.engine, phase)()
             self.observe(phase)
+
+    def _watching(self) -> AbstractContextManager[object]:
+        """Note in which dtypes the first step multiplies, where the cell says in which."""
+        watched = self.step == 1 and self.cell.precision in COMPUTED
+        return self.products if watched else nullcontext()
 
     def _measuring(self, phase: str) -> AbstractContextManager[None]:
         if self.meter is None or phase != "optimizer_step":

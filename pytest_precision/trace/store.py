@@ -94,6 +94,7 @@ class Header:
         digests: whether digests were kept of what is larger than `SMALL`.
         paths: of `contract.PATHS`, that the engine has taken.
         breaches: what it stored otherwise than its layout promises, on this rank or another.
+        products: dtypes of the matrix products that were seen, on this rank or another.
     """
 
     world_size: int
@@ -102,6 +103,7 @@ class Header:
     digests: bool = False
     paths: tuple[str, ...] = ()
     breaches: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
 
 
 class TraceWriter:
@@ -220,7 +222,13 @@ class Trace:
         self.folder = folder
         found = dict.fromkeys(words for index in indices for words in index["breaches"])
         header = Header(*(indices[0][name] for name in Header.__dataclass_fields__))
-        self.header = replace(header, paths=tuple(header.paths), breaches=tuple(found))
+        products = {dtype for index in indices for dtype in index["products"]}
+        self.header = replace(
+            header,
+            paths=tuple(header.paths),
+            breaches=tuple(found),
+            products=tuple(sorted(products)),
+        )
         self.moments = tuple(Moment(*moment) for moment, _ in indices[0]["moments"])
         self._slots = [[_slot(fields) for fields in index["slots"]] for index in indices]
         self._entries = [[entries for _, entries in index["moments"]] for index in indices]

@@ -249,3 +249,44 @@ def test_a_path_that_no_engine_declares_is_refused() -> None:
     """Where the contract is written, not where it is judged."""
     with pytest.raises(ValueError, match=r"expected paths of fused, grouped, quantized but got"):
         Contract(paths=("fuse",))
+
+
+class Autocast(Engine):
+    """A loop of the user's own, which computes the loss inside autocast, or forgets to."""
+
+    def __init__(self, workload: Workload, cell: Cell, *, enabled: bool, foreach: bool) -> None:
+        model = workload.model(cell)
+        optimizer = torch.optim.AdamW(workload.groups(model), foreach=foreach)
+        super().__init__(workload, cell, model, optimizer)
+        self.enabled = enabled
+
+    def forward_backward(self, step: int) -> None:
+        """Forward in autocast, backward in it too."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
+            super().forward_backward(step)
+
+
+@pytest.mark.parametrize("workload", [MOE, workloads.mlp])
+def test_autocast_on_fp32_weights_computes_in_bf16(
+    parity_in: ParityIn, workload: Callable[[], Workload]
+) -> None:
+    """The cell says what is computed in, and fp32 what is stored."""
+    parity_in(Cell("bf16", "fp32", sequence="train2")).check(
+        partial(Autocast, enabled=True, foreach=False),
+        partial(Autocast, enabled=True, foreach=True),
+        workload=workload,
+    )
+
+
+def test_a_cell_that_says_bf16_must_compute_in_it(parity_in: ParityIn) -> None:
+    """Two runs agree bit for bit whose autocast is off, and say nothing of bf16."""
+    outcome, reason = judged(
+        parity_in(Cell("bf16", "fp32", sequence="train2")),
+        partial(Autocast, enabled=False, foreach=False),
+        partial(Autocast, enabled=False, foreach=True),
+    )
+    assert outcome == "vacuous"
+    assert (
+        "nothing was computed in bfloat16 (matrix products were in float32), but the precision "
+        "is bf16 in the candidate"
+    ) in reason

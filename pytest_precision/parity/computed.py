@@ -1,0 +1,25 @@
+"""Whether a run computed in the dtype that the precision of its cell names."""
+
+from __future__ import annotations
+
+from pytest_precision.cell import Cell
+from pytest_precision.trace.products import COMPUTED
+from pytest_precision.trace.store import Trace
+
+
+def computed_elsewhere(trace: Trace, cell: Cell) -> str | None:
+    """Return why a bf16 or fp16 run proves nothing of that precision, or None.
+
+    One matrix product in the dtype is enough: which layers a mixed precision leaves in fp32 is the
+    layout's affair. A model without any shows its dtype by the weights that it used.
+    """
+    expected = COMPUTED.get(cell.precision)
+    if expected is None:
+        return None
+    products = trace.header.products
+    seen = products or {*trace.dtypes().get("used_param", {}).values()}
+    if expected in seen:
+        return None
+    what = "matrix products" if products else "no matrix product was seen, and weights"
+    others = f" ({what} were in {', '.join(sorted(seen))})" if seen else ""
+    return f"nothing was computed in {expected}{others}, but the precision is {cell.precision}"

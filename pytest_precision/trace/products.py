@@ -1,0 +1,56 @@
+"""In which dtypes a run multiplies, seen where it calls torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
+"""Precisions of cells that are a dtype which matrix products must have."""
+
+PRODUCTS = frozenset(
+    (
+        *("linear", "bilinear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot"),
+        *("addmm", "addmm_", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_"),
+        *("einsum", "tensordot", "inner", "outer", "linalg_multi_dot", "_scaled_mm", "scaled_mm"),
+        *("_grouped_mm", "grouped_mm", "_scaled_grouped_mm", "scaled_grouped_mm"),
+        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
+        *("conv_transpose3d", "scaled_dot_product_attention", "multi_head_attention_forward"),
+        *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
+    )
+)
+"""Names of the functions of torch that multiply by weights, or activations by each other."""
+
+
+class Products(TorchFunctionMode):
+    """Notes in which dtypes the results of matrix products are while it is entered.
+
+    Results, since autocast casts operands where nobody sees them. Modules and functions are seen
+    alike, on plain tensors and subclasses; a backward and kernels that are called around torch are
+    not.
+
+    Attributes:
+        dtypes: without `torch.`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[str] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call `func` and look at what it gives."""
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", None) in PRODUCTS:
+            made = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+            self.dtypes |= {str(tensor.dtype).removeprefix("torch.") for tensor in made}
+        return result
