@@ -259,3 +259,15 @@ def test_a_nan_in_a_gradient_is_seen_in_the_parameter(options: dict[str, Any]) -
     optimizer.step()
     assert bool(param[7].isnan())
     assert bool(optimizer.master(param)[7].isnan())
+
+
+def test_a_nan_in_the_scale_of_moments_is_seen_in_every_parameter() -> None:
+    """With remainders too: no element becomes -0, whatever bits its NaN has."""
+    param = parameter(15)
+    moments = {"exp_avg_sq_dtype": torch.float16}
+    optimizer = FusedAdam([param], **STORAGES["remainder"], **moments)
+    param.grad = torch.ones_like(param)
+    param.grad[7] = torch.nan
+    optimizer.step()
+    optimizer.step()
+    assert bool(param.isnan().all())
