@@ -16,11 +16,11 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
+from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.storage import (
     MASTERS,
     MOMENTS,
     UNSCALED,
-    compute_in,
     dtypes,
     resident,
     state_dtype,

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
-from pytest_precision.layouts.storage import compute_in, resident
+from pytest_precision.layouts.compute import compute_in
+from pytest_precision.layouts.storage import resident
 from pytest_precision.modules.slots import Slot
 from pytest_precision.observation import Observation
 from pytest_precision.workloads.base import Workload
@@ -162,6 +163,7 @@ class DDPEngine(Engine):
     """torch's `DistributedDataParallel`, which reduces gradients inside backward."""
 
     unobservable: ClassVar = {"grad": "DistributedDataParallel reduces gradients inside backward"}
+    needs_even_shares: ClassVar = True
 
     def __init__(
         self, workload: Workload, cell: Cell, model: nn.Module, compute: torch.dtype

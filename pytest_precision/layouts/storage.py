@@ -1,13 +1,12 @@
-"""In which dtype a layout stores and computes: what the cell asks for, or a refusal."""
+"""In which dtypes a layout stores and computes: what the cell asks for, or a refusal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from pytest_precision.cell import PRECISIONS, Cell
 from pytest_precision.modules.replace import quantize_linears
@@ -83,19 +82,28 @@ def dtypes(cell: Cell, layout: str) -> tuple[torch.dtype, torch.dtype]:
 def resident(model: nn.Module, cell: Cell, layout: str) -> tuple[nn.Module, torch.dtype]:
     """`model` as `cell` stores and quantizes it, in place, and the dtype that it computes in.
 
+    Buffers stay as the workload made them: rotary frequencies in bf16 are other positions.
+
     Raises:
         ValueError: as `dtypes`, and as `expect_known`.
     """
     storage, compute = dtypes(cell, layout)
     expect_known(model)
     model = quantize_linears(
-        model.to(storage),
+        _stored_in(storage, model),
         cell.precision,
         primary_weight=cell.primary_weight,
         fuse_wgrad_accumulation=cell.grad_accum_fusion,
         backend=cell.backend,
     )
     return model, compute
+
+
+def _stored_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
@@ -120,27 +128,3 @@ def _expect(cell: Cell, layout: str, axis: str, known: tuple[object, ...]) -> No
             f"layout {layout} knows {axis} {', '.join(map(str, known))}{where} but the cell has "
             f"{axis}={value!r}; leave it out of the matrix or use another layout"
         )
-
-
-class ComputeIn(nn.Module):
-    """Calls a module with its floating parameters cast to `dtype`.
-
-    Gradients arrive in the storage dtype, each the exact upcast of a gradient in `dtype`, which is
-    what FSDP2's `MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=<storage dtype>)` computes.
-    """
-
-    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.module = module
-        self.dtype = dtype
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module; the arguments are its own."""
-        cast = {name: p.to(self.dtype) for name, p in self.module.named_parameters()}
-        return functional_call(self.module, cast, args, kwargs)
-
-
-def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """`module` itself where its parameters are in `dtype`, else `ComputeIn`."""
-    stored = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    return module if stored == {dtype} else ComputeIn(module, dtype)

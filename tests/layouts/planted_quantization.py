@@ -16,8 +16,9 @@ from pytest_precision.cell import Cell
 from pytest_precision.engine import Engine
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.registry import Format
+from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.replicated import MainGradEngine
-from pytest_precision.layouts.storage import compute_in, resident
+from pytest_precision.layouts.storage import resident
 from pytest_precision.modules.padding import quantize
 from pytest_precision.workloads.base import Workload
 

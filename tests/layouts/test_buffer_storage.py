@@ -1,0 +1,63 @@
+"""Storage in 16 bits is that of parameters: buffers stay as the workload made them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_precision import layouts
+from pytest_precision.cell import Cell
+from pytest_precision.workloads.mixture import Moe
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+class Rotary(nn.Module):
+    """Positions as waves, whose frequencies 8 bits of mantissa do not hold."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((width,), 0.5))
+        self.register_buffer("frequencies", 10000.0 ** (-torch.arange(width) / width))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        angles = positions.unsqueeze(1) * self.frequencies
+        return angles.cos().to(self.gain.dtype) * self.gain
+
+
+class RotaryMoe(Moe):
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        model.position = Rotary(self.width)
+        return model
+
+
+@pytest.mark.parametrize(
+    ("layout", "axes"),
+    [
+        *(
+            (layout, {"precision": precision, "primary_weight": "bf16"})
+            for layout in layouts.__all__
+            if layout not in ("with_environment",)
+            for precision in ("bf16", "mxfp8")
+        ),
+        ("master_adamw", {"precision": "fp16", "primary_weight": "fp16"}),
+        ("distributed_optimizer", {"precision": "fp16", "primary_weight": "fp16"}),
+        ("fused_adam", {"precision": "fp16", "primary_weight": "fp16"}),
+    ],
+)
+def test_buffers_keep_their_dtype(layout: str, axes: dict[str, str]) -> None:
+    """Parameters are cast; frequencies have every bit, and a step can be trained with them."""
+    cell = Cell(**axes)  # type: ignore[arg-type]
+    workload = RotaryMoe(width=32, hidden=48)
+    expected = workload.model(cell).position.frequencies
+    engine = getattr(layouts, layout)(workload, cell)
+    engine.forward_backward(1)
+    (seen,) = (b for name, b in engine.named_buffers() if name.endswith("frequencies"))
+    assert seen.dtype == torch.float32
+    assert torch.equal(seen, expected)
+    assert not torch.equal(seen, seen.bfloat16().float())
+    assert {p.dtype for p in engine.model.parameters()} == {
+        {"bf16": torch.bfloat16, "fp16": torch.float16}[cell.primary_weight]
+    }
