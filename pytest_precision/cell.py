@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -50,6 +51,8 @@ class Cell:
             `native`; no axis.
         environment: variables that are set before torch starts on the ranks, as (name, value)
             pairs; no axis.
+        shared_by: number that the world sizes of both sides divide, as `parity.check` sets it; no
+            axis.
 
     Raises:
         ValueError: for a value that no layout could know.
@@ -64,6 +67,7 @@ class Cell:
     device: str = "cpu"
     backend: str = "emulated"
     environment: Variables = ()
+    shared_by: int = 1
 
     def __post_init__(self) -> None:
         _expect("precision", self.precision, tuple(PRECISIONS))
@@ -79,6 +83,19 @@ class Cell:
     def operations(self) -> tuple[str, ...]:
         """The operations of `sequence`, one entry each."""
         return sequences.parse(self.sequence)
+
+    @property
+    def fewest_microbatches(self) -> int:
+        """The smallest number that the ranks of both sides share evenly: one each on most ranks."""
+        return math.lcm(self.shared_by, self.world_size)
+
+    @property
+    def microbatches(self) -> int:
+        """How many a step has on all ranks together: 6 up to 3 ranks, 12 on 4 and 24 on 8.
+
+        The same on both sides: the smallest multiple of 6 that both world sizes divide.
+        """
+        return math.lcm(6, self.fewest_microbatches)
 
     @property
     def axes(self) -> dict[str, AxisValue]:
@@ -112,7 +129,7 @@ class Cell:
         )
 
 
-NO_AXES = ("extra", "device", "backend", "environment")
+NO_AXES = ("extra", "device", "backend", "environment", "shared_by")
 
 BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
 

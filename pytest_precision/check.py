@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,8 +149,16 @@ class Parity:
         ours = ImportPath.of(candidate, "candidate")
         theirs = ImportPath.of(reference, "reference")
         made_by = ImportPath.of(workload, "workload")
-        place = partial(replace, device=self.ranks.device, backend=self.settings.backend)
-        cell, other_cell = place(self.cell), place(reference_cell or self.cell)
+        cells = self.cell, reference_cell or self.cell
+        cell, other_cell = (
+            replace(
+                cell,
+                device=self.ranks.device,
+                backend=self.settings.backend,
+                shared_by=math.lcm(*(cell.world_size for cell in cells)),
+            )
+            for cell in cells
+        )
         return (
             Run.of(ours, theirs, made_by, cell, declared(candidate)),
             Run.of(theirs, ours, made_by, other_cell, declared(reference)),
@@ -160,6 +168,9 @@ class Parity:
         if ours == theirs:
             reason = "the candidate and the reference are the same layout in the same cell"
             return self._failed(verdict, "vacuous", reason)
+        unequal = _unequal_steps(ours.cell, theirs.cell)
+        if unequal:
+            return self._failed(verdict, "error", unequal)
         sides = Sides(ours, theirs, self._record, self.traces)
         try:
             return self._compared(verdict, sides, terms)
@@ -286,6 +297,18 @@ class Parity:
             reason=visible(f"{cell}: {word}{reason}"),
             details=tuple(map(visible, lines)),
         )
+
+
+def _unequal_steps(cell: Cell, reference_cell: Cell) -> str:
+    """What is wrong with cells that train for unequal times, whose steps have no counterpart."""
+    ours, theirs = (side.operations.count("train") for side in (cell, reference_cell))
+    if ours == theirs:
+        return ""
+    return (
+        f"expected as many train steps on both sides but got {ours} in the candidate's "
+        f"sequence={cell.sequence!r} and {theirs} in the reference's "
+        f"sequence={reference_cell.sequence!r}; give reference_cell one that trains {ours}"
+    )
 
 
 def _expect_type(name: str, given: object, wanted: type, advice: str) -> None:

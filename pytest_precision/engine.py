@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoi
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.optim.lr_scheduler import LRScheduler
 
-from pytest_precision import modules
+from pytest_precision import modules, sequence
 from pytest_precision.cell import Cell
 from pytest_precision.loss_scale import LossScale
 from pytest_precision.observable import Observable, full
@@ -55,6 +55,11 @@ class Engine(Observable):
         scaler: dynamic loss scaling; None unless the precision is fp16.
         microbatch: number of the one under way among those of all ranks.
     """
+
+    needs_even_shares: ClassVar[bool] = False
+    """Whether forward or backward has collectives, as in DDP and FSDP2: a step whose microbatches
+    the ranks cannot share evenly is then refused, since ranks with more of them than others would
+    wait in a collective that the others never enter."""
 
     def __init__(
         self,
@@ -245,12 +250,8 @@ class Engine(Observable):
         microbatches = self.workload.microbatches(self.cell, step)
         self._microbatches = len(microbatches)
         global_tokens = sum(self.workload.tokens(microbatch) for microbatch in microbatches)
+        self._expect_shares(step, len(microbatches))
         share = range(self.rank, len(microbatches), self.cell.world_size)
-        if not share:
-            raise ValueError(
-                f"expected a microbatch for each of {self.cell.world_size} ranks but got "
-                f"{len(microbatches)} of step {step}; make more in {type(self.workload).__name__}"
-            )
         for index in share:
             self.microbatch = index
             modules.begin_microbatch(self.model, step, index, first=index == share[0])
@@ -265,3 +266,28 @@ class Engine(Observable):
                 loss = loss / global_tokens
                 self._losses[index] = loss.detach()
                 yield loss
+
+    def expect_even_shares(self) -> None:
+        """Look at every step of the cell's sequence before anything trains.
+
+        Raises:
+            ValueError: this engine needs even shares, and ranks cannot share some step evenly.
+        """
+        if self.needs_even_shares:
+            for step in sequence.steps(self.cell.operations):
+                self._expect_shares(step, len(self.workload.microbatches(self.cell, step)))
+
+    def _expect_shares(self, step: int, microbatches: int) -> None:
+        ranks, workload = self.cell.world_size, type(self.workload).__name__
+        if microbatches < ranks:
+            raise ValueError(
+                f"expected a microbatch for each of {ranks} ranks but got {microbatches} of step "
+                f"{step}; make cell.microbatches of them in {workload}.microbatches"
+            )
+        if self.needs_even_shares and microbatches % ranks:
+            raise ValueError(
+                f"expected microbatches that ranks share evenly, since {type(self).__name__} has "
+                f"collectives in forward or backward, but got {microbatches} % {ranks} = "
+                f"{microbatches % ranks} in step {step}; make cell.microbatches of them in "
+                f"{workload}.microbatches"
+            )

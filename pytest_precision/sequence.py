@@ -77,5 +77,15 @@ def unparse(operations: tuple[str, ...]) -> str:
     return "-".join(words)
 
 
+def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
+    """The steps whose microbatches are read, each once; 0 is the evaluation data."""
+    read, trained = [], 0
+    for operation in operations:
+        if operation in COUNTED:
+            read.append(0 if operation == "eval" else trained + 1)
+        trained += operation == "train"
+    return tuple(dict.fromkeys(read))
+
+
 def _refused(text: str, position: int, problem: str) -> SequenceError:
     return SequenceError(f"sequence {text!r}, position {position}: {problem}. Expected {GRAMMAR}.")

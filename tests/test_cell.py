@@ -51,6 +51,19 @@ def test_operations() -> None:
     assert CELL.operations == ("train", "train", "eval")
 
 
+@pytest.mark.parametrize(
+    ("world_size", "shared_by", "microbatches", "fewest"),
+    [
+        *[(1, 1, 6, 1), (2, 1, 6, 2), (3, 3, 6, 3), (4, 4, 12, 4), (8, 8, 24, 8), (5, 1, 30, 5)],
+        *[(1, 4, 12, 4), (2, 6, 6, 6), (4, 1, 12, 4)],
+    ],
+)
+def test_microbatches(world_size: int, shared_by: int, microbatches: int, fewest: int) -> None:
+    """The smallest multiple of 6, and the smallest number, that the ranks of both sides divide."""
+    cell = dataclasses.replace(CELL, shared_by=shared_by).replace(world_size=world_size)
+    assert (cell.microbatches, cell.fewest_microbatches) == (microbatches, fewest)
+
+
 def test_axes_in_order() -> None:
     """All axes, the built-in ones first, and nothing that is none."""
     assert list(CELL.axes) == [*BUILT_IN_AXES, "interleave", "tp"]

@@ -235,13 +235,54 @@ def test_a_workload_that_miscounts_its_tokens_is_refused() -> None:
         engine.forward_backward(1)
 
 
+class Uneven(Mlp):
+    """A workload whose third step has five microbatches, whoever is to share them."""
+
+    def microbatches(self, cell: Cell, step: int) -> list[Any]:
+        return super().microbatches(cell, step)[: 5 if step == 3 else None]
+
+
+class InBackward(Engine):
+    """An engine of a user's, with collectives in backward."""
+
+    needs_even_shares = True
+
+
 def test_too_few_microbatches_are_refused() -> None:
     """A rank without data would reduce nothing and hang the others."""
-    engine = adamw()
+    engine = layouts.adamw(Uneven(), CELL)
     engine.cell = CELL.replace(world_size=7)
     engine.rank = 6
-    with pytest.raises(ValueError, match="a microbatch for each of 7 ranks but got 6"):
-        engine.forward_backward(1)
+    with pytest.raises(ValueError, match="a microbatch for each of 7 ranks but got 5 of step 3"):
+        engine.forward_backward(3)
+
+
+def uneven(kind: type[Engine]) -> Engine:
+    cell = CELL.replace(world_size=4)
+    model = Uneven().model(cell)
+    return kind(Uneven(), cell, model, torch.optim.AdamW(model.parameters()))
+
+
+def test_uneven_shares_are_refused_where_ranks_would_wait() -> None:
+    """All steps are looked at before the first one."""
+    words = r"since InBackward has collectives .* but got 5 % 4 = 1 in step 3; make cell.microbatch"
+    with pytest.raises(ValueError, match=words):
+        uneven(InBackward).expect_even_shares()
+
+
+def test_uneven_shares_are_taken_where_nobody_waits() -> None:
+    """Whatever each rank has is divided by the tokens of all of them."""
+    uneven(Engine).expect_even_shares()
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+def test_layouts_that_reduce_in_backward_need_even_shares(layout: str) -> None:
+    """As do those of the distributed optimizer that overlap communication with computation."""
+    assert getattr(layouts, layout)(workloads.mlp(), CELL).needs_even_shares
+    for option in ("overlap_grad_reduce", "overlap_param_gather"):
+        made = layouts.distributed_optimizer(workloads.mlp(), CELL, **{option: True})
+        assert made.needs_even_shares
+    assert not layouts.distributed_optimizer(workloads.mlp(), CELL).needs_even_shares
 
 
 def test_a_tensor_that_the_model_does_not_know_is_named_by_its_place() -> None:

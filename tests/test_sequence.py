@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_precision.sequence import COUNTED, GRAMMAR, SINGLE, SequenceError, parse, unparse
+from pytest_precision.sequence import COUNTED, GRAMMAR, SINGLE, SequenceError, parse, steps, unparse
 
 
 @st.composite
@@ -49,6 +49,19 @@ def test_meaning(text: str, operations: tuple[str, ...]) -> None:
 def test_shortest_text() -> None:
     """Equal neighbours become a count, where the operation takes one."""
     assert unparse(("train", "train", "save", "save", "eval")) == "train2-save-save-eval"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("train2-eval-train", (1, 2, 0, 3)),
+        ("train-save-load-eval-skip2", (1, 0, 2)),
+        ("train-skip-train", (1, 2)),
+    ],
+)
+def test_steps(text: str, read: tuple[int, ...]) -> None:
+    """A step that was skipped is done again; evaluations read step 0."""
+    assert steps(parse(text)) == read
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ class DistributedOptimizer(GatheredEngine):
         optimizer = optimizer_of(self.shards, arrangement, options)
         super().__init__(workload, cell, arrangement.model, optimizer)
         self.unobservable = options.unobservable(cell)  # type: ignore[misc]
+        self.needs_even_shares = options.overlap_grad_reduce or options.overlap_param_gather  # type: ignore[misc]
         for buffer in self.buffers:
             for bucket in buffer.buckets:
                 for slot in bucket.slots:

@@ -21,6 +21,7 @@ class FSDP2Engine(Engine):
     """torch's `fully_shard`: DTensor shards, reduce-scatter inside backward."""
 
     unobservable: ClassVar = {"grad": "fully_shard reduces gradients inside backward"}
+    needs_even_shares: ClassVar = True
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
         """Reduce in the backward of the last microbatch only."""

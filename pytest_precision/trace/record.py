@@ -140,6 +140,7 @@ class _Run:
                 f"expected the layout to return an Engine but got a {type(engine).__name__}; end "
                 "it with `return Engine(workload, cell, model, optimizer)`"
             )
+        engine.expect_even_shares()
         # A layout may draw more numbers than another while it builds; a run starts level.
         torch.manual_seed(seed)
         return engine

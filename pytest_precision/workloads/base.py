@@ -30,7 +30,8 @@ class Workload(ABC):
 
             def microbatches(self, cell, step):
                 generator = torch.Generator().manual_seed(step)
-                return [torch.randn(n, 13, generator=generator) for n in (3, 5, 4, 9, 7, 1)]
+                rows = range(1, cell.microbatches + 1)
+                return [torch.randn(n, 13, generator=generator) for n in rows]
 
             def tokens(self, microbatch):
                 return len(microbatch)
@@ -62,7 +63,8 @@ class Workload(ABC):
         the model, wrap it, shard it block by block (`model.blocks`, where there is such a
         `ModuleList`) or call it with other parameters (`torch.func.functional_call`): each
         parameter must be read by the forward of the module that holds it, and must take part in
-        every backward unless it is frozen (`requires_grad=False`). Whatever the layout does, the
+        every backward unless it is frozen (`requires_grad=False`). Buffers keep their dtype
+        whatever the parameters are stored in. Whatever the layout does, the
         same weights and the same microbatch must give the same bits: no dropout, and no atomic
         additions.
         """
@@ -86,13 +88,15 @@ class Workload(ABC):
     def microbatches(self, cell: Cell, step: int) -> Sequence[Any]:
         """All microbatches of one step, of every rank, in a fixed order, on `cell.device`.
 
-        The engine deals them out to the ranks, so their number should be divisible by
-        every `cell.world_size` that is tested. They must depend on `step` alone and not on what ran
-        before: draw from a `torch.Generator` of your own, never from torch's global one. What every
-        rank of both sides is given is compared; other data are an `error` of the workload.
+        The engine deals them out to the ranks: make `cell.microbatches` of them, which the ranks of
+        both sides share evenly, and in some step `cell.fewest_microbatches`, so that a rank's first
+        one is its last. Engines with collectives in forward or backward refuse a number that ranks
+        cannot share evenly. They must depend on `step` alone and not on what ran before: draw from
+        a `torch.Generator` of your own, never from torch's global one. What every rank of both
+        sides is given is compared; other data are an `error` of the workload.
 
         Args:
-            cell: the cell; only its `device` and axes of your own should matter.
+            cell: only its `microbatches`, its `device` and axes of your own should matter.
             step: train step, from 1; step 0 is the evaluation data.
         """
 

@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-MICROBATCHES = 6
-"""A train step's microbatches over all ranks: divisible by 1, 2 and 3 ranks."""
-
 IGNORED = -100
 """Target of a position that does not count; the default `ignore_index` of torch's losses."""
+
+SHORT_STEP = 2
+"""Train step with as few microbatches as the ranks can share.
+
+The first microbatch of a rank is its last one there, in the middle of steps in which it is not.
+"""
 
 LONGEST = 19
 """Length of the longest sequence, in tokens."""
@@ -20,6 +23,8 @@ LONGEST = 19
 _SHORTEST = 5
 _MOST_ROWS = 4
 _LONGEST_PROMPT = 3
+_TOGETHER = 6
+_APART = 24
 
 
 class Microbatch(NamedTuple):
@@ -42,25 +47,41 @@ class Extent(NamedTuple):
     stops: torch.Tensor
 
 
-def extents(generator: torch.Generator) -> list[Extent]:
-    """The shapes of a step's microbatches.
+def extents(generator: torch.Generator, number: int) -> list[Extent]:
+    """Draw the shapes of a step's microbatches anew.
 
-    No two microbatches count equally many tokens, and their sum is divisible by neither 2 nor 3,
-    so that neither 2 nor 3 ranks can share it equally, however they split the microbatches. All
-    of this is drawn anew for every step.
+    No two of 24 in a row count equally many tokens, and the sum of all is divisible by neither 2
+    nor 3, so that no number of ranks with such a factor can share it equally, however they split
+    the microbatches.
+
+    Args:
+        generator: that the shapes depend on.
+        number: of microbatches.
     """
-    while True:
-        size = (MICROBATCHES, _MOST_ROWS)
-        rows = torch.randint(2, _MOST_ROWS + 1, size[:1], generator=generator)
-        starts = torch.randint(_LONGEST_PROMPT + 1, size, generator=generator)
-        stops = torch.randint(_SHORTEST, LONGEST + 1, size, generator=generator)
-        present = torch.arange(_MOST_ROWS) < rows.unsqueeze(1)
-        tokens = ((stops - starts) * present).sum(1).tolist()
-        if len(set(tokens)) == MICROBATCHES and gcd(sum(tokens), 6) == 1:
-            return [
-                Extent(start[:n], stop[:n])
-                for start, stop, n in zip(starts, stops, rows.tolist(), strict=True)
-            ]
+    shapes: list[Extent] = []
+    tokens: list[int] = []
+    while len(shapes) < number:
+        # One by one from the seventh on: so many that differ are hardly ever drawn at once.
+        drawn, counted = _drawn(generator, 1 if shapes else min(_TOGETHER, number))
+        recent = (tokens + counted)[-_APART:]
+        odd = gcd(sum(tokens + counted), 6) == 1
+        if len(set(recent)) == len(recent) and (odd or len(shapes) + len(drawn) < number):
+            shapes, tokens = shapes + drawn, tokens + counted
+    return shapes
+
+
+def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[int]]:
+    """Shapes, and how many tokens each counts."""
+    size = (number, _MOST_ROWS)
+    rows = torch.randint(2, _MOST_ROWS + 1, size[:1], generator=generator)
+    starts = torch.randint(_LONGEST_PROMPT + 1, size, generator=generator)
+    stops = torch.randint(_SHORTEST, LONGEST + 1, size, generator=generator)
+    present = torch.arange(_MOST_ROWS) < rows.unsqueeze(1)
+    shapes = [
+        Extent(start[:n], stop[:n])
+        for start, stop, n in zip(starts, stops, rows.tolist(), strict=True)
+    ]
+    return shapes, ((stops - starts) * present).sum(1).tolist()
 
 
 def cut(inputs: torch.Tensor, targets: torch.Tensor, shapes: list[Extent]) -> Iterator[Microbatch]:

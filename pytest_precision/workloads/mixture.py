@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_precision.workloads.batches import LONGEST, MICROBATCHES, Extent
+from pytest_precision.workloads.batches import LONGEST, Extent
 from pytest_precision.workloads.initial import initialised
 from pytest_precision.workloads.recipe import Recipe
 from pytest_precision.workloads.walk import walk
@@ -133,7 +133,7 @@ class Mixture(nn.Module):
 class Moe(Recipe):
     """Predicts the next token of a noisy affine sequence; 28 thousand parameters as it stands.
 
-    In odd train steps one of the six microbatches has rare tokens, another one each time; in even
+    In odd train steps one of the microbatches has rare tokens, another one each time; in even
     steps, and in the evaluation data, none has, and the last expert of each block is idle.
 
     Args:
@@ -184,7 +184,7 @@ class Moe(Recipe):
         rows = [len(shape.stops) for shape in shapes]
         tokens = walk(generator, sum(rows), LONGEST + 1, _COMMON)
         if step % 2:
-            chosen = step // 2 % MICROBATCHES
+            chosen = step // 2 % len(shapes)
             first = sum(rows[:chosen])
             # One token in three; the first of them, unlike a row's ends, counts in every row.
             places = tokens[first : first + rows[chosen], 4::3]

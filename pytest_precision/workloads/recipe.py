@@ -10,7 +10,14 @@ import torch
 from torch.nn import functional as F
 
 from pytest_precision.workloads.base import Workload
-from pytest_precision.workloads.batches import IGNORED, Extent, Microbatch, cut, extents
+from pytest_precision.workloads.batches import (
+    IGNORED,
+    SHORT_STEP,
+    Extent,
+    Microbatch,
+    cut,
+    extents,
+)
 
 if TYPE_CHECKING:
     from pytest_precision.cell import Cell
@@ -78,9 +85,10 @@ class Recipe(Workload):
         return torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine)
 
     def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
-        """Six ragged microbatches that depend on `step` and `seed` only."""
+        """Ragged microbatches that depend on `step`, `seed` and their number only."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-        shapes = extents(generator)
+        number = cell.fewest_microbatches if step == SHORT_STEP else cell.microbatches
+        shapes = extents(generator, number)
         inputs, targets = self.examples(generator, shapes, step)
         return [
             Microbatch(*(part.to(cell.device) for part in microbatch))

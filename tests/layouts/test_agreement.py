@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from planted import no_engine
 
 from pytest_precision import layouts, workloads
 from pytest_precision.cell import Cell
@@ -96,6 +97,20 @@ def test_what_a_layout_cannot_do_it_refuses(
             reference_cell=Cell(world_size=2),
         )
     assert failure.value.verdict.outcome == "error"
+
+
+def test_unequal_train_steps_are_refused(parity_in: ParityIn) -> None:
+    """Before anything runs, with a verdict of its own for the report."""
+    parity = parity_in(Cell(sequence="train2-eval-train2"))
+    words = r"as many train steps on both sides but got 4 .*='train2-eval-train2' and 3 .*='train3'"
+    with pytest.raises(ParityError, match=words):
+        parity.check(
+            layouts.adamw,
+            no_engine,
+            workload=workloads.mlp,
+            reference_cell=Cell(sequence="train3"),
+        )
+    assert [verdict.outcome for verdict in parity.verdicts] == ["error"]
 
 
 def shard_sizes() -> list[int]:

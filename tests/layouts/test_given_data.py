@@ -107,7 +107,10 @@ def test_other_data_are_an_error_of_the_workload(
     """All four pass or fail in the layout's name where nobody looks at the data."""
     with pytest.raises(ParityError) as failure:
         parity_in(cell).check(
-            layouts.ddp, layouts.adamw, workload=workload, reference_cell=reference_cell
+            layouts.distributed_optimizer,
+            layouts.adamw,
+            workload=workload,
+            reference_cell=reference_cell,
         )
     verdict = failure.value.verdict
     assert verdict.outcome == "error"

@@ -37,7 +37,7 @@ def shard(model: nn.Module) -> nn.Module:
 def backward(workload: Workload, model: nn.Module, rank: int = 0, ranks: int = 1) -> None:
     """Accumulates the mean gradient of two steps: in the second one, moe's last expert is idle."""
     for step in (1, 2):
-        microbatches = workload.microbatches(CELL, step)
+        microbatches = workload.microbatches(CELL.replace(world_size=RANKS), step)
         tokens = sum(map(workload.tokens, microbatches))
         for microbatch in microbatches[rank::ranks]:
             # DDP and fully_shard divide by the number of ranks.

@@ -61,6 +61,16 @@ class FiveMicrobatches(Mlp):
         return super().microbatches(cell, step)[:5]
 
 
+class AlwaysSix(Mlp):
+    def microbatches(self, cell, step):
+        return super().microbatches(cell.replace(world_size=1), step)
+
+
+class NeverOneEach(Mlp):
+    def microbatches(self, cell, step):
+        return super().microbatches(cell, 1)
+
+
 class EqualLengths(Mlp):
     def microbatches(self, cell, step):
         generator = torch.Generator().manual_seed(step)
@@ -263,7 +273,9 @@ VIOLATIONS = [
     (properties.odd_vectors, ZeroBias),
     (properties.bf16_values, Unrounded),
     (properties.seeded_by_caller, OwnSeed),
-    (properties.six_microbatches, FiveMicrobatches),
+    (properties.shared_microbatches, FiveMicrobatches),
+    (properties.shared_microbatches, AlwaysSix),
+    (properties.shared_microbatches, NeverOneEach),
     (properties.uneven_tokens, EqualLengths),
     (properties.uneven_tokens, SameCounts),
     (properties.ragged, EqualLengths),

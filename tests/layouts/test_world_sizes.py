@@ -1,0 +1,107 @@
+"""On 4 and 8 ranks every layout trains every workload, and what agrees there agrees bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_precision import close, layouts, workloads
+from pytest_precision.cell import Cell
+from pytest_precision.check import Parity, ParityError
+from pytest_precision.engine import STEP_PHASES
+from pytest_precision.options import Settings
+from pytest_precision.resources import Resources
+from pytest_precision.workloads.perceptron import Mlp
+
+ParityIn = Callable[[Cell], Parity]
+
+FP32 = ("adamw", "ddp", "fsdp2", "fused_adam", "any_precision_adamw", "distributed_optimizer")
+BF16 = ("master_adamw", "distributed_optimizer")
+EXPERTS = ("discrete_experts", "grouped_experts")
+TINY = {
+    "mlp": partial(workloads.mlp, width=17, depth=1),
+    "gpt": partial(workloads.gpt, heads=1, depth=1),
+    "moe": partial(workloads.moe, experts=3, depth=1),
+}
+
+
+def norms(cell: Cell, names: tuple[str, ...], workload: str) -> dict[str, list[float]]:
+    """On a rank: of each layout, the gradient norms of two steps; the second has one microbatch."""
+    seen: dict[str, list[float]] = {}
+    for name in names:
+        torch.manual_seed(1)
+        engine = getattr(layouts, name)(TINY[workload](), cell)
+        for step in (1, 2):
+            for phase in STEP_PHASES:
+                getattr(engine, phase)(*[step] * (phase == "forward_backward"))
+            seen.setdefault(name, []).append(engine.grad_norm.item())
+        engine.evaluate()
+    return seen
+
+
+@pytest.mark.parametrize("workload", TINY)
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_every_layout_trains(resources: Resources, ranks: int, workload: str) -> None:
+    """None hangs; and all have the same norm, of the same microbatches, as far as bf16 goes."""
+    run = partial(resources.ranks(Settings(timeout=120, device="cpu")).run, ranks, norms)
+    experts = EXPERTS if workload == "moe" else ()
+    for names, precision in ((FP32, "fp32"), (BF16 + experts, "bf16")):
+        results = run(Cell(precision, world_size=ranks), names, workload)
+        assert results == [results[0]] * ranks
+        expected = results[0][names[0]]
+        for name in names:
+            assert results[0][name] == pytest.approx(expected, rel=2**-8), name
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("candidate", ["grouped_experts", "distributed_optimizer"])
+def test_experts_agree_however_they_are_stored(
+    parity_in: ParityIn, candidate: str, ranks: int
+) -> None:
+    """Gradients are summed in rank order, so that the order is the same on any number of ranks."""
+    parity_in(Cell("bf16", "bf16", True, "train2", ranks)).check(
+        getattr(layouts, candidate), layouts.discrete_experts, workload=TINY["moe"]
+    )
+
+
+# Sums of fp32 numbers in two orders: 2 (n - 1) u of the sum of magnitudes, n = 12, u = 2**-24; the
+# gradients cancel by up to a factor of 1000.
+ROUNDED = 2 * 11 * 2**-24 * 1000
+REORDERED = {
+    "default": close(rtol=ROUNDED, atol=1e-6),
+    "exp_avg_sq": close(rtol=2 * ROUNDED, atol=1e-12),
+}
+
+
+def test_four_ranks_agree_with_one(parity_in: ParityIn) -> None:
+    """Both sides train the same twelve microbatches, and in the second step the same four."""
+    cell = Cell(sequence="train2", world_size=4)
+    verdict = parity_in(cell).check(
+        layouts.fsdp2,
+        layouts.adamw,
+        workload=workloads.mlp,
+        reference_cell=cell.replace(world_size=1),
+        criterion=REORDERED,
+    )
+    assert verdict.outcome == "pass"
+
+
+class AlwaysSix(Mlp):
+    """A workload that does not ask how many ranks there are, and cannot be trained."""
+
+    def microbatches(self, cell: Cell, step: int) -> list[Any]:
+        return super().microbatches(Cell(), 1)
+
+    def loss(self, model: Any, microbatch: Any) -> tuple[Tensor, int]:
+        raise AssertionError("trained")
+
+
+def test_a_number_that_ranks_cannot_share_is_refused(parity_in: ParityIn) -> None:
+    """Where it would hang: some ranks would gather once more than the others."""
+    with pytest.raises(ParityError, match=r"FSDP2Engine has collectives .* 6 % 4 = 2 in step 1"):
+        parity_in(Cell(world_size=4)).check(layouts.adamw, layouts.fsdp2, workload=AlwaysSix)
