@@ -111,8 +111,10 @@ class RankProcess:
     def kill_all(self) -> None:
         """Kills the process and all that it started."""
         assert self._process.pid is not None
-        if self.alive:  # the children of one that is gone have other parents
+        if self.alive:
             undertaker.end_descendants(self._process.pid)
+        else:  # its children have another parent
+            server.end_adopted()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)  # a process so young that it has no session of its own

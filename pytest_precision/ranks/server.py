@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, util
 
 from pytest_precision.folders import OwnFolder
+from pytest_precision.ranks import undertaker
 
 PRELOAD = ["pytest_precision.ranks.preload"]
 
@@ -79,6 +80,14 @@ def kill() -> None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(number, signal.SIGKILL)
             os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing asks again
+
+
+def end_adopted() -> None:
+    """Kill what ranks that are gone have left: it has the server for its parent now."""
+    number = _number()
+    if number is not None:
+        ranks = {process.pid for process in multiprocessing.active_children() if process.pid}
+        undertaker.end_descendants(number, but=ranks)
 
 
 def _number() -> int | None:

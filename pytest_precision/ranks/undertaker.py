@@ -11,6 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 
 from pytest_precision import folders
@@ -52,22 +53,27 @@ def folders_are_in() -> set[str]:
     return {temporary, short_folder(temporary)}
 
 
-def end_descendants(process: int) -> None:
-    """Kills all that a process has started, in whatever session, and what these have started."""
-    for number in descendants(process):
+def end_descendants(process: int, but: Collection[int] = ()) -> None:
+    """Kill all that a process has started, in whatever session, and what these have started.
+
+    Args:
+        process: number of one that is there.
+        but: children of it that stay, with what they have started.
+    """
+    for number in descendants(process, but):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(number, signal.SIGKILL)
 
 
-def descendants(process: int) -> list[int]:
-    """The children of a process that is there, and theirs."""
+def descendants(process: int, but: Collection[int] = ()) -> list[int]:
+    """The children of a process that is there, except those in `but`, and theirs."""
     children = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
             status = (folder / "stat").read_text(errors="replace")
             parent = status.rpartition(")")[2].split()[1]  # what is before is the program's name
             children[int(parent)].append(int(folder.name))
-    found = list(children[process])
+    found = [child for child in children[process] if child not in but]
     for number in found:
         found += children[number]
     return found

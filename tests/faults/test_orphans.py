@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 
@@ -10,7 +9,7 @@ import psutil
 import pytest
 
 
-def start_a_child_and_fail(in_a_session_of_its_own):
+def start_a_child_and_fail(in_a_session_of_its_own, dies=False):
     import torch
     import torch.distributed as dist
 
@@ -20,9 +19,21 @@ def start_a_child_and_fail(in_a_session_of_its_own):
             if in_a_session_of_its_own:
                 os.setsid()
             time.sleep(600)
-        print(f"child {child}")
+        print(f"child {child}", flush=True)
+        if dies:
+            os._exit(3)
         raise KeyError("planted")
     dist.all_reduce(torch.ones(1))
+
+
+def has_ended(suffered):
+    """Whether the child of the rank that failed is gone."""
+    [line] = [line for line in suffered.text.splitlines() if line.startswith("child ")]
+    try:
+        # Its new parent may be slow to bury it.
+        return psutil.Process(int(line.split()[1])).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize("in_a_session_of_its_own", [False, True])
@@ -31,8 +42,12 @@ def test_what_a_rank_started_ends_with_it(suffer, in_a_session_of_its_own):
     suffered = suffer(start_a_child_and_fail, in_a_session_of_its_own)
     assert (suffered.error.rank, suffered.error.cause) == (1, "raised")
     assert "no answer" not in suffered.text
-    [line] = [line for line in suffered.text.splitlines() if line.startswith("child ")]
-    with contextlib.suppress(psutil.NoSuchProcess):
-        child = psutil.Process(int(line.split()[1]))
-        assert child.status() == psutil.STATUS_ZOMBIE  # init may be slow to bury it
+    assert has_ended(suffered)
     assert suffered.seconds < 5
+
+
+def test_what_a_rank_started_ends_also_if_the_rank_is_gone_first(suffer):
+    """The fork server has adopted it by then; it must not wait for the end of the session."""
+    suffered = suffer(start_a_child_and_fail, True, True)
+    assert (suffered.error.rank, suffered.error.cause) == (1, "died")
+    assert has_ended(suffered)
