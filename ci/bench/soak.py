@@ -1,9 +1,10 @@
-"""Many jobs with random faults in one session of pytest: what is lost, and what grows.
+"""Many jobs in one session of pytest, a quarter of which fail: what is wrong, lost, left or grows.
 
     python ci/bench/soak.py [--jobs 2000] [--seed 0]
 
-A quarter of the jobs fail, each in one of the ways of `faulty`, on one rank of one to three. The
-exit status is 1 if a job ended in any other way than it had to, or if something grew.
+A job is a whole check, of one of six kinds of layout, on one to four ranks. After each, a
+candidate that is known to be wrong must fail and one that is known to be right must pass; see
+`soak_jobs`. The exit status is 1 if any count is not 0 that has to be, or a process grew.
 """
 
 from __future__ import annotations
@@ -12,23 +13,32 @@ import argparse
 import os
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
-from faulty import Task, plan
+from processes import MARK, PARTS, Processes, held
+from soak_jobs import DEADLINE, KINDS, Ending, Task, cell_on, plan
 
-from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.ranks import RankPool
 
 HERE = Path(__file__).parent
 
-DEADLINE = 3
-"""Seconds of a job; what hangs costs as much."""
-GROWTH_MB = 4.0
-"""Of the memory of a process that stays, from a quarter of the jobs to the end: what allocators
-keep, and not what a job costs, which would be more the more jobs there are."""
+WRONG = ("false passes", "false alarms", "lost")
+CHECKS = (*KINDS, "known bad", "known good")
+ROW = "{:<12}{:>8}{:>14}{:>14}{:>8}"
+
+
+def compared(expected: Ending, got: Ending) -> str:
+    """Return which of `WRONG` an ending is; nothing if it is as expected."""
+    if got.outcome != expected.outcome:
+        if got.outcome == "pass":
+            return "false passes"
+        return "false alarms" if expected.outcome == "pass" else "lost"
+    if expected.leak:
+        return "" if expected.leak in got.leak else "lost"
+    return "false alarms" if got.leak else ""
 
 
 @dataclass
@@ -38,107 +48,92 @@ class Soak:
     Attributes:
         tasks: to run.
         folder: for the temporary files of the session.
-        endings: how often each kind of ending was seen.
-        lost: what ended otherwise than it had to.
-        memory: MB of pytest's process and of those that it started itself, after each job.
+        counts: for each of `CHECKS` how many there were, by `WRONG`; right ones under "".
+        problems: each thing that must not be, in words.
+        processes: of the session.
         left: what remained after the session: processes, descriptors and files.
         seconds: of the whole session.
     """
 
     tasks: list[Task]
     folder: Path
-    endings: Counter[str] = field(default_factory=Counter)
-    lost: list[str] = field(default_factory=list)
-    memory: list[tuple[float, ...]] = field(default_factory=list)
+    counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    problems: list[str] = field(default_factory=list)
+    processes: Processes = field(default_factory=Processes)
     left: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
     def run(self) -> None:
-        """Runs the session in this process."""
-        # A terminal would keep every report until the end.
-        quiet = "-p", "no:terminal", "-p", "no:cacheprovider", "-c", os.devnull
+        """Run the session in this process."""
+        # A terminal would keep every report until the end; reruns need a socket, and keep it.
+        without = (f"-pno:{name}" for name in ("terminal", "cacheprovider", "rerunfailures"))
         options = f"--precision-timeout={DEADLINE}", "--precision-device=cpu", f"--rootdir={HERE}"
-        before, began = self._held(), time.monotonic()
-        status = pytest.main([str(HERE / "faulty.py"), *quiet, *options], plugins=[self])
+        jobs = str(HERE / "soak_jobs.py"), f"-c{os.devnull}"
+        before, began = held(self.folder), time.monotonic()
+        status = pytest.main([*jobs, *without, *options], plugins=[self])
         self.seconds = time.monotonic() - began
-        after = self._held()
-        self.left = {what: after[what] - before.get(what, 0) for what in after}
+        after = held(self.folder)
+        self.left = {what: after[what] - before[what] for what in after}
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            self.lost.append(f"the session ended with {status!r}")
-        if self.endings.total() != len(self.tasks):
-            self.lost.append(f"{self.endings.total()} of {len(self.tasks)} jobs ended")
+            self.problems.append(f"the session ended with {status!r}")
+        ended = sum(self.counts[kind].total() for kind in KINDS)
+        if ended != len(self.tasks):
+            self.problems.append(f"{ended} of {len(self.tasks)} jobs ended")
+        self.problems += [f"{number} {what} left" for what, number in self.left.items() if number]
+        self.problems += self.processes.problems
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test for each task."""
-        marks = [pytest.mark.world_size(task.world_size) for task in self.tasks]
-        params = [
-            pytest.param(task, marks=mark, id=str(task.number))
-            for task, mark in zip(self.tasks, marks, strict=True)
-        ]
-        metafunc.parametrize("task", params)
+        """Make one test of each task."""
+        cases = [(task, cell_on(task.world_size)) for task in self.tasks]
+        ids = [str(task.number) for task in self.tasks]
+        metafunc.parametrize(("task", "cell"), cases, indirect=["cell"], ids=ids)
 
     def pytest_runtest_makereport(self, item: pytest.Function, call: pytest.CallInfo[None]) -> None:
-        """Compares the ending of a test with the one that it had to have."""
+        """Compare the endings of the three checks of a test with what they had to be."""
         task = item.callspec.params["task"]
-        expected = "done" if task.fault is None else f"rank {task.culprit} {task.fault.cause}"
-        match call.excinfo and call.excinfo.value:
-            case None:
-                ending = "done"
-            case RankError() as error:
-                ending = f"rank {error.rank} {error.cause}"
-            case error:
-                ending = repr(error)
+        if call.excinfo is not None:
+            self.problems.append(f"{call.when} of {task}: {call.excinfo.value!r}")
         if call.when != "call":
-            if call.excinfo is not None:
-                self.lost.append(f"{call.when} of job {task.number}: {ending}")
             return
-        self.endings["done" if task.fault is None else task.fault.act.__name__] += 1
-        if ending != expected:
-            self.lost.append(f"job {task.number}: expected {expected} but got {ending}")
+        got = dict(item.user_properties)
+        item.user_properties.clear()  # an item stays until the session ends
+        for check, expected in task.endings.items():
+            ended = got.get(check)
+            what = "lost" if ended is None else compared(expected, ended)
+            self.counts[task.kind if check == "job" else check][what] += 1
+            if what:
+                self.problems.append(f"{what}: {check} of {task}: not {expected} but {ended}")
 
     def pytest_runtest_logfinish(self) -> None:
-        """Takes the memory after each test."""
-        me = psutil.Process()
-        # The fork server and the resource tracker; ranks come and go.
-        self.memory.append(tuple(p.memory_info().rss / 2**20 for p in [me, *me.children()]))
+        """Look at all processes after each test."""
+        self.processes.sample()
 
     @property
-    def growth(self) -> float:
-        """MB by which one of these processes grew from a quarter of the jobs to the end."""
-        pairs = zip(self.memory[len(self.memory) // 4], self.memory[-1], strict=True)
-        return max(after - before for before, after in pairs)
-
-    @property
-    def problems(self) -> list[str]:
-        """What must not be."""
-        left = [f"{number} {what} more than before" for what, number in self.left.items() if number]
-        grown = f"memory grew by {self.growth:.1f} MB"
-        return [*self.lost, *left, *([grown] if self.growth > GROWTH_MB else [])]
-
-    def _held(self) -> dict[str, int]:
-        me = psutil.Process()
-        until = time.monotonic() + 3.0  # for the fork server to bury its children
-        while len(me.children(recursive=True)) > len(me.children()) and time.monotonic() < until:
-            time.sleep(0.02)
-        return {
-            "processes": len(me.children(recursive=True)),
-            "descriptors": me.num_fds(),
-            "files": len(list(self.folder.iterdir())),
-        }
+    def table(self) -> str:
+        """All figures, as text."""
+        rows = {check: self.counts[check] for check in CHECKS}
+        rows["all"] = sum(self.counts.values(), Counter())
+        jobs, rank = len(self.tasks), self.processes.growth("rank")
+        grown = (f"{part} {self.processes.growth(part)[0]:.1f} MB" for part in PARTS)
+        lines = [
+            ROW.format("checks", "number", *WRONG),
+            *(ROW.format(name, of.total(), *(of[w] for w in WRONG)) for name, of in rows.items()),
+            f"left        {', '.join(f'{number} {what}' for what, number in self.left.items())}",
+            f"growth      {', '.join(grown)} and {rank[1]} descriptors",
+            f"took        {jobs} jobs in {self.seconds:.0f} s, {jobs / self.seconds:.1f} a second",
+        ]
+        return "\n".join(lines)
 
 
-def soak(jobs: int, seed: int) -> Soak:
-    """Runs so many jobs and returns the figures."""
+def soak(tasks: list[Task]) -> Soak:
+    """Run these jobs in one session and return the figures."""
     # The fork server stays for the life of the process: it is not what a session leaves.
     RankPool("fresh", timeout=60).run(1, os.getpid)
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory() as folder:
-        tempfile.tempdir = folder
-        try:
-            found = Soak(plan(jobs, seed), Path(folder))
-            found.run()
-        finally:
-            tempfile.tempdir = before
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setenv(MARK, str(os.getpid()))
+        found = Soak(tasks, Path(folder))
+        found.run()
     return found
 
 
@@ -148,17 +143,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    found = soak(options.jobs, options.seed)
-    rows = {
-        "jobs": f"{options.jobs} in {found.seconds:.0f} s",
-        "endings": ", ".join(f"{n} {name}" for name, n in found.endings.most_common()),
-        "growth of memory": f"{found.growth:.1f} MB from a quarter of the jobs to the end",
-        **{f"{what} left": str(number) for what, number in found.left.items()},
-    }
-    for name, text in rows.items():
-        print(f"{name:<18}{text}")
+    found = soak(plan(options.jobs, options.seed))
     for problem in found.problems:
-        print(f"PROBLEM: {problem}")
+        print(problem)
+    print(found.table)
     return bool(found.problems)
 
 

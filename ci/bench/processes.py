@@ -1,0 +1,101 @@
+"""The processes of a session: what each takes while it runs, and what is left after it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+GROWTH_MB = 4.0
+"""Of the memory of a process, from a quarter of its time to the end: what allocators keep, and not
+what a job costs, which would be more the more jobs there are."""
+SETTLED = 200
+"""Samples of a process after which its growth counts."""
+
+PARTS = ("pytest", "server", "rank")
+
+MARK = "PYTEST_PRECISION_SOAK"
+"""Variable of the environment that a session hands on, also to processes that leave its tree."""
+
+
+@dataclass
+class Track:
+    """Memory and descriptors of one process, sample by sample."""
+
+    megabytes: array[float] = field(default_factory=lambda: array("f"))
+    descriptors: array[int] = field(default_factory=lambda: array("I"))
+
+    def add(self, process: psutil.Process) -> None:
+        """Take a sample."""
+        memory, descriptors = process.memory_info().rss / 2**20, process.num_fds()
+        self.megabytes.append(memory)
+        self.descriptors.append(descriptors)
+
+    @property
+    def growth(self) -> tuple[float, int]:
+        """MB and descriptors from a quarter of the samples to the last."""
+        start = len(self.megabytes) // 4
+        more = self.megabytes[-1] - self.megabytes[start]
+        return more, self.descriptors[-1] - self.descriptors[start]
+
+
+class Processes:
+    """The process of pytest, the fork server and the ranks below it, as they come and go."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[tuple[str, int, float], Track] = defaultdict(Track)
+
+    def sample(self) -> None:
+        """Take memory and descriptors of all that there are now."""
+        me = psutil.Process()
+        near = me.children()
+        for process in [me, *me.children(recursive=True)]:
+            part = "pytest" if process == me else "server" if process in near else "rank"
+            with contextlib.suppress(psutil.Error):
+                self._tracks[part, process.pid, process.create_time()].add(process)
+
+    def growth(self, part: str) -> tuple[float, int]:
+        """Return the most MB and descriptors by which such a process grew that was there long."""
+        long = [
+            track.growth
+            for (own, _, _), track in self._tracks.items()
+            if own == part and len(track.megabytes) >= SETTLED
+        ]
+        return max((more for more, _ in long), default=0.0), max((n for _, n in long), default=0)
+
+    @property
+    def problems(self) -> Iterator[str]:
+        """What grew, in words."""
+        for part in PARTS:
+            megabytes, descriptors = self.growth(part)
+            if megabytes > GROWTH_MB:
+                yield f"a process of {part} grew by {megabytes:.1f} MB"
+            if part == "rank" and descriptors > 0:  # the others have some for each rank that waits
+                yield f"a rank kept {descriptors} more descriptors"
+
+
+def held(folder: Path) -> dict[str, int]:
+    """Return how many processes, descriptors and files in `folder` there are besides this one."""
+    me = psutil.Process()
+    until = time.monotonic() + 3.0  # for the fork server to bury its children
+    while len(me.children(recursive=True)) > len(me.children()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return {
+        "processes": len({*me.children(recursive=True), *_marked()}),
+        "descriptors": me.num_fds(),
+        "files": len(list(folder.iterdir())),
+    }
+
+
+def _marked() -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == str(os.getpid()):
+                yield process
