@@ -14,9 +14,11 @@ import pytest
 
 from pytest_precision.cell import Cell
 from pytest_precision.contract import Contract
+from pytest_precision.declarations import Declared
 from pytest_precision.options import Settings
 from pytest_precision.parity.criterion import Criteria, Criterion
 from pytest_precision.parity.verdict import Verdict
+from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.errors import (
     DevicesBusyError,
     RankError,
@@ -31,7 +33,6 @@ from pytest_precision.run import Run
 from pytest_precision.sides import Sides
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import EVERYTHING, Window
-from pytest_precision.variables import declared
 from pytest_precision.visible import visible
 
 
@@ -159,10 +160,16 @@ class Parity:
             )
             for cell in cells
         )
+        caller = Environment.now()
+        mine = self._declared(candidate, workload)
+        others = self._declared(reference, workload)
         return (
-            Run.of(ours, theirs, made_by, cell, declared(candidate)),
-            Run.of(theirs, ours, made_by, other_cell, declared(reference)),
+            Run.of(ours, theirs, made_by, cell, mine, caller),
+            Run.of(theirs, ours, made_by, other_cell, others, caller),
         )
+
+    def _declared(self, *functions: Callable[..., Any]) -> Declared:
+        return Declared.of(*functions).allowing(self.settings.may_leave)
 
     def _judged(self, verdict: Verdict, ours: Run, theirs: Run, terms: Terms) -> Verdict:
         if ours == theirs:
@@ -191,7 +198,7 @@ class Parity:
             str(folder),
             window,
             timeout=self.settings.timeout,
-            environment=run.environment,
+            needs=run.needs,
             name=run.layout.name,
         )
         require_observations(counts, run.layout.name)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision.check import Parity
+from pytest_precision.declarations import Declared
 from pytest_precision.launched import HOSTS
 from pytest_precision.ranks.errors import RanksSkipped, WorldSizeError
+from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.report import carry
 from pytest_precision.resources import Resources
-from pytest_precision.variables import declared
 
 if TYPE_CHECKING:
     from pytest_precision.cell import Cell
@@ -33,11 +35,15 @@ class Ranks:
     """
 
     def __init__(
-        self, ranks: RankPool, world_size: int, timeout: float, request: pytest.FixtureRequest
+        self,
+        ranks: RankPool,
+        world_size: int,
+        settings: Settings,
+        request: pytest.FixtureRequest,
     ) -> None:
         self.world_size = world_size
         self._ranks = ranks
-        self._timeout = timeout
+        self._settings = settings
         self._request = request
 
     @property
@@ -70,9 +76,14 @@ class Ranks:
         __tracebackhide__ = True
         # A partial, so that a keyword may have any name.
         bound = functools.partial(function, *args, **kwargs) if callable(function) else function
+        path = ImportPath.of(bound, "function")
+        declared = Declared.of(function).allowing(self._settings.may_leave)
         try:
             return self._ranks.run(
-                self.world_size, bound, timeout=self._timeout, environment=declared(function)
+                self.world_size,
+                path,
+                timeout=self._settings.timeout,
+                needs=Needs.of(path, declared),
             )
         except (RanksSkipped, WorldSizeError) as error:
             pytest.skip(str(error))
@@ -94,7 +105,7 @@ def ranks(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
     match marker:
         case pytest.Mark(args=(int(size),), kwargs={**none}) if size > 0 and not none:
             shared = _resources(item.config).ranks(settings)
-            return Ranks(shared, size, settings.timeout, request)
+            return Ranks(shared, size, settings, request)
     pytest.fail(
         f"{item.nodeid}: expected a marker with one int from 1 but got {given}; "
         "write @pytest.mark.world_size(2)",

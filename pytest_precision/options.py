@@ -31,6 +31,7 @@ class Settings:
         report: folder for report.json, absolute; None writes none.
         strict_isolation: whether a job that leaves process-global state behind fails its test.
         ranks_per_device: how many ranks may share a GPU.
+        may_leave: patterns of what any job may leave changed.
     """
 
     enabled: bool = False
@@ -44,6 +45,7 @@ class Settings:
     report: Path | None = None
     strict_isolation: bool = False
     ranks_per_device: int = 1
+    may_leave: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -78,6 +80,13 @@ SETTINGS = pytest.StashKey[Settings]()
 """Where `pytest_configure` leaves the settings of the session in `config.stash`."""
 
 
+REPEATABLE: Mapping[str, Callable[[str], list[str]]] = {
+    "args": str.split,
+    "linelist": str.splitlines,
+}
+"""Types of lists in ini files, and how an environment variable has the same list."""
+
+
 class Option(NamedTuple):
     """One row of the table: an option under all its names.
 
@@ -90,7 +99,8 @@ class Option(NamedTuple):
         expected: what a value is, for messages.
         metavar: stands for a value in the help.
         help: what the option does.
-        ini_type: how pytest reads the ini value; `args` makes the option repeatable.
+        ini_type: how pytest reads the ini value; the lists in `REPEATABLE` make the option
+            repeatable.
         of_marker: whether a marker may override it.
     """
 
@@ -99,7 +109,7 @@ class Option(NamedTuple):
     expected: str
     metavar: str
     help: str
-    ini_type: Literal["string", "bool", "float", "args"] = "string"
+    ini_type: Literal["string", "bool", "float", "args", "linelist"] = "string"
     of_marker: bool = False
 
     @property
@@ -148,7 +158,7 @@ class Option(NamedTuple):
             except ValueError:
                 got = f"{name}={entry!r} ({type(entry).__name__})"
                 raise self.refused(got, where) from None
-        return tuple(values) if self.ini_type == "args" else values[-1]
+        return tuple(values) if self.ini_type in REPEATABLE else values[-1]
 
     def refused(self, got: str, where: str) -> pytest.UsageError:
         """The error for what is no value of this option."""
@@ -169,7 +179,7 @@ def add_options(parser: pytest.Parser) -> None:
         # None means not given, so that the next source is asked.
         kind: dict[str, Any] = {"action": "store_true"}
         if option.ini_type != "bool":
-            action = "append" if option.ini_type == "args" else "store"
+            action = "append" if option.ini_type in REPEATABLE else "store"
             kind = {"action": action, "metavar": option.metavar}
         text = f"{option.help} (default: {option.default})"
         group.addoption(option.flag, dest=option.key, default=None, help=text, **kind)
@@ -195,7 +205,8 @@ def _sources(
         yield _several(given), option.flag, "command line", here
     # Set but empty is how shells and workflow files say "not set".
     if variable := os.environ.get(option.variable):
-        several = variable.split() if option.ini_type == "args" else [variable]
+        split = REPEATABLE.get(option.ini_type)
+        several = [variable] if split is None else split(variable)
         yield several, option.variable, "environment", here
     ini_file = str(config.inipath or "ini")
     try:
@@ -265,6 +276,12 @@ def _count(text: str) -> int:
     return count
 
 
+def _pattern(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
 def _folder(text: str) -> Path:
     if not text:
         raise ValueError(text)
@@ -325,6 +342,14 @@ OPTIONS = (
         "an int from 1",
         "N",
         "how many ranks may share a GPU, with gloo among them",
+    ),
+    Option(
+        "may_leave",
+        _pattern,
+        "a pattern",
+        "PATTERN",
+        "what any job may leave changed, as a leak names it; repeatable",
+        "linelist",
     ),
 )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_precision.cell import Cell
+from pytest_precision.declarations import Declared
+from pytest_precision.ranks.environment import Environment
+from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.trace.moment import Window
-from pytest_precision.variables import Variables, plain
+from pytest_precision.variables import plain
 
 
 @dataclass(frozen=True)
@@ -20,15 +23,15 @@ class Run:
         other: the other side's, where the cell's sequence has a `swap`.
         workload: of both sides.
         cell: where it runs.
-        environment: variables that its ranks need before torch starts: those of the cell and those
-            of the layout, which beat them.
+        needs: of its ranks, with the variables of the layout, which beat the cell's, which beat the
+            caller's.
     """
 
     layout: ImportPath
     other: ImportPath | None
     workload: ImportPath
     cell: Cell
-    environment: Variables = ()
+    needs: Needs = field(default_factory=Needs)
 
     @classmethod
     def of(
@@ -37,12 +40,29 @@ class Run:
         other: ImportPath,
         workload: ImportPath,
         cell: Cell,
-        environment: Variables = (),
+        declared: Declared | None = None,
+        caller: Environment | None = None,
     ) -> Run:
-        """A run that names the other side only where its sequence has a use for it."""
+        """A run that names the other side only where its sequence has a use for it.
+
+        Args:
+            layout: that is run.
+            other: the other side's.
+            workload: of both sides.
+            cell: where it runs.
+            declared: by what is run.
+            caller: environment of both sides; the one of now, unless it was taken before.
+        """
+        declared = declared or Declared()
         swapped = other if "swap" in cell.operations else None
-        merged = {**dict(cell.environment), **dict(environment)}
-        return cls(layout, swapped, workload, cell, plain(merged))
+        variables = plain({**dict(cell.environment), **dict(declared.environment)})
+        needs = Needs(
+            (caller or Environment.now()).declaring(variables),
+            code_of(layout, swapped, workload),
+            declared.fresh_ranks,
+            declared.may_leave,
+        )
+        return cls(layout, swapped, workload, cell, needs)
 
     def record(self, folder: str, window: Window | None) -> int:
         """The job of each rank: write its part of the trace into `folder`.

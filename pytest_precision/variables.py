@@ -1,4 +1,4 @@
-"""Variables: environment variables as plain data, and those that a function declares.
+"""Variables: environment variables as plain data.
 
 Many are read once, when a library is loaded or CUDA starts: `CUBLAS_WORKSPACE_CONFIG`, `NVTE_*`,
 `CUDA_DEVICE_MAX_CONNECTIONS`, `OMP_NUM_THREADS`. A layout that set them itself would be too late,
@@ -7,7 +7,6 @@ so it says what it needs, in an attribute `environment`.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Mapping
 
@@ -46,14 +45,3 @@ def _fits(text: str) -> bool:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         return False
-
-
-def declared(function: object) -> Variables:
-    """The variables that a callable declares; a partial's are added to those of its function."""
-    found: dict[str, str] = {}
-    while function is not None:
-        own = getattr(function, "environment", None)
-        if isinstance(own, Mapping):  # an attribute of that name may be anything
-            found = {**own, **found}
-        function = function.func if isinstance(function, functools.partial) else None
-    return plain(found)

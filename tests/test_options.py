@@ -22,6 +22,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "report": ("/somewhere/else", Path("/somewhere/else")),
     "strict_isolation": ("true", True),
     "ranks_per_device": ("2", 2),
+    "may_leave": ("environment variable A", ("environment variable A",)),
 }
 
 OTHERS = {
@@ -34,6 +35,7 @@ OTHERS = {
     "timeout": "8",
     "report": "/yet/another",
     "ranks_per_device": "3",
+    "may_leave": "umask",
 }
 
 BAD = {

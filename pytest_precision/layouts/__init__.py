@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from pytest_precision import lazy
 
 if TYPE_CHECKING:
+    from pytest_precision.layouts.declarations import fresh_ranks as fresh_ranks
+    from pytest_precision.layouts.declarations import may_leave as may_leave
+    from pytest_precision.layouts.declarations import with_environment as with_environment
     from pytest_precision.layouts.distributed import (
         distributed_optimizer as distributed_optimizer,
     )
-    from pytest_precision.layouts.environment import with_environment as with_environment
     from pytest_precision.layouts.experts import discrete_experts as discrete_experts
     from pytest_precision.layouts.experts import grouped_experts as grouped_experts
     from pytest_precision.layouts.optimizers import any_precision_adamw as any_precision_adamw
@@ -30,18 +32,20 @@ __all__ = [
     "ddp",
     "discrete_experts",
     "distributed_optimizer",
+    "fresh_ranks",
     "fsdp2",
     "fused_adam",
     "grouped_experts",
     "master_adamw",
+    "may_leave",
     "with_environment",
 ]
 
 __getattr__, __dir__ = lazy.exports(
     __name__,
     {
+        "declarations": ("fresh_ranks", "may_leave", "with_environment"),
         "distributed": ("distributed_optimizer",),
-        "environment": ("with_environment",),
         "experts": ("discrete_experts", "grouped_experts"),
         "optimizers": ("any_precision_adamw", "fused_adam"),
         "replicated": ("adamw", "ddp", "master_adamw"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_precision.launch import plain
 from pytest_precision.variables import Variables
@@ -45,6 +45,10 @@ class Environment:
         """The environment of a group that is asked for here and now."""
         caller = ((n, value) for n, value in os.environ.items() if n not in OF_ONE_TEST)
         return cls(frozenset(caller), declared)
+
+    def declaring(self, declared: Variables) -> Environment:
+        """The same caller's, with these declared."""
+        return replace(self, declared=declared)
 
     @classmethod
     def changed(cls, changes: Mapping[str, str | None], declared: Variables) -> Environment:

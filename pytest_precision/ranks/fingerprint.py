@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import locale
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before the first reading: some releases add a folder to sys.path
@@ -24,15 +29,11 @@ SET_BY_LIBRARIES = frozenset(
 )
 """Variables that torch and Transformer Engine write for themselves when they first need them."""
 
-_HOOKS: Mapping[str, Mapping[int, object]] = {
-    f"hook of all {what}: {name.removeprefix('_global_')}": value
-    for what, holder in (("modules", module), ("optimizers", optimizer))
-    for name, value in vars(holder).items()
-    if name.startswith("_global_") and name.endswith("hooks") and isinstance(value, dict)
-}
+_SIGNALS = tuple(
+    signal.Signals[f"SIG{name}"]
+    for name in ("ABRT", "ALRM", "CHLD", "HUP", "INT", "PIPE", "QUIT", "TERM", "USR1", "USR2")
+)
 
-_cudnn: Any = torch.backends.cudnn  # modules that are put in place when torch is imported
-_mkldnn: Any = torch.backends.mkldnn
 _smallest = sys.float_info.min
 
 
@@ -41,37 +42,56 @@ def _subnormals_flushed() -> bool:
     return _smallest / 2 == 0.0
 
 
+def _umask() -> str:
+    mask = os.umask(0)  # the only way to read it
+    os.umask(mask)
+    return f"{mask:#o}"
+
+
+# Each is looked up when it is read: what a release of torch lacks is unreadable, and no more.
 _READERS: Mapping[str, Callable[[], object]] = {
-    "default dtype": torch.get_default_dtype,
-    "default device": torch.get_default_device,
-    "float32 matmul precision": torch.get_float32_matmul_precision,
-    "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
-    "deterministic algorithms warn only": torch.is_deterministic_algorithms_warn_only_enabled,
+    "default dtype": lambda: torch.get_default_dtype(),
+    "default device": lambda: torch.get_default_device(),
+    "float32 matmul precision": lambda: torch.get_float32_matmul_precision(),
+    "deterministic algorithms": lambda: torch.are_deterministic_algorithms_enabled(),
+    "deterministic algorithms warn only": (
+        lambda: torch.is_deterministic_algorithms_warn_only_enabled()
+    ),
     "fill of uninitialized memory": lambda: (
         torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     ),
-    "fp32 precision of CUDA matmul": lambda: torch.backends.cuda.matmul.fp32_precision,
-    "fp32 precision of cuDNN convolutions": lambda: _cudnn.conv.fp32_precision,
-    "fp32 precision of cuDNN RNNs": lambda: _cudnn.rnn.fp32_precision,
-    "fp32 precision of oneDNN matmul": lambda: _mkldnn.matmul.fp32_precision,
-    "fp16 reduced precision reduction": torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
-    "bf16 reduced precision reduction": torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
-    "fp16 accumulation": torch._C._get_cublas_allow_fp16_accumulation,
-    "cuDNN enabled": torch._C._get_cudnn_enabled,
-    "cuDNN benchmark": torch._C._get_cudnn_benchmark,
-    "cuDNN deterministic": torch._C._get_cudnn_deterministic,
+    "fp32 precision of CUDA matmul": lambda: _matmul().fp32_precision,
+    "fp32 precision of cuDNN convolutions": lambda: _backend("cudnn").conv.fp32_precision,
+    "fp32 precision of cuDNN RNNs": lambda: _backend("cudnn").rnn.fp32_precision,
+    "fp32 precision of oneDNN matmul": lambda: _backend("mkldnn").matmul.fp32_precision,
+    "fp16 reduced precision reduction": (lambda: _matmul().allow_fp16_reduced_precision_reduction),
+    "bf16 reduced precision reduction": (lambda: _matmul().allow_bf16_reduced_precision_reduction),
+    "fp16 accumulation": lambda: _matmul().allow_fp16_accumulation,
+    "cuDNN enabled": lambda: _backend("cudnn").enabled,
+    "cuDNN benchmark": lambda: _backend("cudnn").benchmark,
+    "cuDNN deterministic": lambda: _backend("cudnn").deterministic,
     "flush of subnormals": _subnormals_flushed,
-    "number of threads": torch.get_num_threads,
-    "grad mode": torch.is_grad_enabled,
-    "inference mode": torch.is_inference_mode_enabled,
-    "anomaly detection": torch.is_anomaly_enabled,
+    "number of threads": lambda: torch.get_num_threads(),
+    "grad mode": lambda: torch.is_grad_enabled(),
+    "inference mode": lambda: torch.is_inference_mode_enabled(),
+    "anomaly detection": lambda: torch.is_anomaly_enabled(),
     "autocast on cpu": lambda: torch.is_autocast_enabled("cpu"),
     "autocast on cuda": lambda: torch.is_autocast_enabled("cuda"),
     "autocast dtype on cpu": lambda: torch.get_autocast_dtype("cpu"),
     "autocast dtype on cuda": lambda: torch.get_autocast_dtype("cuda"),
-    "autocast cache": torch.is_autocast_cache_enabled,
-    "process group of all ranks": dist.is_initialized,
+    "autocast cache": lambda: torch.is_autocast_cache_enabled(),
+    "process group of all ranks": lambda: dist.is_initialized(),
     "current directory": os.getcwd,
+    "umask": _umask,
+    "locale": lambda: locale.setlocale(locale.LC_ALL),
+    "garbage collection": gc.isenabled,
+    "thresholds of garbage collection": gc.get_threshold,
+    "numpy's handling of floating-point errors": np.geterr,
+    "handler of signal": lambda: {
+        number.name: _name(signal.getsignal(number)) for number in _SIGNALS
+    },
+    "warnings filter": lambda: {_filter(*entry): "present" for entry in warnings.filters},
+    "hook of all": lambda: _hooks(),
 }
 
 
@@ -81,7 +101,6 @@ def read() -> dict[str, object]:
     Random numbers are not among it, since every job is seeded.
     """
     state = {what: _read(reader) for what, reader in _READERS.items()}
-    state |= {what: _names(hooks) for what, hooks in _HOOKS.items()}
     state["environment variable"] = {
         name: value for name, value in os.environ.items() if name not in SET_BY_LIBRARIES
     }
@@ -93,10 +112,36 @@ def read() -> dict[str, object]:
 def _read(reader: Callable[[], object]) -> object:
     try:
         return reader()
-    except (OSError, RuntimeError) as error:  # a directory that is gone, two APIs for one flag
+    # A directory that is gone, two APIs for one flag, a release of torch without the flag.
+    except (AttributeError, OSError, RuntimeError) as error:
         return f"unreadable: {error}"
 
 
-def _names(hooks: Mapping[int, object]) -> dict[str, str]:
-    # Without its number: hooks that were taken off again have left a gap.
-    return {f"{getattr(hook, '__qualname__', hook)}": "registered" for hook in hooks.values()}
+def _matmul() -> Any:
+    return torch.backends.cuda.matmul
+
+
+def _backend(name: str) -> Any:
+    return getattr(torch.backends, name)  # a module that is put in place when torch is imported
+
+
+def _name(handler: object) -> str:
+    return str(getattr(handler, "__qualname__", handler))
+
+
+def _filter(action: str, message: Any, category: Any, module: Any, line: int) -> str:
+    def text(pattern: Any) -> str:
+        return "" if pattern is None else str(getattr(pattern, "pattern", pattern))
+
+    return f"{action}:{text(message)}:{category.__name__}:{text(module)}:{line}"
+
+
+def _hooks() -> dict[str, str]:
+    # Without their numbers: hooks that were taken off again have left gaps.
+    return {
+        f"{what}: {name.removeprefix('_global_')} {_name(hook)}": "registered"
+        for what, holder in (("modules", module), ("optimizers", optimizer))
+        for name, hooks in vars(holder).items()
+        if name.startswith("_global_") and name.endswith("hooks") and isinstance(hooks, dict)
+        for hook in hooks.values()
+    }

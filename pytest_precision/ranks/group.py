@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from pytest_precision.ranks.job import Job
+from pytest_precision.ranks.travel import ImportPath
 
 
 class Group(Protocol):
     """N ranks with one process group among them, that run one job after the other.
 
     Whatever `run` raises, the group is used up: its caller kills it and opens another one.
+
+    Attributes:
+        late: modules of the user's own that the last job imported while it ran. No later job would
+            find them as they were then, so the group serves no other one.
     """
+
+    late: tuple[ImportPath, ...]
 
     def serves(self, timeout: float) -> bool:
         """Whether all ranks are there, and a job may take `timeout` seconds on them."""

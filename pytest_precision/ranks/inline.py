@@ -9,12 +9,14 @@ from pytest_precision.ranks import devices, leaks
 from pytest_precision.ranks.environment import patched
 from pytest_precision.ranks.errors import WorldSizeError
 from pytest_precision.ranks.job import Job
+from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.variables import Variables
 
 
 class InlineGroup:
     """A group of one rank without a process of its own; it has no deadline.
 
+    Code that a job replaces is put back after it, since there are no other ranks for the next job.
     Exceptions of the function pass through as they are. Arguments are pickled all the same: what
     cannot travel is refused here too. Declared variables are set while a job runs, which is too
     late for what torch has read by then.
@@ -22,6 +24,8 @@ class InlineGroup:
     Raises:
         WorldSizeError: more than one rank is asked for.
     """
+
+    late: tuple[ImportPath, ...] = ()
 
     def __init__(self, world_size: int, device: str, declared: Variables = ()) -> None:
         if world_size > 1:
@@ -38,7 +42,8 @@ class InlineGroup:
         __tracebackhide__ = True
         import torch.distributed as dist
 
-        from pytest_precision.ranks import fingerprint, pristine, process_groups
+        from pytest_precision.ranks import pristine, process_groups
+        from pytest_precision.ranks.baseline import Baseline
 
         if dist.is_initialized():
             raise RuntimeError(
@@ -54,16 +59,16 @@ class InlineGroup:
             )
             try:
                 with pristine.borrowed(), patched(self._declared):
-                    function = job.resolve()
-                    pristine.reset()
-                    before = fingerprint.read()
-                    result = function()
-                    left = leaks.between(before, fingerprint.read())
+                    baseline = Baseline()
+                    try:
+                        outcome = baseline.run(job)
+                    finally:
+                        baseline.code.put_back(job.may_leave)
             finally:
                 process_groups.close()
                 dist.destroy_process_group()
-        leaks.warn(job.name, [left], "Inline, later tests of this process may find it")
-        return [result]
+        leaks.warn(job.name, [outcome.leaks], "Inline, later tests of this process may find it")
+        return [outcome.result]
 
     def close(self) -> None:
         """Nothing to end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -23,6 +24,8 @@ class Job:
         directory: the caller's current one.
         rewritten: names of the modules whose asserts show their values.
         name: what messages call it.
+        imports: what to import before it starts, beside the function.
+        may_leave: patterns of the leaks that are none.
     """
 
     call: ImportPath
@@ -30,6 +33,8 @@ class Job:
     directory: str
     rewritten: frozenset[str]
     name: str
+    imports: tuple[ImportPath, ...] = ()
+    may_leave: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -47,11 +52,18 @@ class Job:
         call = ImportPath.of(function, "function").bind(*args, **kwargs)
         return cls(call, tuple(sys.path), os.getcwd(), rewriting.rewritten(), name or call.name)
 
-    def resolve(self) -> Callable[[], Any]:
-        """The function, in this process, which takes over the caller's directory and path."""
+    def enter(self) -> None:
+        """Take over the caller's directory and path in this process."""
         os.chdir(self.directory)
         if sys.path != list(self.sys_path):
             sys.path[:] = self.sys_path
             importlib.invalidate_caches()
         rewriting.rewrite(self.rewritten)
+
+    def resolve(self) -> Callable[[], Any]:
+        """Import all that it needs, and return the function."""
+        for path in self.imports:
+            # What cannot be imported fails again where it is used, and there somebody reads why.
+            with contextlib.suppress(Exception):
+                path.resolve()
         return self.call.resolve()

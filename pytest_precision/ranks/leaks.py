@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 ABSENT = "absent"
@@ -26,16 +27,18 @@ class Leak(NamedTuple):
 
     Attributes:
         what: it is.
-        before: its value when the job started.
-        after: its value when the job was done.
+        change: from the start of the job to its end.
     """
 
     what: str
-    before: str
-    after: str
+    change: str
 
     def __str__(self) -> str:
-        return f"{self.what} was {self.before}, is {self.after}"
+        return f"{self.what} {self.change}"
+
+    def is_one_of(self, patterns: Sequence[str]) -> bool:
+        """Whether one of the patterns, as `fnmatch` has them, matches what it is."""
+        return any(fnmatchcase(self.what, pattern) for pattern in patterns)
 
 
 def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Leak, ...]:
@@ -71,7 +74,8 @@ def warn(
     lines = (f"\n  rank {', '.join(map(str, ranks))}: {leak}" for leak, ranks in ranks_of.items())
     text = (
         f"{doing} left process-global state behind:{''.join(lines)}\n"
-        f"expected it as it was. {then}; put it back in the function."
+        f"expected it as it was. {then}; put it back in the function, or declare it with "
+        "layouts.may_leave."
     )
     warnings.warn(text, PrecisionLeakWarning, stacklevel=2)
     return True
@@ -86,9 +90,10 @@ def _different(before: Mapping[str, object], after: Mapping[str, object]) -> Ite
             for leak in _different(one, other):
                 yield leak._replace(what=f"{what} {leak.what}")
         else:
-            yield Leak(what, _short(one), _short(other))
+            yield Leak(what, f"was {short(one)}, is {short(other)}")
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """The text of a value, cut off where it is long."""
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

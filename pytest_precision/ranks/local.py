@@ -18,6 +18,7 @@ from pytest_precision.ranks.meeting import FileMeeting
 from pytest_precision.ranks.messages import Done, Ready, Run, Skipped, Stop, Unavailable
 from pytest_precision.ranks.parcel import Parcel
 from pytest_precision.ranks.process import RankProcess
+from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.ranks.worker import Membership
 
 START_SECONDS = 120.0
@@ -61,6 +62,7 @@ class LocalGroup:
         self._ranks: list[Rank] = []
         self._devices: set[str] = set()
         self._tainted = False
+        self.late: tuple[ImportPath, ...] = ()
         try:
             for rank in range(world_size):
                 membership = Membership(
@@ -85,8 +87,9 @@ class LocalGroup:
 
     def serves(self, timeout: float) -> bool:
         """Whether all ranks live as they were, and collectives give up no earlier than the job."""
-        lasts = timeout <= self._timeout and not self._tainted and self._home.present
-        return lasts and all(rank.alive for rank in self._ranks)
+        lasts = timeout <= self._timeout and self._home.present
+        untouched = not self._tainted and not self.late
+        return lasts and untouched and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:
         """See `Group.run`."""
@@ -108,6 +111,7 @@ class LocalGroup:
             raise self._failure(heard, started, timeout, overdue, job.name)
         judge.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
+        self.late = tuple(dict.fromkeys(path for answer in done for path in answer.late))
         self._tainted = leaks.warn(job.name, [answer.leaks for answer in done])
         return results
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pytest_precision.ranks.leaks import Leak
 from pytest_precision.ranks.parcel import Parcel
+from pytest_precision.ranks.travel import ImportPath
 
 LONGEST = 16_000
 """Characters of a traceback or an exception's text; both fit into a socket's buffer."""
@@ -61,11 +62,13 @@ class Done:
         result: of the call.
         nonce: that the rank was asked with.
         leaks: what the job has left behind in the rank's process.
+        late: modules of the user's own that the job imported while it ran.
     """
 
     result: Parcel
     nonce: str
     leaks: tuple[Leak, ...] = ()
+    late: tuple[ImportPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,20 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.errors import RankError
 from pytest_precision.ranks.group import Group
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.local import LocalGroup
+from pytest_precision.ranks.memory import for_waiting_ranks
+from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.process import RankProcess
 from pytest_precision.ranks.travel import ImportPath
 from pytest_precision.ranks.worker import Membership
-from pytest_precision.variables import Variables
 
 __all__ = ["RankError", "RankPool"]
 
@@ -27,7 +28,13 @@ MODES = ("reuse", "fresh", "inline")
 DEVICES = ("cpu", "cuda")
 
 KEPT = 4
-"""Groups that wait for their next job; the one used longest ago is closed for another one."""
+"""Groups that wait for their next job on any machine, and more where there is memory for them. The
+one used longest ago is closed for another one."""
+
+RANK_BYTES = {"cpu": 200 << 20, "cuda": 3 << 30}
+"""Memory of a rank that waits, beyond what it shares with the fork server."""
+
+Key = tuple[int, Needs]
 
 
 class RankPool:
@@ -35,9 +42,10 @@ class RankPool:
 
     Args:
         start: starts one rank: on this machine, or as `hosts.Hosts` does in a launch.
+        memory: bytes that ranks may take while they wait; by default what the machine has for them.
 
     Attributes:
-        mode: `reuse` keeps a group of each world size and environment between jobs, `fresh` opens
+        mode: `reuse` keeps a group for each world size and each `Needs` between jobs, `fresh` opens
             one for each job, `inline` has one rank, which is the calling process.
         timeout: deadline of a job in seconds, unless `run` is told another. The start of a group
             has one of its own.
@@ -56,6 +64,7 @@ class RankPool:
         device: str = "cpu",
         start: Callable[[Membership], Rank] = RankProcess,
         ranks_per_device: int = 1,
+        memory: int | None = None,
     ) -> None:
         _expect("mode", mode, MODES)
         _expect("device", device, DEVICES)
@@ -65,7 +74,10 @@ class RankPool:
         self.device = device
         self.ranks_per_device = ranks_per_device
         self._start = start
-        self._groups: OrderedDict[tuple[int, Environment], Group] = OrderedDict()
+        room = for_waiting_ranks() if memory is None else memory
+        self._waiting = room // RANK_BYTES[device]
+        self._groups: OrderedDict[Key, Group] = OrderedDict()
+        self._late: dict[Key, tuple[ImportPath, ...]] = {}
         self._owner = os.getpid()
         self._lock = threading.Lock()
         # The fallback of a caller that does not close. What no code survives, a lifeline does.
@@ -77,7 +89,7 @@ class RankPool:
         function: Callable[..., Any] | ImportPath,
         *args: Any,
         timeout: float | None = None,
-        environment: Variables = (),
+        needs: Needs | None = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> list[Any]:
@@ -91,7 +103,8 @@ class RankPool:
                 the state that `pristine.reset` describes.
             args: passed on.
             timeout: deadline in seconds, in place of the one of this object.
-            environment: variables that must be set before torch starts, beside the caller's.
+            needs: what the ranks must be; by default, have the caller's environment of now, and
+                share their group with all other such jobs.
             name: what failures call the function, if not by its own name.
             kwargs: passed on.
 
@@ -110,19 +123,25 @@ class RankPool:
         seconds = self.timeout if timeout is None else timeout
         _expect_seconds(seconds)
         job = Job.of(function, args, kwargs, name)
-        key = world_size, Environment.now(environment)
+        key = world_size, needs or Needs()
         with self._lock:
             return self._run(key, job, seconds)
 
-    def _run(self, key: tuple[int, Environment], job: Job, seconds: float) -> list[Any]:
+    def _run(self, key: Key, job: Job, seconds: float) -> list[Any]:
         __tracebackhide__ = True
+        needs = key[1]
+        job = replace(
+            job, imports=(*needs.code, *self._late.get(key, ())), may_leave=needs.may_leave
+        )
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)
         except BaseException:  # Ctrl-C too: ranks that still work on the job are of no use
             self._groups.pop(key).kill()
             raise
-        if self.mode == "fresh":
+        if group.late:  # its next ranks import them before they start
+            self._late[key] = (*self._late.get(key, ()), *group.late)
+        if self.mode == "fresh" or needs.fresh:
             self._groups.pop(key).close()
         return results
 
@@ -133,23 +152,28 @@ class RankPool:
         while self._groups:
             self._groups.popitem()[1].close()
 
-    def _group(self, key: tuple[int, Environment], seconds: float) -> Group:
+    def _group(self, key: Key, seconds: float) -> Group:
         group = self._groups.get(key)
         if group is not None:
             if group.serves(seconds):
                 self._groups.move_to_end(key)
                 return group
             self._groups.pop(key).close()
-        while len(self._groups) >= KEPT:
+        while not self._has_room(key[0]):
             self._groups.popitem(last=False)[1].close()
         self._groups[key] = self._open(*key, max(seconds, self.timeout))
         return self._groups[key]
 
-    def _open(self, world_size: int, environment: Environment, longest: float) -> Group:
+    def _has_room(self, world_size: int) -> bool:
+        """Whether so many more ranks may wait beside those of the groups that are there."""
+        ranks = world_size + sum(size for size, _ in self._groups)
+        return len(self._groups) < KEPT or ranks <= self._waiting
+
+    def _open(self, world_size: int, needs: Needs, longest: float) -> Group:
         if self.mode == "inline":
-            return InlineGroup(world_size, self.device, environment.declared)
+            return InlineGroup(world_size, self.device, needs.environment.declared)
         return LocalGroup(
-            world_size, self.device, longest, environment, self.ranks_per_device, self._start
+            world_size, self.device, longest, needs.environment, self.ranks_per_device, self._start
         )
 
 

@@ -6,10 +6,11 @@ builds an optimizer or asks for deterministic algorithms: seconds a rank.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
+import sys
+import traceback
 
 from pytest_precision.ranks import undertaker
 
@@ -21,8 +22,6 @@ MODULES = (
     "torch.optim",
     "torch._dynamo",
     "torch._inductor.config",
-    "pytest_precision.ranks.fingerprint",
-    "pytest_precision.ranks.pristine",
     "pytest_precision.ranks.worker",
     "pytest_precision.trace.record",
     # Whatever a rank runs comes from a file of tests, and those import it.
@@ -34,11 +33,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 undertaker.attend(os.getppid(), undertaker.folders_are_in())
 
-for _name in MODULES:
-    # A module that is missing or broken fails again in the rank that needs it, and there the
-    # failure has a reader.
-    with contextlib.suppress(Exception):
+try:
+    for _name in MODULES:
         importlib.import_module(_name)
+    # Ranks have the code of this process, in which nobody has replaced any.
+    importlib.import_module("pytest_precision.ranks.baseline").of_this_process()
+except Exception:
+    # It fails again in the ranks, perhaps before they can say why.
+    print("precision: what ranks are made from is broken:", file=sys.stderr)
+    traceback.print_exc()
 
 # What is here now is never collected: ranks share these pages as long as nobody touches them.
 gc.freeze()

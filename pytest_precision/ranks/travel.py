@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import pickle
 import sys
@@ -12,6 +13,10 @@ from types import MethodType, ModuleType
 from typing import Any
 
 from pytest_precision.ranks.loading import load
+
+OURS = __name__.partition(".")[0]
+TRUSTED = frozenset({OURS, "torch", "numpy", *sys.stdlib_module_names})
+"""Packages whose objects may be bound to a function of ours and leave it a function of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class ImportPath:
 
     Attributes:
         module: dotted name of the module.
-        qualname: name of the callable in the module, dotted where it stands in a class.
+        qualname: name of the callable in the module, dotted where it stands in a class; empty for
+            the module itself.
         file: of the module, absolute; None where it has none (a built-in module).
         arguments: positional ones first, as `functools.partial` would hold them.
     """
@@ -90,6 +96,22 @@ class ImportPath:
         """Module and name in it, without the arguments."""
         return f"{self.module}:{self.qualname}"
 
+    @property
+    def home(self) -> ImportPath:
+        """Of the module itself."""
+        return replace(self, qualname="", arguments=())
+
+    @property
+    def is_of_users_module(self) -> bool:
+        """Whether the callable itself is not this package's."""
+        return _root(self.module) != OURS
+
+    @property
+    def is_users_own(self) -> bool:
+        """Whether calling it runs code that is not this package's, be it an argument's."""
+        bound = (_root(module) for a in self.arguments for module in _modules(a.pickled))
+        return self.is_of_users_module or not TRUSTED.issuperset(bound)
+
     def bind(self, *args: Any, **kwargs: Any) -> ImportPath:
         """The same with more arguments, as `functools.partial` binds them.
 
@@ -117,7 +139,7 @@ class ImportPath:
         # The module first: classes of the arguments often live in it, and its name may be one
         # that only this import makes known.
         function: Callable[..., Any] = load(self.module, self.file)  # type: ignore[assignment]
-        for name in self.qualname.split("."):
+        for name in filter(None, self.qualname.split(".")):
             function = getattr(function, name)
         if not self.arguments:
             return function
@@ -174,6 +196,28 @@ def _value(argument: Argument, path: ImportPath) -> Any:
             f"does not: {type(error).__name__}: {error}; pass plain data, or keep its class in the "
             "function's module"
         ) from error
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+class _Modules(pickle.Unpickler):
+    """Unpickles a value and notes the modules of the classes and functions in it."""
+
+    def __init__(self, pickled: bytes) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self.found: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.found.add(module)
+        return super().find_class(module, name)
+
+
+def _modules(pickled: bytes) -> set[str]:
+    reader = _Modules(pickled)
+    reader.load()
+    return reader.found
 
 
 def _attribute(module: ModuleType, qualname: str) -> object:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_precision.ranks import devices, leaks, lifeline, output
+from pytest_precision.ranks import devices, lifeline, output
 from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.meeting import FileMeeting, StoreMeeting
 from pytest_precision.ranks.messages import (
@@ -157,21 +157,17 @@ def _join(membership: Membership) -> FromRank:
 
 
 def _answer(message: Run, membership: Membership) -> FromRank:
-    from pytest_precision.ranks import fingerprint, pristine, process_groups
+    from pytest_precision.ranks import baseline, process_groups  # which import torch
 
     process_groups.close()
     job = message.job.unpack()
-    # The imports first: what a module does once is not what the job does each time.
-    function = job.resolve()
-    pristine.reset(membership.environment.threads)
-    before = fingerprint.read()
-    result = function()
-    left = leaks.between(before, fingerprint.read())
+    done = baseline.of_this_process().run(job, membership.environment.threads)
     try:
-        pickled = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        pickled = pickle.dumps(done.result, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # pickling runs the value's own code
         raise TypeError(
             f"expected a result that pickles, since it travels to the caller, but got result="
-            f"{result!r} ({type(result).__name__}) of {job.name}: {error}; return plain data"
+            f"{done.result!r} ({type(done.result).__name__}) of {job.name}: {error}; return plain "
+            "data"
         ) from error
-    return Done(Parcel.of(pickled, membership.result), message.nonce, left)
+    return Done(Parcel.of(pickled, membership.result), message.nonce, done.leaks, done.late)

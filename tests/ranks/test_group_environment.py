@@ -9,10 +9,13 @@ import sys
 import psutil
 import pytest
 
+from pytest_precision.declarations import Declared
 from pytest_precision.layouts import with_environment
 from pytest_precision.ranks import RankPool
-from pytest_precision.ranks.pool import KEPT
-from pytest_precision.variables import declared, plain
+from pytest_precision.ranks.environment import Environment
+from pytest_precision.ranks.needs import Needs
+from pytest_precision.ranks.pool import KEPT, RANK_BYTES
+from pytest_precision.variables import plain
 
 
 def variable(name):
@@ -43,9 +46,13 @@ def undeclared():
     return None
 
 
+def declaring(**variables):
+    return Needs(Environment.now(plain(variables)))
+
+
 @pytest.fixture
 def own_pool():
-    ranks = RankPool(timeout=60)
+    ranks = RankPool(timeout=60, memory=0)
     yield ranks
     ranks.close()
 
@@ -70,19 +77,19 @@ def test_what_changes_with_every_test_does_not_count(pool, monkeypatch):
 
 def test_declared_variables_are_there_before_torch(own_pool):
     """What torch reads when it is imported; the ranks are kept like any others."""
-    variables = plain({"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "2"})
+    needs = declaring(TORCH_COMPILE_DISABLE="1", OMP_NUM_THREADS="2")
     assert own_pool.run(1, what_torch_read) == [(False, 1)]
-    assert own_pool.run(1, what_torch_read, environment=variables) == [(True, 2)]
-    first = own_pool.run(1, process, environment=variables)
-    assert own_pool.run(1, process, environment=variables) == first
+    assert own_pool.run(1, what_torch_read, needs=needs) == [(True, 2)]
+    first = own_pool.run(1, process, needs=needs)
+    assert own_pool.run(1, process, needs=needs) == first
     assert own_pool.run(1, process) != first
 
 
 def test_declared_variables_beat_the_callers(own_pool, monkeypatch):
     """And a rank's place beats both; the caller's own are as they were."""
     monkeypatch.setenv("PLANTED", "caller")
-    variables = plain({"PLANTED": "declared", "RANK": "7"})
-    assert own_pool.run(1, inherited, environment=variables) == [("declared", "0")]
+    needs = declaring(PLANTED="declared", RANK="7")
+    assert own_pool.run(1, inherited, needs=needs) == [("declared", "0")]
     assert os.environ["PLANTED"] == "caller"
     assert "RANK" not in os.environ
 
@@ -90,7 +97,7 @@ def test_declared_variables_beat_the_callers(own_pool, monkeypatch):
 def test_inline_declared_variables_are_set_for_the_job():
     """And gone after it."""
     ranks = RankPool("inline", timeout=30)
-    assert ranks.run(1, variable, "PLANTED", environment=plain({"PLANTED": "x"})) == ["x"]
+    assert ranks.run(1, variable, "PLANTED", needs=declaring(PLANTED="x")) == ["x"]
     assert "PLANTED" not in os.environ
 
 
@@ -108,15 +115,27 @@ def test_groups_that_are_kept_are_few(own_pool, monkeypatch):
     assert all(map(psutil.pid_exists, [first, *others]))
 
 
+def test_more_groups_are_kept_where_there_is_memory(monkeypatch):
+    """As many ranks as there is room for, whatever the number of groups."""
+    ranks = RankPool(timeout=60, memory=(KEPT + 1) * RANK_BYTES["cpu"])
+    found = []
+    for number in range(KEPT + 2):
+        monkeypatch.setenv("PLANTED", str(number))
+        found += ranks.run(1, process)
+    there = [psutil.pid_exists(number) for number in found]
+    ranks.close()
+    assert there == [False, *[True] * (KEPT + 1)]
+
+
 def test_a_partial_adds_to_what_its_function_declares():
     """The nearer one wins; a function without declaration has none."""
     partial = with_environment(OTHER="x")(functools.partial(declares))
-    assert declared(partial) == (("OTHER", "x"), ("PLANTED", "declared"))
-    assert declared(with_environment(PLANTED="y")(functools.partial(declares))) == (
+    assert Declared.of(partial).environment == (("OTHER", "x"), ("PLANTED", "declared"))
+    assert Declared.of(with_environment(PLANTED="y")(functools.partial(declares))).environment == (
         ("PLANTED", "y"),
     )
-    assert declared(declares) == (("PLANTED", "declared"),)
-    assert declared(undeclared) == declared(sys) == ()
+    assert Declared.of(declares).environment == (("PLANTED", "declared"),)
+    assert Declared.of(undeclared).environment == Declared.of(sys).environment == ()
 
 
 @pytest.mark.parametrize(

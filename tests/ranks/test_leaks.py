@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import locale
 import os
+import signal
 import sys
 import timeit
 import warnings
@@ -107,6 +110,32 @@ def extend_path():
     sys.path.insert(0, "/planted")
 
 
+def set_umask():
+    os.umask(0o27)
+
+
+def handle_signal():
+    signal.signal(signal.SIGHUP, hook)
+
+
+def stop_collecting_garbage():
+    gc.disable()
+
+
+def filter_warnings():
+    warnings.simplefilter("ignore", RuntimeWarning)
+
+
+def ignore_overflows():
+    import numpy as np
+
+    np.seterr(over="ignore")
+
+
+def set_locale():
+    locale.setlocale(locale.LC_ALL, "C.UTF-8")
+
+
 def put_back():
     import torch
 
@@ -134,8 +163,16 @@ def leak_and_fail():
 
 def cost():
     from pytest_precision.ranks import fingerprint
+    from pytest_precision.ranks.code import Code
 
-    return min(timeit.repeat(fingerprint.read, number=20, repeat=20)) / 20
+    code = Code()
+
+    def look():
+        fingerprint.read()
+        code.take_in()
+        return fingerprint.read(), code.changes(), code.late()
+
+    return min(timeit.repeat(look, number=1, repeat=100))
 
 
 def process():
@@ -162,6 +199,12 @@ def process():
         (set_variable, "environment variable PLANTED was absent, is yes"),
         (change_directory, f"current directory was {os.getcwd()}, is /"),
         (extend_path, "entry of sys.path /planted was absent, is present"),
+        (set_umask, "umask was 0o22, is 0o27"),
+        (handle_signal, "handler of signal SIGHUP was 0, is hook"),
+        (stop_collecting_garbage, "garbage collection was True, is False"),
+        (filter_warnings, "warnings filter ignore::RuntimeWarning::0 was absent, is present"),
+        (ignore_overflows, "numpy's handling of floating-point errors over was warn, is ignore"),
+        (set_locale, "locale was "),
     ],
 )
 def test_a_leak_is_named(pool, function, line):
@@ -213,9 +256,9 @@ def test_inline_leaks_are_named_too():
 
 
 def test_looking_costs_little(pool):
-    """Twice for each job: at most a tenth of the 2 ms that a trivial one may take."""
+    """Before and after each job: state, code and modules."""
     [seconds] = pool.run(1, cost)
-    assert 2 * seconds < 200e-6
+    assert seconds < 2e-3
 
 
 def test_only_what_differs_is_told():
@@ -224,6 +267,6 @@ def test_only_what_differs_is_told():
     after = {"a": 1, "many": {"x": "1", "z": "3" * 999}}
     assert between(before, before) == ()
     assert between(before, after) == (
-        Leak("many y", "2", "absent"),
-        Leak("many z", "absent", "3" * 200 + "..."),
+        Leak("many y", "was 2, is absent"),
+        Leak("many z", "was absent, is " + "3" * 200 + "..."),
     )

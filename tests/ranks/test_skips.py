@@ -8,7 +8,9 @@ import unittest
 import pytest
 
 from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.errors import RanksSkipped
+from pytest_precision.ranks.needs import Needs
 
 
 def skip(word="planted"):
@@ -103,7 +105,7 @@ def test_a_skip_needs_no_pytest(tmp_path, monkeypatch):
 
     ranks = RankPool("fresh", timeout=30)
     with pytest.raises(RanksSkipped, match="False"):
-        ranks.run(1, plain_job.job, environment=(("PLANTED", "yes"),))
+        ranks.run(1, plain_job.job, needs=Needs(Environment.now((("PLANTED", "yes"),))))
 
 
 def test_inline_a_skip_is_the_functions_own():

@@ -1,0 +1,115 @@
+"""Copies of plain containers, by which a change in what a module holds is seen."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MAPPINGS = frozenset({dict, OrderedDict, defaultdict, Counter})
+SETS = frozenset({set, frozenset})
+SEQUENCES = frozenset({list, tuple, deque})
+TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+SCALARS = frozenset({bool, int, float, complex, str, bytes})
+
+MOST = 5_000
+"""Elements of one module's containers that are looked at; of what is beyond, only the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a container held.
+
+    Attributes:
+        kind: type of the container.
+        size: number of its elements; of a tensor, how often it was written to.
+        elements: keys of a mapping and elements of a set; copies of elements of a sequence. None
+            where they were not looked at.
+        values: copies of the values of a mapping.
+    """
+
+    kind: type
+    size: int
+    elements: Any = None
+    values: tuple[object, ...] = ()
+
+    def holds_for(self, value: Any) -> bool:
+        """Return whether a container is as it was."""
+        kind = type(value)
+        if kind is not self.kind or _size(value) != self.size:
+            return False
+        if self.elements is None:
+            return True
+        if self.kind in SEQUENCES:
+            return all(map(same, value, self.elements))
+        if self.kind in SETS:
+            return bool(value == self.elements)
+        return tuple(value) == self.elements and all(map(same, value.values(), self.values))
+
+    def refill(self, value: Any) -> None:
+        """Give a container back what it held, as far as it was looked at."""
+        if self.elements is None or self.kind is frozenset:
+            return
+        if self.kind is tuple:
+            for element, copy in zip(value, self.elements, strict=True):
+                if type(copy) is Copy:
+                    copy.refill(element)
+            return
+        value.clear()
+        (value.extend if self.kind in SEQUENCES else value.update)(original(self))
+
+    def __str__(self) -> str:
+        if self.elements is None:
+            what = "writes" if self.kind in TENSORS else "elements"
+            return f"a {self.kind.__name__} with {self.size} {what}"
+        return repr(original(self))
+
+
+class Copier:
+    """Copies what one module holds, up to `MOST` elements."""
+
+    def __init__(self) -> None:
+        self._left = MOST
+
+    def __call__(self, value: Any) -> Any:
+        """Return the copy of a plain container or tensor, and anything else as it is."""
+        kind = type(value)
+        if kind in TENSORS and not value.is_inference():
+            return Copy(kind, value._version)
+        if kind not in MAPPINGS | SETS | SEQUENCES:
+            return value
+        self._left -= len(value)
+        if self._left < 0:
+            return Copy(kind, len(value))
+        if kind in SETS:
+            return Copy(kind, len(value), frozenset(value))
+        if kind in SEQUENCES:
+            return Copy(kind, len(value), tuple(map(self, value)))
+        return Copy(kind, len(value), tuple(value), tuple(map(self, value.values())))
+
+
+def same(value: object, before: Any) -> bool:
+    """Return whether a value is what it was; `before` may be its copy."""
+    if type(before) is Copy:
+        return before.holds_for(value)
+    if value is before:
+        return True
+    # No other object is asked: its `==` may be anything, also a collective.
+    return type(value) is type(before) and type(value) in SCALARS and value == before
+
+
+def original(value: Any) -> Any:
+    """Return what a copy was made of, as a new object; anything else as it is."""
+    if type(value) is not Copy or value.elements is None:
+        return value
+    if value.kind in MAPPINGS:
+        return dict(zip(value.elements, map(original, value.values), strict=True))
+    if value.kind in SETS:
+        return value.kind(value.elements)
+    return value.kind(map(original, value.elements))
+
+
+def _size(value: Any) -> int:
+    return value._version if type(value) in TENSORS else len(value)
