@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-import pytest
-
 SERVED = "PYTEST_PRECISION_LAUNCH"
 """Environment variable that names the launch whose processes have found each other: whatever they
 start from then on inherits the launcher's variables, and is none of its processes."""
@@ -137,6 +135,8 @@ def _number(
     text = environment.get(name, default)
     if text.isdecimal() and least <= int(text) < below:
         return int(text)
+    import pytest  # not above: ranks need what else is here, and no pytest
+
     limit = "" if below == float("inf") else f" and below {below}"
     raise pytest.UsageError(
         f"expected a number from {least}{limit}, as a launcher sets it, but got the environment "

@@ -87,6 +87,8 @@ class Namespace:
         """Whether torch did it when something was used the first time: it wraps steps of optimizers
         for its profiler, and hides functions from its compiler or counts modules for it.
         """
+        if f"{self.name}.{name}" == "torch.Storage":  # follows the default dtype
+            return True
         if not isinstance(after, FunctionType):
             return False
         home = after.__globals__.get("__name__")

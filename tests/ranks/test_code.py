@@ -115,6 +115,15 @@ def test_what_torch_does_by_itself_is_no_change(code: Code):
     assert [str(leak) for leak in code.changes()] == [f"{user.__name__}.Own was removed"]
 
 
+def test_a_default_dtype_is_no_change_of_code(code: Code):
+    """It replaces `torch.Storage`, and is looked at by itself."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    changes = code.changes()
+    torch.set_default_dtype(before)
+    assert changes == ()
+
+
 def test_imports_and_what_the_compiler_writes_are_no_change(code: Code):
     """Modules, and names with two underscores in front."""
     user.os = os  # type: ignore[attr-defined]
