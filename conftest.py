@@ -44,7 +44,7 @@ settings.load_profile("reproducible")
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     if not pluginmanager.has_plugin(INSTALLED):
-        pluginmanager.import_plugin("pytest_precision.plugin")
+        pluginmanager.import_plugin("pytest_precision.plugin.hooks")
 
 
 @pytest.hookimpl(trylast=True)
@@ -67,6 +67,6 @@ def pytester(
     # In an inner run it would leave a thread and a socket; `-p rerunfailures` asks for it.
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:rerunfailures")
     if not pytestconfig.pluginmanager.has_plugin(INSTALLED):
-        monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin")
+        monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin.hooks")
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     return pytester

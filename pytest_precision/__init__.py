@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_precision import lazy
+from pytest_precision import _lazy
 
 if TYPE_CHECKING:
-    from pytest_precision.cell import Cell as Cell
-    from pytest_precision.check import Parity as Parity
-    from pytest_precision.check import ParityError as ParityError
-    from pytest_precision.contract import Contract as Contract
-    from pytest_precision.engine import Engine as Engine
-    from pytest_precision.fixtures import Ranks as Ranks
+    from pytest_precision.check.parity import Parity as Parity
+    from pytest_precision.check.parity import ParityError as ParityError
+    from pytest_precision.engine.engine import Engine as Engine
+    from pytest_precision.matrix.cell import Cell as Cell
+    from pytest_precision.matrix.contract import Contract as Contract
     from pytest_precision.parity.criterion import bitwise as bitwise
     from pytest_precision.parity.criterion import close as close
     from pytest_precision.parity.criterion import ulp as ulp
     from pytest_precision.parity.criterion import unchecked as unchecked
     from pytest_precision.parity.verdict import Verdict as Verdict
-    from pytest_precision.ranks.leaks import PrecisionLeakWarning as PrecisionLeakWarning
+    from pytest_precision.plugin.fixtures import Ranks as Ranks
     from pytest_precision.ranks.pool import RankError as RankError
+    from pytest_precision.ranks.state.leaks import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.workloads.base import Workload as Workload
 
 __all__ = [
@@ -43,17 +43,17 @@ __all__ = [
     "unchecked",
 ]
 
-__getattr__, __dir__ = lazy.exports(
+__getattr__, __dir__ = _lazy.exports(
     __name__,
     {
-        "cell": ("Cell",),
-        "check": ("Parity", "ParityError"),
-        "contract": ("Contract",),
-        "engine": ("Engine",),
-        "fixtures": ("Ranks",),
+        "matrix.cell": ("Cell",),
+        "check.parity": ("Parity", "ParityError"),
+        "matrix.contract": ("Contract",),
+        "engine.engine": ("Engine",),
+        "plugin.fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),
-        "ranks.leaks": ("PrecisionLeakWarning",),
+        "ranks.state.leaks": ("PrecisionLeakWarning",),
         "ranks.pool": ("RankError",),
         "workloads.base": ("Workload",),
     },

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.folders import LOCK, YOUNG_SECONDS, Owner, OwnFolder, bury, sweep
+from pytest_precision._folders import LOCK, YOUNG_SECONDS, Owner, OwnFolder, bury, sweep
 
 KILLED = """\
 import os, signal, sys
-from pytest_precision.folders import OwnFolder
+from pytest_precision._folders import OwnFolder
 folder = OwnFolder("left-", sys.argv[1]).path
 (folder / "file").touch()
 os.kill(os.getpid(), signal.SIGKILL)

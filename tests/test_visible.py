@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_precision._visible import visible
 from pytest_precision.ranks import RankError
-from pytest_precision.visible import visible
 
 
 @pytest.mark.parametrize(

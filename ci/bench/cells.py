@@ -15,19 +15,19 @@ from pathlib import Path
 from measure import interleave, ratio
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity
+from pytest_precision.check.parity import Parity
+from pytest_precision.check.side import Run
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.ranks.travel import ImportPath
-from pytest_precision.resources import Resources
-from pytest_precision.run import Run
+from pytest_precision.plugin.session import Resources
+from pytest_precision.ranks.code.import_path import ImportPath
 
 SETTINGS = Settings(device="cpu", timeout=120)
 
 
 def bare(layout: ImportPath, workload: ImportPath, cell: Cell) -> None:
     """Train without looking: the job that the other two are measured against."""
-    from pytest_precision.engine import STEP_PHASES
+    from pytest_precision.engine.engine import STEP_PHASES
 
     engine = layout.resolve()(workload.resolve()(), cell)
     for step in range(1, 1 + cell.operations.count("train")):

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import measure
 
 import pytest_precision
-from pytest_precision.coverage import pairwise
+from pytest_precision.matrix.pairwise import pairwise
 
 CELLS = 10_000
 
@@ -61,7 +61,9 @@ WITHOUT: list[str] = []
 
 WITH = [
     "-p",
-    "precision" if entry_points(group="pytest11", name="precision") else "pytest_precision.plugin",
+    "precision"
+    if entry_points(group="pytest11", name="precision")
+    else "pytest_precision.plugin.hooks",
 ]
 
 COLLECTION, START, BYTES, PAIRWISE = 1.5, 5, 5_000, 0.5

@@ -18,12 +18,12 @@ from unittest import mock
 from measure import interleave, ratio
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity
-from pytest_precision.engine import Engine
+from pytest_precision.check.parity import Parity
+from pytest_precision.check.side import Run
+from pytest_precision.engine.engine import Engine
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.resources import Resources
-from pytest_precision.run import Run
+from pytest_precision.plugin.session import Resources
 from pytest_precision.workloads import Workload
 
 SETTINGS = Settings(device="cpu", timeout=120)

@@ -26,9 +26,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn import functional as F
 
 from pytest_precision import Engine, Workload
-from pytest_precision.cell import Cell
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.sharded import FSDP2Engine
+from pytest_precision.matrix.cell import Cell
 
 
 def made(

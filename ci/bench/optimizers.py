@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.ranks.travel import ImportPath
-from pytest_precision.resources import Resources
+from pytest_precision.plugin.session import Resources
+from pytest_precision.ranks.code.import_path import ImportPath
 
 STEPS = 40
 BF16, FP32 = Cell("bf16", "bf16"), Cell("bf16", "fp32")
@@ -46,8 +46,8 @@ def train(layout: ImportPath, workload: ImportPath, cell: Cell) -> dict[str, Any
     """On a rank: what the table says of one layout, and its effective weights."""
     import torch
 
-    from pytest_precision.engine import STEP_PHASES
-    from pytest_precision.observation import tensors_in
+    from pytest_precision.engine.engine import STEP_PHASES
+    from pytest_precision.engine.observation import tensors_in
     from pytest_precision.trace.updates import Counts, UpdateLog, UpdateMeter
 
     engine = layout.resolve()(workload.resolve()(), cell)

@@ -28,9 +28,9 @@ import xxhash
 from torch import Tensor
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.engine import STEP_PHASES, Engine
-from pytest_precision.observation import Observation, cloned
+from pytest_precision.engine.engine import STEP_PHASES, Engine
+from pytest_precision.engine.observation import Observation, cloned
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.record import THREADS
 from pytest_precision.trace.store import TraceWriter, digest, digested

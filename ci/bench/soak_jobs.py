@@ -21,9 +21,9 @@ from faulty import FAULTS
 from odd_layouts import LEAKS, PATCHES, failing, in_groups, leaking, on_framework, patching, wrong
 
 from pytest_precision import ParityError, layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity
-from pytest_precision.ranks.leaks import PrecisionLeakWarning
+from pytest_precision.check.parity import Parity
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
 from pytest_precision.trace.cache import TraceCache
 
 TINY = partial(workloads.mlp, width=5, depth=1)

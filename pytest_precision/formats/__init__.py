@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_precision import lazy
+from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.formats.delayed import DelayedScaling
@@ -43,7 +43,7 @@ __all__ = [
     "unswizzled_scale",
 ]
 
-__getattr__, __dir__ = lazy.exports(
+__getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "delayed": ("DelayedScaling",),

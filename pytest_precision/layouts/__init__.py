@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_precision import lazy
+from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.layouts.declarations import fresh_ranks as fresh_ranks
     from pytest_precision.layouts.declarations import may_leave as may_leave
     from pytest_precision.layouts.declarations import with_environment as with_environment
-    from pytest_precision.layouts.distributed import (
+    from pytest_precision.layouts.megatron.experts import discrete_experts as discrete_experts
+    from pytest_precision.layouts.megatron.experts import grouped_experts as grouped_experts
+    from pytest_precision.layouts.megatron.optimizer import (
         distributed_optimizer as distributed_optimizer,
     )
-    from pytest_precision.layouts.experts import discrete_experts as discrete_experts
-    from pytest_precision.layouts.experts import grouped_experts as grouped_experts
     from pytest_precision.layouts.optimizers import any_precision_adamw as any_precision_adamw
     from pytest_precision.layouts.optimizers import fused_adam as fused_adam
     from pytest_precision.layouts.replicated import adamw as adamw
@@ -41,12 +41,12 @@ __all__ = [
     "with_environment",
 ]
 
-__getattr__, __dir__ = lazy.exports(
+__getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "declarations": ("fresh_ranks", "may_leave", "with_environment"),
-        "distributed": ("distributed_optimizer",),
-        "experts": ("discrete_experts", "grouped_experts"),
+        "megatron.optimizer": ("distributed_optimizer",),
+        "megatron.experts": ("discrete_experts", "grouped_experts"),
         "optimizers": ("any_precision_adamw", "fused_adam"),
         "replicated": ("adamw", "ddp", "master_adamw"),
         "sharded": ("fsdp2",),

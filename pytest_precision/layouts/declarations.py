@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pytest_precision.variables import plain
+from pytest_precision.matrix.variables import plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 

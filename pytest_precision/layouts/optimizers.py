@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
+from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.compute import compute_in
-from pytest_precision.layouts.storage import (
+from pytest_precision.layouts.dtypes import (
     MASTERS,
     MOMENTS,
     UNSCALED,
@@ -25,6 +24,7 @@ from pytest_precision.layouts.storage import (
     resident,
     state_dtype,
 )
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim.any_precision import AnyPrecisionAdamW
 from pytest_precision.optim.fused_adam import FusedAdam
 from pytest_precision.workloads.base import Workload

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.compute import compute_in
-from pytest_precision.layouts.storage import resident
+from pytest_precision.layouts.dtypes import resident
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.slots import Slot
-from pytest_precision.observation import Observation
 from pytest_precision.workloads.base import Workload
 
 

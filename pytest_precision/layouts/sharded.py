@@ -11,9 +11,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
-from pytest_precision.layouts.storage import DTYPES, resident
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.dtypes import DTYPES, resident
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_precision import lazy
+from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.modules.grouped import GroupedLinear
@@ -38,7 +38,7 @@ __all__ = [
     "used_quantized",
 ]
 
-__getattr__, __dir__ = lazy.exports(
+__getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "grouped": ("GroupedLinear",),

@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import nn
 
-from pytest_precision.cell import PRIMARY_WEIGHTS
+from pytest_precision.matrix.cell import PRIMARY_WEIGHTS
 from pytest_precision.modules.layer import UNQUANTIZED
 from pytest_precision.modules.linear import Linear
 from pytest_precision.modules.parameter import QuantizedParameter

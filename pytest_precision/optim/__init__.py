@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_precision import lazy
+from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.optim.any_precision import AnyPrecisionAdamW as AnyPrecisionAdamW
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyPrecisionAdamW", "FusedAdam"]
 
-__getattr__, __dir__ = lazy.exports(
+__getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "any_precision": ("AnyPrecisionAdamW",),

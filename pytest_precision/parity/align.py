@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pytest_precision.observation import Box, causal_rank
+from pytest_precision.engine.observation import Box, causal_rank
 from pytest_precision.parity.compare import Difference, compare
 from pytest_precision.parity.criterion import bitwise
 from pytest_precision.trace.moment import Moment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.products import COMPUTED
 from pytest_precision.trace.store import Trace
 

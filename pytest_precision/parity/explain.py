@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_precision.cell import Cell
-from pytest_precision.observation import causal_rank
+from pytest_precision.engine.observation import causal_rank
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.judge import Finding, Judgement, Tally
 from pytest_precision.parity.statistics import NotFinite, Statistics
 from pytest_precision.trace.moment import Moment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import DataLog, Given
 
 ADVICE = (

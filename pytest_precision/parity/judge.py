@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from pytest_precision.observation import CAUSAL_KINDS, causal_rank
+from pytest_precision.engine.observation import CAUSAL_KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes
 from pytest_precision.parity.criterion import Bitwise, Criteria, Criterion, Unchecked, bitwise

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_precision.observation import causal_rank
+from pytest_precision.engine.observation import causal_rank
 from pytest_precision.parity.compare import common_dtype
 from pytest_precision.parity.criterion import Criteria, Tolerance
 from pytest_precision.parity.explain import percent

@@ -7,23 +7,29 @@ order. Only the rank processes import torch, and the `inline` mode, whose rank i
     ranks.run(2, function, argument)    # [result of rank 0, result of rank 1], or one RankError
     ranks.close()
 
-How it reads: `pool` keeps groups that look like `group.Group`; `local` is the group of processes
-and `inline` the one without; `job` and `travel` are what goes out, `loading` and
-`rewriting` import it there, `messages` is what is said; `worker` is the other end of the wire;
-`watch` waits for the answers, `judge` says what they mean.
-What a rank is: `environment` has its variables, `devices` its GPU, `pristine` the state that a job
-starts from, `fingerprint` and `leaks` what the job left; `server` and `process` start it.
-In a launch by torchrun or srun, `hosts` is the controller's side and `serve` that of the processes
-that hold its ranks; `roll` and `meeting` bring them together, `wire` connects them, and `remote` is
-to a rank elsewhere what `process` is to one here.
+How it reads: `pool` keeps groups that look like `group.Group`, one for all jobs with the same
+`needs`; `local` is the group of processes and `inline` the one without. A `job` goes out, `watch`
+waits for the answers, `blame` says what they mean.
+
+    code      the user's functions: their import path, how a rank imports them
+    process   one rank's process: what starts it, what it is told and says, what ends it
+    state     what a job starts from, what it must leave as it was, how a change is named
+    launch    processes that torchrun or srun has started, here or on other machines
 """
 
 from __future__ import annotations
 
-from pytest_precision.ranks.errors import RankError, RanksSkipped, WorldSizeError
-from pytest_precision.ranks.leaks import PrecisionLeakWarning
-from pytest_precision.ranks.pool import RankPool
-from pytest_precision.ranks.travel import ImportPath
+from typing import TYPE_CHECKING
+
+from pytest_precision import _lazy
+
+if TYPE_CHECKING:
+    from pytest_precision.ranks.code.import_path import ImportPath as ImportPath
+    from pytest_precision.ranks.errors import RankError as RankError
+    from pytest_precision.ranks.errors import RanksSkipped as RanksSkipped
+    from pytest_precision.ranks.errors import WorldSizeError as WorldSizeError
+    from pytest_precision.ranks.pool import RankPool as RankPool
+    from pytest_precision.ranks.state.leaks import PrecisionLeakWarning as PrecisionLeakWarning
 
 __all__ = [
     "ImportPath",
@@ -33,3 +39,17 @@ __all__ = [
     "RanksSkipped",
     "WorldSizeError",
 ]
+
+__getattr__, __dir__ = _lazy.exports(
+    __name__,
+    {
+        "code.import_path": ("ImportPath",),
+        "errors": (
+            "RankError",
+            "RanksSkipped",
+            "WorldSizeError",
+        ),
+        "pool": ("RankPool",),
+        "state.leaks": ("PrecisionLeakWarning",),
+    },
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytest_precision.visible import visible
+from pytest_precision._visible import visible
 
 Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 

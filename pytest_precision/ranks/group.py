@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.job import Job
-from pytest_precision.ranks.travel import ImportPath
 
 
 class Group(Protocol):

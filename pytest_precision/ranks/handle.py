@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from pytest_precision.ranks.messages import FromRank, ToRank
-from pytest_precision.ranks.worker import Membership
+from pytest_precision.ranks.process.messages import FromRank, ToRank
+from pytest_precision.ranks.process.worker import Membership
 
 
 class Rank(Protocol):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_precision.folders import OwnFolder
-from pytest_precision.ranks import devices, leaks
-from pytest_precision.ranks.environment import patched
+from pytest_precision._folders import OwnFolder
+from pytest_precision.matrix.variables import Variables
+from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.errors import WorldSizeError
 from pytest_precision.ranks.job import Job
-from pytest_precision.ranks.travel import ImportPath
-from pytest_precision.variables import Variables
+from pytest_precision.ranks.state import devices, leaks
+from pytest_precision.ranks.state.environment import patched
 
 
 class InlineGroup:
@@ -42,8 +42,8 @@ class InlineGroup:
         __tracebackhide__ = True
         import torch.distributed as dist
 
-        from pytest_precision.ranks import pristine, process_groups
-        from pytest_precision.ranks.baseline import Baseline
+        from pytest_precision.ranks.state import process_groups, starting_point
+        from pytest_precision.ranks.state.baseline import Baseline
 
         if dist.is_initialized():
             raise RuntimeError(
@@ -58,7 +58,7 @@ class InlineGroup:
                 world_size=1,
             )
             try:
-                with pristine.borrowed(), patched(self._declared):
+                with starting_point.borrowed(), patched(self._declared):
                     baseline = Baseline()
                     try:
                         outcome = baseline.run(job)

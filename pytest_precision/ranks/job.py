@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_precision.ranks import rewriting
-from pytest_precision.ranks.travel import ImportPath
+from pytest_precision.ranks.code import rewriting
+from pytest_precision.ranks.code.import_path import ImportPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_precision.folders import OwnFolder
-from pytest_precision.ranks import devices, judge, leaks, output, process, watch
-from pytest_precision.ranks.environment import Environment
+from pytest_precision._folders import OwnFolder
+from pytest_precision.ranks import blame, watch
+from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.errors import RankError, RanksSkipped, WorldSizeError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
-from pytest_precision.ranks.meeting import FileMeeting
-from pytest_precision.ranks.messages import Done, Ready, Run, Skipped, Stop, Unavailable
-from pytest_precision.ranks.parcel import Parcel
-from pytest_precision.ranks.process import RankProcess
-from pytest_precision.ranks.travel import ImportPath
-from pytest_precision.ranks.worker import Membership
+from pytest_precision.ranks.process import output, process
+from pytest_precision.ranks.process.meeting import FileMeeting
+from pytest_precision.ranks.process.messages import Done, Ready, Run, Skipped, Stop, Unavailable
+from pytest_precision.ranks.process.parcel import Parcel
+from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.ranks.process.worker import Membership
+from pytest_precision.ranks.state import devices, leaks
+from pytest_precision.ranks.state.environment import Environment
 
 START_SECONDS = 120.0
 """For a group to meet: the first one starts the fork server, which imports torch."""
@@ -109,7 +111,7 @@ class LocalGroup:
         if len(done) < len(self._ranks):
             overdue = started + self._collective_seconds
             raise self._failure(heard, started, timeout, overdue, job.name)
-        judge.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
+        blame.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
         self.late = tuple(dict.fromkeys(path for answer in done for path in answer.late))
         self._tainted = leaks.warn(job.name, [answer.leaks for answer in done])
@@ -152,10 +154,10 @@ class LocalGroup:
         doing: str,
     ) -> RankError:
         silent = [rank for rank in self._ranks if rank.number not in heard]
-        stacks = watch.stacks(silent) if judge.is_hang(heard, overdue) else {}
+        stacks = watch.stacks(silent) if blame.is_hang(heard, overdue) else {}
         process.end(self._ranks)  # what they still had to say is in their logs now
-        return judge.judge(
-            judge.Evidence(
+        return blame.judge(
+            blame.Evidence(
                 world_size=len(self._ranks),
                 heard=heard,
                 started=started,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pytest_precision.declarations import Declared
-from pytest_precision.ranks.environment import Environment
-from pytest_precision.ranks.travel import ImportPath
+from pytest_precision.matrix.declarations import Declared
+from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.state.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.errors import RankError
 from pytest_precision.ranks.group import Group
 from pytest_precision.ranks.handle import Rank
@@ -18,9 +19,8 @@ from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.local import LocalGroup
 from pytest_precision.ranks.memory import for_waiting_ranks
 from pytest_precision.ranks.needs import Needs
-from pytest_precision.ranks.process import RankProcess
-from pytest_precision.ranks.travel import ImportPath
-from pytest_precision.ranks.worker import Membership
+from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.ranks.process.worker import Membership
 
 __all__ = ["RankError", "RankPool"]
 

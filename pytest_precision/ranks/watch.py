@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 
 from pytest_precision.ranks.handle import Rank
-from pytest_precision.ranks.messages import FromRank, Raised
-from pytest_precision.ranks.output import readable
+from pytest_precision.ranks.process.messages import FromRank, Raised
+from pytest_precision.ranks.process.output import readable
 
 GRACE_SECONDS = 1.0
 """For the other ranks, once one has failed: what frees them from a collective is its end."""

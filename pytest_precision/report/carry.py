@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.cell import AxisValue
+from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.report import junit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_precision.cell import AxisValue
+from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.report.status import worst
 
 PREFIX = "precision."

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
-from pytest_precision.folders import OwnFolder
+from pytest_precision._folders import OwnFolder
 
 KEPT_BYTES = 1 << 30
 """Disk that kept traces may take; the one used longest ago goes first."""

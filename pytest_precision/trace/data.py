@@ -18,7 +18,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.store import bytes_of
 from pytest_precision.workloads.base import Workload
 

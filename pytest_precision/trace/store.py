@@ -23,8 +23,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-from pytest_precision.observation import Box, Observation, Place, Span, cloned
-from pytest_precision.readable import expect_readable
+from pytest_precision.engine.observation import Box, Observation, Place, Span, cloned
+from pytest_precision.engine.readable import expect_readable
 from pytest_precision.trace.moment import Moment
 
 _memcmp = ctypes.CDLL(None).memcmp

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pytest_precision.engine import Engine
-from pytest_precision.observation import Observation
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
 from pytest_precision.trace.exact_update import (
     Hyperparameters,
     NotMeasurableError,

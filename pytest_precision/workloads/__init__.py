@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_precision import lazy
+from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.workloads import language_model, mixture, perceptron
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Workload", "gpt", "mlp", "moe"]
 
-__getattr__, __dir__ = lazy.exports(
+__getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "base": ("Workload",),

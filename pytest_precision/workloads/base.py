@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim.lr_scheduler import LRScheduler
 
-    from pytest_precision.cell import Cell
+    from pytest_precision.matrix.cell import Cell
 
 
 class Workload(ABC):

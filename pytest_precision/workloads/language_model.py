@@ -14,7 +14,7 @@ from pytest_precision.workloads.recipe import Recipe
 from pytest_precision.workloads.walk import walk
 
 if TYPE_CHECKING:
-    from pytest_precision.cell import Cell
+    from pytest_precision.matrix.cell import Cell
 
 _VOCABULARY = 67
 _HEAD = 7

@@ -14,7 +14,7 @@ from pytest_precision.workloads.recipe import Recipe
 from pytest_precision.workloads.walk import walk
 
 if TYPE_CHECKING:
-    from pytest_precision.cell import Cell
+    from pytest_precision.matrix.cell import Cell
 
 _COMMON, _RARE = 47, 6
 """The vocabulary: ordinary tokens, then those that only the last expert reads."""

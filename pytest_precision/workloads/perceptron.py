@@ -13,7 +13,7 @@ from pytest_precision.workloads.initial import initialised
 from pytest_precision.workloads.recipe import Recipe
 
 if TYPE_CHECKING:
-    from pytest_precision.cell import Cell
+    from pytest_precision.matrix.cell import Cell
 
 _FEATURES, _CLASSES = 13, 7
 

@@ -20,7 +20,7 @@ from pytest_precision.workloads.batches import (
 )
 
 if TYPE_CHECKING:
-    from pytest_precision.cell import Cell
+    from pytest_precision.matrix.cell import Cell
 
 WARMUP = 2
 """Train steps below the full learning rate: a run of four steps sees both ends of the warm-up."""

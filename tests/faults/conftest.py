@@ -20,7 +20,7 @@ import pytest
 # be imported twice, and a second copy of a module has other functions than the first.
 import torch  # noqa: F401
 
-import pytest_precision.fixtures  # noqa: F401
+import pytest_precision.plugin.fixtures  # noqa: F401
 from pytest_precision.ranks import RankError, RankPool
 
 SUITE = """

@@ -11,8 +11,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from pytest_precision.ranks import RankError, RankPool, server
-from pytest_precision.ranks.process import RankProcess
+from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.ranks.process import server
+from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.trace.cache import TraceCache
 
 

@@ -10,7 +10,8 @@ import golden_vectors as golden
 import pytest
 import torch
 
-from pytest_precision import backend, formats
+from pytest_precision import formats
+from pytest_precision.formats import backend
 from pytest_precision.formats.native import Native
 from pytest_precision.modules.linear import Linear
 

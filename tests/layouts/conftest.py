@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity
+from pytest_precision.check.parity import Parity
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.resources import Resources
+from pytest_precision.plugin.session import Resources
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
+from pytest_precision.engine.engine import Engine
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
 

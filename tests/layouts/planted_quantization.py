@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import layouts, modules
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
+from pytest_precision.engine.engine import Engine
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.registry import Format
 from pytest_precision.layouts.compute import compute_in
+from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.replicated import MainGradEngine
-from pytest_precision.layouts.storage import resident
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.padding import quantize
 from pytest_precision.workloads.base import Workload
 

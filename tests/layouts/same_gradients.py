@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.cell import Cell
-from pytest_precision.engine import STEP_PHASES, Engine
+from pytest_precision.engine.engine import STEP_PHASES, Engine
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
 Layout = Callable[[Workload, Cell], Engine]

@@ -9,10 +9,10 @@ import pytest
 from planted import no_engine
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity, ParityError
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.resources import Resources
+from pytest_precision.plugin.session import Resources
 
 ParityIn = Callable[[Cell], Parity]
 

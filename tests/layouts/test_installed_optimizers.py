@@ -14,8 +14,8 @@ import torch
 from same_gradients import SAME_MATHEMATICS, Layout, update_error
 
 from pytest_precision import layouts
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
+from pytest_precision.engine.engine import Engine
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
 FP32 = Cell("fp32", "fp32")

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pytest_precision import close, layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity, ParityError
-from pytest_precision.engine import Engine
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.engine.engine import Engine
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
 GUESSED = close(rtol=1e-4, atol=1e-5)

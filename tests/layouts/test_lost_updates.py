@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from pytest_precision import bitwise, layouts, unchecked, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity, ParityError
-from pytest_precision.engine import Engine
-from pytest_precision.run import Run
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.side import Run
+from pytest_precision.engine.engine import Engine
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.updates import UpdateLog
 from pytest_precision.workloads.base import Workload
 

@@ -9,8 +9,8 @@ import planted_quantization as planted
 import pytest
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity, ParityError
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.matrix.cell import Cell
 
 ParityIn = Callable[[Cell], Parity]
 

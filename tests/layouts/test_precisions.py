@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from pytest_precision import bitwise, layouts, unchecked, workloads
-from pytest_precision.cell import PRECISIONS, Cell
-from pytest_precision.check import Parity, ParityError
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.matrix.cell import PRECISIONS, Cell
 
 ParityIn = Callable[[Cell], Parity]
 

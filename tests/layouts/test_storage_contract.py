@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity, ParityError
-from pytest_precision.contract import DTYPES, Contract
-from pytest_precision.engine import Engine
-from pytest_precision.layouts.distributed import DistributedOptimizer
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.contract import DTYPES, Contract
 from pytest_precision.parity import compare
 from pytest_precision.workloads.base import Workload
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from pytest_precision import close, layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.check import Parity, ParityError
-from pytest_precision.engine import STEP_PHASES
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.resources import Resources
+from pytest_precision.plugin.session import Resources
 from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]

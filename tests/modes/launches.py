@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 import pytest_precision
-from pytest_precision.launch import SERVED, plain
+from pytest_precision.ranks.launch.launch import SERVED, plain
 
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:randomly")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import launches
 import pytest
 
-from pytest_precision.launch import SERVED, Launch, first_host, plain
+from pytest_precision.ranks.launch.launch import SERVED, Launch, first_host, plain
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",

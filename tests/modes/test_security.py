@@ -15,8 +15,8 @@ import launches
 import psutil
 import pytest
 
-from pytest_precision.launch import Launch
-from pytest_precision.ranks.roll import Address, RefusedError, Roll
+from pytest_precision.ranks.launch.launch import Launch
+from pytest_precision.ranks.launch.rendezvous import Address, RefusedError, Roll
 
 SUITE = """
 import os

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from pytest_precision.ranks import wire
+from pytest_precision.ranks.launch import wire
 
 KEY = b"of this launch"
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_precision import modules, workloads
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.perceptron import Reader
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision.cell import Cell
-from pytest_precision.observation import whole
+from pytest_precision.engine.observation import whole
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace

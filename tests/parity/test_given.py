@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.given import other_data
 from pytest_precision.trace.data import DataLog
 

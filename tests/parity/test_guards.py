@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision.cell import Cell
-from pytest_precision.observation import Observation, whole
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity import explain
 from pytest_precision.parity.criterion import Criteria, Criterion, bitwise, close, unchecked
 from pytest_precision.parity.guards import disturbed, hidden, vacuous

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision.observation import Observation, whole
+from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import explain
 from pytest_precision.parity.criterion import Criteria, bitwise, close, ulp, unchecked
 from pytest_precision.parity.judge import Judgement, judge, unknown_kinds

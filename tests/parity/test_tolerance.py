@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision.observation import Observation, Span, whole
+from pytest_precision.engine.observation import Observation, Span, whole
 from pytest_precision.parity.compare import compare
 from pytest_precision.parity.criterion import Criteria, Tolerance, close, ulp
 from pytest_precision.parity.tolerance import proves_nothing

@@ -26,7 +26,7 @@ SUITE = """
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A matrix test that uses torch when it runs, with no plugin loaded but this one."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin.hooks")
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_a=SUITE)
     return pytester

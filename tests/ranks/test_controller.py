@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_precision.ranks.server import short_folder
+from pytest_precision.ranks.process.server import short_folder
 
 CONTROLLER = """\
 import os, sys

@@ -9,13 +9,13 @@ import sys
 import psutil
 import pytest
 
-from pytest_precision.declarations import Declared
 from pytest_precision.layouts import with_environment
+from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.variables import plain
 from pytest_precision.ranks import RankPool
-from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import KEPT, RANK_BYTES
-from pytest_precision.variables import plain
+from pytest_precision.ranks.state.environment import Environment
 
 
 def variable(name):

@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 
 from pytest_precision import layouts, workloads
-from pytest_precision.cell import Cell
-from pytest_precision.declarations import Declared
-from pytest_precision.ranks.environment import Environment
+from pytest_precision.check.side import Run
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.declarations import Declared
+from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
-from pytest_precision.ranks.travel import ImportPath
-from pytest_precision.run import Run
+from pytest_precision.ranks.state.environment import Environment
 
 
 def layout(workload, cell, rate=1.0):

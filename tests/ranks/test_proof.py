@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from pytest_precision.ranks import RankError
-from pytest_precision.ranks.judge import require_observations
-from pytest_precision.ranks.messages import Done
-from pytest_precision.ranks.parcel import Parcel
+from pytest_precision.ranks.blame import require_observations
+from pytest_precision.ranks.process.messages import Done
+from pytest_precision.ranks.process.parcel import Parcel
 
 WITHOUT = Parcel(b"\x80\x04N.")
 """None, pickled."""

@@ -8,9 +8,9 @@ import unittest
 import pytest
 
 from pytest_precision.ranks import RankError, RankPool
-from pytest_precision.ranks.environment import Environment
 from pytest_precision.ranks.errors import RanksSkipped
 from pytest_precision.ranks.needs import Needs
+from pytest_precision.ranks.state.environment import Environment
 
 
 def skip(word="planted"):

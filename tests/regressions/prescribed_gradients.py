@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload
-from pytest_precision.engine import STEP_PHASES
+from pytest_precision.engine.engine import STEP_PHASES
 
 Layout = Callable[[Workload, Cell], Engine]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
-from pytest_precision.layouts.arrangement import Arranged
-from pytest_precision.layouts.buffers import Bucket, Buffer, Slot
-from pytest_precision.layouts.distributed import DistributedOptimizer
-from pytest_precision.layouts.experts import arrange
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, Slot
+from pytest_precision.layouts.megatron.experts import arrange
+from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.layouts.megatron.stored_model import Arranged
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload

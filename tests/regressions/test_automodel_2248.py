@@ -21,8 +21,8 @@ from fine_tuning import FOUR_LOSSES, FineTuning
 from torch import Tensor
 
 from pytest_precision import Cell, Parity, ParityError, Ranks, layouts
-from pytest_precision.ranks.travel import ImportPath
-from pytest_precision.run import Run
+from pytest_precision.check.side import Run
+from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.trace.store import Trace
 
 pytestmark = pytest.mark.precision_regression("AutoModel#2248")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import DataLog, DataWatch, digest_of
 from pytest_precision.workloads.base import Workload
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.observation import Box, Observation, Span, whole
+from pytest_precision.engine.observation import Box, Observation, Span, whole
 from pytest_precision.trace import store
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Header, Trace, TraceWriter, digested

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import workloads
-from pytest_precision.cell import Cell
-from pytest_precision.engine import Engine
+from pytest_precision.engine.engine import Engine
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
 from pytest_precision.trace.exact_update import NotMeasurableError, gradient, rule
 from pytest_precision.trace.updates import Counts, UpdateLog, UpdateMeter

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_precision import workloads
-from pytest_precision.cell import Cell
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads import Workload
 
 

@@ -1,0 +1,1 @@
+"""Check: one cell, from two recorded sides to one verdict."""

@@ -1,0 +1,78 @@
+"""Run: what a trace is recorded from, as plain data that travels to the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.variables import plain
+from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.needs import Needs, code_of
+from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.trace.moment import Window
+
+
+@dataclass(frozen=True)
+class Run:
+    """One layout of one workload in one cell; equal runs have equal traces.
+
+    Attributes:
+        layout: that is run.
+        other: the other side's, where the cell's sequence has a `swap`.
+        workload: of both sides.
+        cell: where it runs.
+        needs: of its ranks, with the variables of the layout, which beat the cell's, which beat the
+            caller's.
+    """
+
+    layout: ImportPath
+    other: ImportPath | None
+    workload: ImportPath
+    cell: Cell
+    needs: Needs = field(default_factory=Needs)
+
+    @classmethod
+    def of(
+        cls,
+        layout: ImportPath,
+        other: ImportPath,
+        workload: ImportPath,
+        cell: Cell,
+        declared: Declared | None = None,
+        caller: Environment | None = None,
+    ) -> Run:
+        """A run that names the other side only where its sequence has a use for it.
+
+        Args:
+            layout: that is run.
+            other: the other side's.
+            workload: of both sides.
+            cell: where it runs.
+            declared: by what is run.
+            caller: environment of both sides; the one of now, unless it was taken before.
+        """
+        declared = declared or Declared()
+        swapped = other if "swap" in cell.operations else None
+        variables = plain({**dict(cell.environment), **dict(declared.environment)})
+        needs = Needs(
+            (caller or Environment.now()).declaring(variables),
+            code_of(layout, swapped, workload),
+            declared.fresh_ranks,
+            declared.may_leave,
+        )
+        return cls(layout, swapped, workload, cell, needs)
+
+    def record(self, folder: str, window: Window | None) -> int:
+        """The job of each rank: write its part of the trace into `folder`.
+
+        Returns:
+            the number of observations that it holds.
+        """
+        # Only ranks need torch for this; the controller sends the job without it.
+        from pytest_precision.trace.record import record
+
+        layout = self.layout.resolve()
+        other = layout if self.other is None else self.other.resolve()
+        return record(layout, other, self.workload.resolve(), self.cell, Path(folder), window)

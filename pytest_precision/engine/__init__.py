@@ -1,0 +1,1 @@
+"""Engine: one live training loop, and what it shows after each phase."""

@@ -1,0 +1,152 @@
+"""Observation: one rank's piece of one logical tensor at one moment, and its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from pytest_precision.engine.readable import expect_readable
+
+CAUSAL_KINDS = (
+    "used_param",
+    "used_quantized",
+    "loss",
+    "grad",
+    "reduced_grad",
+    "grad_norm",
+    "lr",
+    "loss_scale",
+    "step",
+    "exp_avg",
+    "exp_avg_sq",
+    "master",
+    "quantized",
+    "scale",
+    "amax",
+    "recorded_amax",
+    "param",
+    "buffer",
+    "rng",
+)
+"""The kinds of observation, causes before effects.
+
+An optimizer's state under a name that is not listed is a kind of its own name; see `causal_rank`.
+"""
+
+
+def causal_rank(kind: str) -> int:
+    """Position of `kind` in causal order; unknown optimizer state stands right before `master`."""
+    return CAUSAL_KINDS.index(kind if kind in CAUSAL_KINDS else "master") * 2 - (
+        kind not in CAUSAL_KINDS
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A hyper-rectangle of the logical tensor: where a DTensor shard lies."""
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The elements `start` to `stop` of the flattened logical tensor."""
+
+    start: int
+    stop: int
+
+
+Place = Box | Span
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One rank's piece of one logical tensor.
+
+    Attributes:
+        kind: one of `CAUSAL_KINDS`, or the optimizer's own name of a state tensor.
+        name: the logical tensor's name, the same in every layout of the same model.
+        tensor: this rank's piece, of any dtype; on the meta device where only its digest was kept.
+        shape: shape of the logical tensor.
+        place: which part of the logical tensor the piece holds.
+        local: every rank has a logical tensor of its own under this name (a partial sum of
+            gradients, a generator's state): such tensors are neither pieced together nor replicas.
+        digest: as a trace keeps it, where it was taken at once; else empty.
+    """
+
+    kind: str
+    name: str
+    tensor: Tensor
+    shape: tuple[int, ...]
+    place: Place
+    local: bool = False
+    digest: str = ""
+
+
+def cloned(seen: Observation) -> Observation:
+    """The same with a copy of the tensor, which may be gone or overwritten before it is kept."""
+    return replace(seen, tensor=seen.tensor.clone())
+
+
+def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
+    """Observe a tensor that this rank holds whole.
+
+    Raises:
+        ValueError: for one that cannot be read.
+    """
+    expect_readable(kind, name, tensor)
+    shape = tuple(tensor.shape)
+    return Observation(kind, name, tensor, shape, Box((0,) * len(shape), shape), local)
+
+
+def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
+    """Observe this rank's shard of a DTensor, or a plain tensor whole.
+
+    Raises:
+        ValueError: for a DTensor that is a partial sum, which is no part of the logical tensor.
+    """
+    if not isinstance(tensor, DTensor):
+        return whole(kind, name, tensor, local=local)
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise ValueError(
+            f"expected {kind} {name!r} to be sharded or replicated but got {tensor.placements}; "
+            "reduce it before it is observed"
+        )
+    shape, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    place = Box(tuple(offset), tuple(shape))
+    return Observation(kind, name, tensor.to_local(), tuple(tensor.shape), place, local)
+
+
+def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in an optimizer's state value, each with its path in it (empty for `value`).
+
+    Numbers become 0-dim tensors of Python's own precision, None holds nothing.
+
+    Raises:
+        TypeError: for what is neither a tensor, a number nor a container of such.
+    """
+    if isinstance(value, Tensor):
+        yield "", value
+    elif isinstance(value, (bool, int)):
+        yield "", torch.tensor(value)
+    elif isinstance(value, float):
+        yield "", torch.tensor(value, dtype=torch.float64)
+    elif isinstance(value, (list, tuple, Mapping)):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, entry in items:
+            for path, tensor in tensors_in(entry):
+                yield f".{key}{path}", tensor
+    elif value is not None:
+        raise TypeError(
+            "expected optimizer state of tensors, numbers and containers of them but got "
+            f"{value!r} ({type(value).__name__})"
+        )

@@ -1,0 +1,1 @@
+"""Megatron-LM's distributed optimizer: flat buffers, sharded masters, gathered parameters."""

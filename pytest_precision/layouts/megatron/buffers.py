@@ -1,0 +1,271 @@
+"""Buffers: contiguous memory for many parameters and their gradients, cut into buckets.
+
+Which sizes are padded follows Megatron-LM, `megatron/core/distributed/param_and_grad_buffer.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_precision.engine.observation import Span
+from pytest_precision.layouts.megatron.packing import overlap
+from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.parameter import QuantizedParameter
+
+PARAMETER_MULTIPLE = 64
+"""Elements that a parameter's offset is a multiple of: 128 bytes in bf16, which GEMMs ask for."""
+
+ROWWISE = "rowwise.data"
+"""What of every quantized parameter lies in a buffer; scales and transposed copies do not."""
+
+POISON = 0xFF
+"""The byte of padding between quantized parameters: NaN in e4m3."""
+
+BUCKET_MULTIPLE = 128
+"""Elements that a bucket's size is a multiple of, beside the number of ranks."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one parameter lies.
+
+    Attributes:
+        name: of the parameter in its model.
+        parameter: itself.
+        span: its elements in the buffer.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    span: Span
+
+
+@dataclass
+class Bucket:
+    """What is communicated at once.
+
+    Attributes:
+        span: its elements in the buffer, padding included; a multiple of the number of ranks.
+        slots: the parameters in it, in the order of their elements.
+        stale: whether the parameters lag behind the masters.
+        waiting: those of `slots` whose gradients are not complete yet.
+        works: collectives under way.
+        received: where it puts this rank's part of the gradients of all ranks.
+    """
+
+    span: Span
+    slots: tuple[Slot, ...]
+    stale: bool = False
+    waiting: list[Slot] = field(default_factory=list)
+    works: list[dist.Work] = field(default_factory=list)
+    received: Tensor | None = None
+
+
+class Buffer:
+    """The parameters and gradients of one kind, each in memory of their own or both in the same.
+
+    The parameters stand in reverse order, so that the bucket whose gradients are complete first is
+    the first one. Every rank owns an equal part of every bucket, wherever that cuts a parameter.
+
+    Args:
+        parameters: by name, all of one shape of storage.
+        rank: of this process.
+        world_size: number of ranks.
+        bucket_size: elements from which on a bucket takes no further parameter.
+        dtype: that parameters are gathered in; uint8 for the bytes of quantized ones.
+        grad_dtype: that gradients are accumulated and reduced in.
+        shared: parameters are gathered in the memory of the gradients, which must be zeroed before
+            gradients are accumulated there; the parameters themselves then live elsewhere.
+
+    Attributes:
+        buckets: in the order of their elements.
+        grads: flat, all gradients.
+        params: flat, all parameters, or their rowwise codes, one a byte; padding is NaN where the
+            memory is their own.
+        columns: flat, their columnwise bytes, or None where those are not gathered.
+        bytes: flat, where rowwise codes live that are packed, or None.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        *,
+        rank: int,
+        world_size: int,
+        bucket_size: int,
+        dtype: torch.dtype,
+        grad_dtype: torch.dtype,
+        shared: bool,
+    ) -> None:
+        self.rank, self.world_size, self.shared = rank, world_size, shared
+        self.buckets = [*_buckets([*parameters][::-1], bucket_size, world_size)]
+        first = self.buckets[0].slots[0].parameter
+        size = self.buckets[-1].span.stop
+        self.grads = torch.zeros(size, dtype=grad_dtype, device=first.device)
+        if shared:
+            if grad_dtype.itemsize < dtype.itemsize:
+                raise ValueError(
+                    f"expected gradients at least as wide as the {dtype} parameters that are "
+                    f"gathered in their memory but got {grad_dtype}; give them memory of their own"
+                )
+            self.params = self.grads.view(dtype)[:size]
+        else:
+            poison = POISON if dtype == torch.uint8 else math.nan
+            self.params = torch.full((size,), poison, dtype=dtype, device=first.device)
+
+        self.columns: Tensor | None = None
+        self.bytes: Tensor | None = None
+        if not self.gathers_bytes:
+            return
+        assert isinstance(first, QuantizedParameter)
+        operands = first.members[0].operands
+        if not operands["columnwise"].storage.transposed:
+            self.columns = torch.full_like(self.params, POISON)
+        if operands["rowwise"].storage.element == "e2m1":
+            sizes = [_stored(slot).numel() for slot in self.slots]
+            self.bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=first.device)
+            parts: tuple[Tensor, ...] = torch.split(self.bytes, sizes)
+            self._bytes_of = {s.name: part for s, part in zip(self.slots, parts, strict=True)}
+
+    @property
+    def slots(self) -> Iterator[Slot]:
+        """All parameters, in the order of their elements."""
+        return (slot for bucket in self.buckets for slot in bucket.slots)
+
+    @property
+    def gathers_bytes(self) -> bool:
+        """Whether it gathers the bytes of quantized parameters."""
+        return self.params.dtype == torch.uint8
+
+    @property
+    def gathered(self) -> dict[str, Tensor]:
+        """The flat memory that parameters are gathered in, by the side of the operand."""
+        return {"rowwise": self.params} | (
+            {} if self.columns is None else {"columnwise": self.columns}
+        )
+
+    def view(self, slot: Slot, flat: Tensor) -> Tensor:
+        """The elements of one parameter in `flat`, in its shape."""
+        return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
+
+    def resident(self, slot: Slot) -> dict[str, Tensor]:
+        """The bytes of a quantized parameter that live here, in the shape that they are stored in.
+
+        Nothing where parameters are gathered in the memory of the gradients.
+        """
+        if not self.gathers_bytes:
+            return {}
+        if self.bytes is not None:
+            return {ROWWISE: self._bytes_of[slot.name].view(_stored(slot).shape)}
+        return {f"{side}.data": self.view(slot, flat) for side, flat in self.gathered.items()}
+
+    def zero_grads(self) -> None:
+        """Zero the gradients; what lies between them is NaN, for whoever reads that."""
+        self.grads.fill_(math.nan)
+        for slot in self.slots:
+            self.view(slot, self.grads).zero_()
+
+    def owned(self, bucket: Bucket, slot: Slot) -> Span | None:
+        """Which elements of the flattened parameter this rank updates; None for none."""
+        both = overlap(self._share(bucket), slot.span)
+        if both is None:
+            return None
+        return Span(both.start - slot.span.start, both.stop - slot.span.start)
+
+    def part(self, slot: Slot, owned: Span, flat: Tensor) -> Tensor:
+        """The elements in `flat` that this rank updates, as a flat view."""
+        return flat[slot.span.start + owned.start : slot.span.start + owned.stop]
+
+    def reduce(self, bucket: Bucket) -> None:
+        """Start to sum the gradients of a bucket over the ranks, to each rank its own part.
+
+        Each rank gets its part of all of them and sums those in fp32 in the order of ranks, as
+        Megatron-LM's `reduce_scatter_with_fp32_accumulation` does: a ring adds in an order that
+        depends on where in the buffer a gradient lies, and three numbers have several sums.
+        """
+        whole = self.grads[bucket.span.start : bucket.span.stop]
+        bucket.received = torch.empty_like(whole)
+        bucket.works = [dist.all_to_all_single(bucket.received, whole, async_op=True)]
+
+    def gather(self, bucket: Bucket) -> None:
+        """Start to give every rank's part of the parameters of a bucket to all of them."""
+        share = self._share(bucket)
+        bucket.works = [
+            dist.all_gather_into_tensor(
+                flat[bucket.span.start : bucket.span.stop],
+                flat[share.start : share.stop],
+                async_op=True,
+            )
+            for flat in self.gathered.values()
+        ]
+
+    def wait(self, bucket: Bucket) -> None:
+        """Wait for what was started."""
+        for work in bucket.works:
+            work.wait()
+        bucket.works = []
+        if bucket.received is not None:
+            share = self._share(bucket)
+            first, *others = bucket.received.view(self.world_size, -1)
+            total = first.to(torch.float32, copy=True)
+            for other in others:
+                total += other
+            self.grads[share.start : share.stop].copy_(total)
+            bucket.received = None
+
+    def _share(self, bucket: Bucket) -> Span:
+        size = (bucket.span.stop - bucket.span.start) // self.world_size
+        start = bucket.span.start + self.rank * size
+        return Span(start, start + size)
+
+
+def buffers_of(cell: Cell, arrangement: Arrangement, options: Options) -> Iterator[Buffer]:
+    """One for the parameters of each dtype that are trained, and one for quantized ones."""
+    kinds: dict[tuple[torch.dtype, bool], list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in arrangement.model.named_parameters():
+        if parameter.requires_grad:
+            quantized = isinstance(parameter, QuantizedParameter)
+            kinds.setdefault((parameter.dtype, quantized), []).append((name, parameter))
+    for (dtype, quantized), parameters in kinds.items():
+        shared = quantized and options.reuse_grad_buffer_for_param_gather
+        yield Buffer(
+            parameters,
+            rank=dist.get_rank(),
+            world_size=cell.world_size,
+            bucket_size=options.bucket_size,
+            dtype=torch.uint8 if quantized and not shared else dtype,
+            grad_dtype=options.main_grads_dtype,
+            shared=shared,
+        )
+
+
+def _buckets(
+    parameters: list[tuple[str, nn.Parameter]], bucket_size: int, world_size: int
+) -> Iterator[Bucket]:
+    multiple = math.lcm(BUCKET_MULTIPLE, world_size)
+    start, slots = 0, list[Slot]()
+    for number, (name, parameter) in enumerate(parameters, 1):
+        first = _padded(slots[-1].span.stop if slots else start, PARAMETER_MULTIPLE)
+        slots.append(Slot(name, parameter, Span(first, first + parameter.numel())))
+        if slots[-1].span.stop - start >= bucket_size or number == len(parameters):
+            # Relative to the bucket: its size must be a multiple of the number of ranks.
+            stop = start + _padded(slots[-1].span.stop - start, multiple)
+            yield Bucket(Span(start, stop), tuple(slots))
+            start, slots = stop, []
+
+
+def _stored(slot: Slot) -> Tensor:
+    """Of the shape that a format gives it: two elements a byte, rows and columns of zeros."""
+    assert isinstance(slot.parameter, QuantizedParameter)
+    return slot.parameter.stored[ROWWISE]
+
+
+def _padded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

@@ -1,0 +1,200 @@
+"""Checkpoints by logical names: whole tensors, whatever was stored together and cut where.
+
+The format is that of `Engine` and of layouts with masters: `model`, `master` where the parameters
+are not their own, `optimizer`, and what there is beside weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+from pytest_precision.layouts.megatron.packing import values
+from pytest_precision.layouts.megatron.shards import Shard
+from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
+from pytest_precision.optim.fused_adam import FusedAdam
+from pytest_precision.optim.scaled_state import decode, encode_, scale_name
+
+if TYPE_CHECKING:
+    from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+
+
+def state_dict(engine: DistributedOptimizer) -> dict[str, Any]:
+    """All training state of all ranks; a collective."""
+    state: dict[str, Any] = {
+        "model": dict(_model(engine)),
+        "optimizer": {"state": _kept(engine), "param_groups": _groups(engine)},
+    }
+    if engine.has_masters:
+        masters = {shard.name: shard.master for shard in engine.shards}
+        state["master"] = _gathered(engine, masters)
+        for name, first in _tied(engine):
+            state["master"][name] = state["master"][first]
+    return state | engine.state_beside_weights()
+
+
+@torch.no_grad()
+def load(engine: DistributedOptimizer, folder: Path) -> None:
+    """Take over what `state_dict` of an engine of any world size has given.
+
+    Raises:
+        ValueError: where something would have to be cast.
+    """
+    state = _load_state_dict_from_keys(checkpoint_id=folder)
+    if ("master" in state) != engine.has_masters:
+        wanted = "with masters" if engine.has_masters else "without masters beside the parameters"
+        raise ValueError(
+            f"expected a checkpoint {wanted} but got one of {', '.join(sorted(state))} (dict); "
+            "load what an engine of the same options saved"
+        )
+    for name, own in _model(engine):
+        _copy(name, own, state["model"][name])
+    saved = state["optimizer"].get("state", {})
+    masters = state["master" if engine.has_masters else "model"]
+    for shard in engine.shards:
+        _copy(shard.name, shard.master, shard.of(masters))
+        held = {part.name: saved[part.name] for part in shard.held_parts if part.name in saved}
+        if held:
+            engine.optimizer.state[shard.master] = _kept_of(engine, shard, held)
+    for buffer in engine.buffers:
+        for bucket in buffer.buckets:
+            bucket.stale = False  # what was to be gathered is not what was loaded
+    for group, its in zip(
+        engine.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True
+    ):
+        group.update({key: value for key, value in its.items() if key != "params"})
+    engine.load_state_beside_weights(state)
+
+
+def _model(engine: DistributedOptimizer) -> Iterator[tuple[str, Tensor]]:
+    """The resident parameters and buffers by logical names, as views of what the engine has."""
+    for name, parameter in engine.model.named_parameters(remove_duplicate=False):
+        parts = engine.parts[name]
+        if isinstance(parameter, QuantizedParameter):
+            for part, member in zip(parts, parameter.members, strict=True):
+                for key, tensor in tensors_of(member):
+                    yield f"{part.name}.{key}", tensor
+        else:
+            yield from values(parts, parameter.detach())
+    yield from engine.named_buffers()
+
+
+def _tied(engine: DistributedOptimizer) -> Iterator[tuple[str, str]]:
+    """The further names of parameters that have several, each with the first one."""
+    firsts = {id(parameter): name for name, parameter in engine.model.named_parameters()}
+    for name, parameter in engine.model.named_parameters(remove_duplicate=False):
+        if firsts[id(parameter)] != name:
+            yield name, firsts[id(parameter)]
+
+
+def _kept(engine: DistributedOptimizer) -> dict[str, dict[str, Tensor]]:
+    """What the optimizer keeps of each logical tensor; nothing before the first step.
+
+    Of shards that were scaled by themselves, the scale of every element.
+    """
+    state = engine.optimizer.state
+    whole: dict[str, dict[str, Tensor]] = {}
+    if not state:
+        return whole
+    first = next(iter(state.values()))  # every rank has some shard
+    counted = {key: tensor for key, tensor in first.items() if key == "step"}
+    for key in sorted(first.keys() - counted.keys()):  # all ranks gather in the same order
+        kept = {
+            shard.name: state[shard.master][key].expand_as(shard.master) for shard in engine.shards
+        }
+        for name, value in _gathered(engine, kept).items():
+            whole.setdefault(name, {})[key] = value if first[key].dim() else _one_scale(value)
+    return {name: kept | counted for name, kept in whole.items()}
+
+
+def _one_scale(scales: Tensor) -> Tensor:
+    """The scale of all elements where they have one, as it is where nothing is cut."""
+    bits = scales.flatten().view(torch.int32)
+    return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
+
+
+def _kept_of(
+    engine: DistributedOptimizer, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """What the optimizer keeps of a shard, by what was kept of the logical tensors in it.
+
+    Elements with scales of their own, since they were in several shards, get one scale.
+    """
+    first = next(iter(saved.values()))
+    _expect_state(shard, {key: tensor.dtype for key, tensor in first.items()}, engine.optimizer)
+    kept = {
+        key: shard.of(
+            {part.name: saved[part.name][key].expand(part.shape) for part in shard.held_parts}
+        )
+        for key in first.keys() - {"step"}
+    }
+    for scaled in [key for key in kept if scale_name(key) in kept]:
+        scales = kept[scale_name(scaled)]
+        scale = _one_scale(scales)
+        if scale.dim():
+            scale = scales.new_empty(())
+            encode_(kept[scaled], scale, decode(kept[scaled], scales))
+        kept[scale_name(scaled)] = scale
+    return kept | {key: first[key].clone() for key in first if key == "step"}
+
+
+def _expect_state(
+    shard: Shard, found: dict[str, torch.dtype], optimizer: torch.optim.Optimizer
+) -> None:
+    expected = dict.fromkeys(("step", "exp_avg", "exp_avg_sq"), torch.float32)
+    if isinstance(optimizer, FusedAdam):
+        expected = optimizer.state_dtypes(shard.master)
+    if found != expected:
+        wanted, got = (
+            ", ".join(f"{key} in {dtype}" for key, dtype in sorted(dtypes.items()))
+            for dtypes in (expected, found)
+        )
+        raise ValueError(
+            f"expected a checkpoint of {shard.name} with {wanted} but got {got}; "
+            "load what an engine of the same options saved"
+        )
+
+
+def _groups(engine: DistributedOptimizer) -> list[dict[str, Any]]:
+    """As torch's `get_state_dict` gives them, with all parameters of all ranks."""
+    own = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in engine.optimizer.param_groups
+    ]
+    named: list[list[str]] = [[] for _ in own]
+    for name, _ in engine.model.named_parameters():
+        for part in engine.parts[name]:
+            group = engine.group_of(part.name)
+            if group is not None:
+                named[group].append(part.name)
+    return [{**group, "params": names} for group, names in zip(own, named, strict=True)]
+
+
+def _gathered(engine: DistributedOptimizer, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole logical tensors of what the shards of all ranks hold, each by its parameter's name."""
+    whole: dict[str, Tensor] = {}
+    sample = next(iter(held.values()))
+    for buffer in engine.buffers:
+        flat = torch.zeros(buffer.grads.shape, dtype=sample.dtype, device=sample.device)
+        for shard in engine.shards:
+            if shard.buffer is buffer:
+                buffer.part(shard.slot, shard.owned, flat).copy_(held[shard.name])
+        dist.all_reduce(flat.view(torch.uint8))  # a sum of bytes of which all but one are 0
+        for slot in buffer.slots:
+            whole.update(values(engine.parts[slot.name], buffer.view(slot, flat)))
+    return whole
+
+
+def _copy(name: str, target: Tensor, saved: Tensor) -> None:
+    if saved.dtype != target.dtype:
+        raise ValueError(
+            f"expected {name} to be {target.dtype} but got {saved.dtype}; "
+            "load what an engine of the same primary weight saved"
+        )
+    target.copy_(saved)

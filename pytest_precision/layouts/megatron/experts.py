@@ -1,0 +1,171 @@
+"""Experts whose weights are stored together, or one by one, in layers that multiply all at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Span
+from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.layouts.megatron.packing import Part
+from pytest_precision.layouts.megatron.stored_model import Arranged
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.grouped import GroupedLinear
+from pytest_precision.modules.linear import Linear
+from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.mixture import Expert, Experts
+
+LAYERS = ("up", "down")
+
+
+class GroupedExperts(nn.Module):
+    """All experts of a block in two layers; takes the place of `mixture.Experts`.
+
+    Attributes:
+        up, down: of all experts.
+    """
+
+    def __init__(self, up: GroupedLinear, down: GroupedLinear) -> None:
+        super().__init__()
+        self.up = up
+        self.down = down
+
+    def forward(self, rows: Tensor, load: list[int]) -> Tensor:
+        """As `mixture.Experts`."""
+        result: Tensor = self.down(F.gelu(self.up(rows, load)), load)
+        return result
+
+
+def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arranged:
+    """Put `GroupedExperts` in the place of all experts of a model.
+
+    Args:
+        model: of a workload such as `moe`, stored and quantized already.
+        cell: that it was stored for.
+        single_grouped_weight: one parameter for all weights of a layer, or one an expert.
+
+    Raises:
+        ValueError: for a model without experts.
+    """
+    parts: dict[str, tuple[Part, ...]] = {}
+    names: dict[str, str] = {}
+    found = {name: module for name, module in model.named_modules() if isinstance(module, Experts)}
+    if not found:
+        raise ValueError(
+            f"expected a model with mixture.Experts but got none ({type(model).__name__}); "
+            "use workloads.moe, or layouts.distributed_optimizer"
+        )
+    for name, experts in found.items():
+        layers = {}
+        for which in LAYERS:
+            linears = [getattr(cast(Expert, expert), which) for expert in experts]
+            logical = [f"{name}.{number}.{which}" for number in range(len(linears))]
+            layers[which] = _layer(linears, logical, cell, single_grouped_weight)
+            stored = f"{name}.{which}"
+            for kind, parameter in linears[0].named_parameters():
+                sizes = parameter.numel(), tuple(parameter.shape)
+                held = [_part(f"{one}.{kind}", n, *sizes) for n, one in enumerate(logical)]
+                if single_grouped_weight:
+                    parts[f"{stored}.{kind}"] = tuple(held)
+                else:
+                    parts |= {
+                        f"{stored}.{kind}{n}": (part._replace(span=Span(0, sizes[0])),)
+                        for n, part in enumerate(held)
+                    }
+            for number, one in enumerate(logical):
+                names[f"{stored}.weight{number}"] = f"{one}.weight"
+                names[f"{stored}.quantizers.{number}"] = f"{one}.quantizers.0"
+        model.set_submodule(name, GroupedExperts(**layers))
+    return Arranged(parts, names)
+
+
+def _layer(
+    linears: list[nn.Linear], logical: list[str], cell: Cell, single_grouped_weight: bool
+) -> GroupedLinear:
+    """One layer with the parameters of many."""
+    first = linears[0]
+    layer = GroupedLinear(
+        len(linears),
+        first.in_features,
+        first.out_features,
+        first.bias is not None,
+        precision=cell.precision,
+        single_grouped_weight=single_grouped_weight,
+        device=first.weight.device,
+    )
+    layer.fuse_wgrad_accumulation = cell.grad_accum_fusion
+    layer.streams = logical
+    if layer.quantizers:
+        layer.quantizers = nn.ModuleList(cast(Linear, one).quantizers[0] for one in linears)
+    for kind, _ in first.named_parameters():
+        each = [one.get_parameter(kind) for one in linears]
+        if not single_grouped_weight:
+            for number, parameter in enumerate(each):
+                layer.register_parameter(f"{kind}{number}", parameter)
+        else:
+            layer.register_parameter(kind, _packed(each))
+    return layer
+
+
+def _packed(each: list[nn.Parameter]) -> nn.Parameter:
+    """One parameter of many, with the value that they were quantized from."""
+    first = each[0]
+    trained = [parameter.requires_grad for parameter in each]
+    if len({*trained}) > 1:
+        raise ValueError(
+            "expected all experts of a single weight to be trained, or none of them, but got "
+            f"requires_grad={trained} (list); use layouts.discrete_experts"
+        )
+    if not isinstance(first, QuantizedParameter):
+        stacked = torch.stack([parameter.detach() for parameter in each])
+        return nn.Parameter(stacked, requires_grad=trained[0])
+    many = cast(list[QuantizedParameter], each)
+    values = [cast(Tensor, parameter.high_precision_init) for parameter in many]
+    packed = QuantizedParameter.of(
+        torch.stack(values), [parameter.formats[0] for parameter in many]
+    )
+    return cast(nn.Parameter, packed.requires_grad_(trained[0]))
+
+
+def _part(name: str, number: int, size: int, shape: tuple[int, ...]) -> Part:
+    return Part(name, shape, Span(number * size, (number + 1) * size))
+
+
+def grouped_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
+    """The distributed optimizer, with a single weight `[experts, out, in]` for all experts.
+
+    Args:
+        workload: with experts, such as `moe`.
+        cell: where.
+        **options: as `distributed_optimizer` takes them.
+
+    Raises:
+        ValueError: as `distributed_optimizer`, and for a workload without experts.
+    """
+    return DistributedOptimizer.of(
+        workload, cell, "grouped_experts", partial(arrange, single_grouped_weight=True), **options
+    )
+
+
+def discrete_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
+    """The distributed optimizer, with a weight of its own for every expert.
+
+    The layers are those of `grouped_experts`.
+
+    Args:
+        workload: with experts, such as `moe`.
+        cell: where.
+        **options: as `distributed_optimizer` takes them.
+
+    Raises:
+        ValueError: as `distributed_optimizer`, and for a workload without experts.
+    """
+    return DistributedOptimizer.of(
+        workload, cell, "discrete_experts", partial(arrange, single_grouped_weight=False), **options
+    )

@@ -1,0 +1,160 @@
+"""GatheredEngine: sharded masters, and parameters that follow them, gathered from the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
+from pytest_precision.layouts.megatron.quantize import quantize_shards, take_gathered
+from pytest_precision.layouts.megatron.shards import Shard
+from pytest_precision.layouts.megatron.stored_model import Options
+from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.optim.fused_adam import FusedAdam
+
+
+class GatheredEngine(Engine):
+    """The part of the distributed optimizer between reduced gradients and gathered parameters.
+
+    Attributes:
+        options: of the distributed optimizer.
+        buffers: that parameters are gathered in.
+        shards: that this rank updates.
+    """
+
+    options: Options
+    buffers: list[Buffer]
+    shards: list[Shard]
+
+    def hand_over_gradients(self) -> None:
+        """Give the reduced gradients of its shards to the optimizer, in fp32."""
+        for shard in self.shards:
+            if self.options.masters_in_state:  # a bf16 tensor has no gradient in fp32
+                shard.master.decoupled_grad = shard.grad.float()  # type: ignore[attr-defined]
+            else:
+                shard.master.grad = shard.grad.float()
+
+    def clip_grads(self) -> None:
+        """As every engine, wherever the optimizer reads the gradients."""
+        if not self.options.masters_in_state:
+            super().clip_grads()
+            return
+        owners = []
+        for _, master in self.masters():
+            owners.append(torch.empty_like(master, dtype=torch.float32))
+            owners[-1].grad = master.decoupled_grad  # type: ignore[attr-defined]
+        self.clip(owners)
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        """Of all shards of all ranks."""
+        squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)
+        for gradient in gradients:
+            squares += gradient.double().square().sum()
+        dist.all_reduce(squares)
+        return squares.sqrt()
+
+    def effective(self, parameter: Tensor) -> Tensor:
+        """What the next step updates, which the optimizer may keep in its state."""
+        if not self.options.masters_in_state:
+            return parameter
+        return cast(FusedAdam, self.optimizer).master(parameter)
+
+    def update_weights(self) -> None:
+        """Update the masters; the parameters follow at once, or when they are next read."""
+        super().update_weights()
+        self.stage(shared=False)
+        if not self.options.overlap_param_gather:
+            self.sync_parameters()
+
+    @torch.no_grad()
+    def stage(self, *, shared: bool) -> None:
+        """Cast or quantize the masters into the memory that parameters are gathered in.
+
+        Args:
+            shared: into that which is shared with gradients, or into that which is not.
+        """
+        for shard in self.shards:
+            if shard.buffer.shared is not shared or shard.buffer.gathers_bytes:
+                continue
+            if shard.param.data_ptr() != shard.master.data_ptr():
+                shard.param.copy_(shard.master)
+        if not shared:
+            quantize_shards(self.buffers, self.shards, self.reduce_amaxes)
+        for buffer in self.buffers:
+            if buffer.shared is shared:
+                for bucket in buffer.buckets:
+                    bucket.stale = True
+
+    def reduce_amaxes(self, amaxes: Tensor) -> Tensor:
+        """The largest of all ranks."""
+        dist.all_reduce(amaxes, op=dist.ReduceOp.MAX)
+        return amaxes
+
+    def sync_parameters(self) -> None:
+        """Bring all parameters up to date, whatever is overlapped: before an evaluation or save."""
+        self.stage(shared=True)
+        for buffer in self.buffers:
+            for bucket in buffer.buckets:
+                self._start(buffer, bucket)
+            for bucket in buffer.buckets:
+                self._finish(buffer, bucket)
+
+    def _start(self, buffer: Buffer, bucket: Bucket) -> None:
+        if bucket.stale and not bucket.works:
+            buffer.gather(bucket)
+
+    @torch.no_grad()
+    def _finish(self, buffer: Buffer, bucket: Bucket) -> None:
+        """Wait for a bucket; make of it what is not stored in the buffer itself."""
+        if not bucket.stale:
+            return
+        buffer.wait(bucket)
+        for slot in bucket.slots:
+            if buffer.gathers_bytes:
+                take_gathered(buffer, slot)
+            elif isinstance(slot.parameter, QuantizedParameter):
+                slot.parameter.requantize_(buffer.view(slot, buffer.params))
+        if buffer.shared:  # gradients will be added to what lies here
+            buffer.params[bucket.span.start : bucket.span.stop].zero_()
+        bucket.stale = False
+
+    def gather_before_forward(self) -> None:
+        """Wait for the buckets of a module before it reads them, and start the next one."""
+        places = {
+            id(slot.parameter): (buffer, number)
+            for buffer in self.buffers
+            for number, bucket in enumerate(buffer.buckets)
+            for slot in bucket.slots
+        }
+        for module in self.model.modules():
+            trained = (p for p in module.parameters(recurse=False) if id(p) in places)
+            needed = [places[id(p)] for p in trained]
+            if needed:
+                module.register_forward_pre_hook(
+                    partial(self._gather_needed, dict.fromkeys(needed)), prepend=True
+                )
+
+    def _gather_needed(self, needed: Iterable[tuple[Buffer, int]], *_: Any) -> None:
+        for buffer, number in needed:
+            self._start(buffer, buffer.buckets[number])
+            # Buffers are in reverse order: the bucket before this one is the next to be read.
+            if number > 0:
+                self._start(buffer, buffer.buckets[number - 1])
+            self._finish(buffer, buffer.buckets[number])
+
+    def evaluate(self) -> None:
+        """On parameters that are up to date."""
+        self.sync_parameters()
+        super().evaluate()
+
+    def save(self, folder: Path) -> None:
+        """Of parameters that are up to date."""
+        self.sync_parameters()
+        super().save(folder)

@@ -1,0 +1,64 @@
+"""Names: the logical tensors in what an engine stores, and what each of them is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from torch import Tensor
+
+from pytest_precision.engine.observation import Span
+from pytest_precision.layouts.megatron.packing import Parts, cut, values
+from pytest_precision.layouts.megatron.shards import Shard
+
+
+class Names:
+    """Which logical tensors one rank stores where.
+
+    Args:
+        parts: what parameters hold.
+        prefixes: of names in the model to what they are in every layout.
+        shards: of this rank.
+    """
+
+    def __init__(self, parts: Parts, prefixes: Mapping[str, str], shards: Iterable[Shard]) -> None:
+        self._parts = parts
+        self._prefixes = prefixes
+        self._shards = {shard.name: shard for shard in shards}
+        self._shapes = {part.name: part.shape for held in parts.values() for part in held}
+        self._places = {
+            part.name: span
+            for shard in self._shards.values()
+            for part, span, _ in cut(shard.parts, shard.master, shard.owned)
+        }
+
+    def split(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The logical tensors in a parameter, or in this rank's shard of it."""
+        shard = self._shards.get(name)
+        if name not in self._parts:
+            yield self.of(name), tensor
+        elif shard is not None and tensor.shape == shard.master.shape:
+            for part, _, piece in cut(shard.parts, tensor, shard.owned):
+                yield part.name, piece
+        else:
+            yield from values(self._parts[name], tensor)
+
+    def held(self, name: str) -> list[str]:
+        """The logical tensors that this rank's shard of a parameter has elements of."""
+        return [part.name for part in self._shards[name].held_parts]
+
+    def of(self, name: str) -> str:
+        """What a buffer, or a tensor of quantized state, is called in every layout."""
+        for stored, logical in self._prefixes.items():
+            if name == stored or name.startswith(f"{stored}."):
+                return logical + name.removeprefix(stored)
+        return name
+
+    def place(self, name: str, tensor: Tensor) -> tuple[tuple[int, ...], Span] | None:
+        """Shape of the logical tensor that `tensor` is a shard of, and where in it that lies.
+
+        None for what is no shard.
+        """
+        place = self._places.get(name)
+        if place is None or tensor.shape != (place.stop - place.start,):
+            return None
+        return self._shapes[name], place

@@ -1,0 +1,316 @@
+"""Megatron-LM's distributed optimizer: contiguous buffers, sharded masters, gathered parameters.
+
+Facts from Megatron-LM's `param_and_grad_buffer.py` and `distrib_optimizer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
+from pytest_precision.layouts.megatron import checkpoint, memory_checks
+from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, Slot, buffers_of
+from pytest_precision.layouts.megatron.gathered import GatheredEngine
+from pytest_precision.layouts.megatron.logical_names import Names
+from pytest_precision.layouts.megatron.shards import optimizer_of, shards_of
+from pytest_precision.layouts.megatron.stored_model import Arrange, Arrangement, Options
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.grouped import GroupedLinear
+from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.workloads.base import Workload
+
+
+class DistributedOptimizer(GatheredEngine):
+    """Every rank has all parameters and updates the masters of an equal part of every bucket.
+
+    Gradients are accumulated in `main_grad`, a part of the gradient buffer, and summed over the
+    ranks by a reduce-scatter. Masters are cast to the dtype of the parameters, and gathered.
+
+    Args:
+        workload: what is trained.
+        cell: where.
+        arrangement: the model as it is stored.
+        options: as `distributed_optimizer` takes them.
+    """
+
+    def __init__(
+        self, workload: Workload, cell: Cell, arrangement: Arrangement, options: Options
+    ) -> None:
+        self.options = options
+        self.parts = arrangement.parts
+        self.buffers = [*buffers_of(cell, arrangement, options)]
+        for buffer in self.buffers:
+            for slot in buffer.slots:
+                self.move_into(buffer, slot)
+        self.shards = shards_of(self.buffers, arrangement, options)
+        self.names = Names(arrangement.parts, arrangement.names, self.shards)
+        self._lost_starts = [
+            f"master {name} was initialised from dequantized weights"
+            for name in arrangement.from_dequantized
+        ]
+        self._groups = {n: g for g, group in enumerate(arrangement.groups) for n in group.names}
+        self._last_microbatch = False
+        self._accumulated: list[Observation] = []
+        optimizer = optimizer_of(self.shards, arrangement, options)
+        super().__init__(workload, cell, arrangement.model, optimizer)
+        self.unobservable = options.unobservable(cell)  # type: ignore[misc]
+        self.needs_even_shares = options.overlap_grad_reduce or options.overlap_param_gather  # type: ignore[misc]
+        for buffer in self.buffers:
+            for bucket in buffer.buckets:
+                for slot in bucket.slots:
+                    slot.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                        partial(self._accumulate, buffer, bucket)
+                    )
+        if options.overlap_param_gather:
+            self.gather_before_forward()
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        cell: Cell,
+        layout: str,
+        arrange: Arrange | None = None,
+        **options: Any,
+    ) -> DistributedOptimizer:
+        """An engine of this class.
+
+        Args:
+            workload: what is trained.
+            cell: where.
+            layout: name of the layout that it is made for.
+            arrange: puts modules of the layout into the model.
+            **options: as `distributed_optimizer` takes them.
+        """
+        arrangement = Arrangement.of(workload, cell, layout, arrange)
+        return cls(workload, cell, arrangement, Options.of(cell, **options))
+
+    def move_into(self, buffer: Buffer, slot: Slot) -> None:
+        """Let a parameter live in its buffer, and its gradient be accumulated there."""
+        if not isinstance(slot.parameter, QuantizedParameter):
+            view = buffer.view(slot, buffer.params)
+            view.copy_(slot.parameter.detach())
+            slot.parameter.data = view
+        else:
+            for key, place in buffer.resident(slot).items():
+                slot.parameter.rebase_(key, place)
+        slot.parameter.main_grad = buffer.view(slot, buffer.grads)  # type: ignore[attr-defined]
+
+    # --- gradients ------------------------------------------------------------------------------
+
+    def forward_backward(self, step: int) -> None:
+        """Zero the gradient buffers, then accumulate in them."""
+        self._accumulated.clear()
+        for buffer in self.buffers:
+            buffer.zero_grads()
+            for bucket in buffer.buckets:
+                bucket.waiting = [*bucket.slots]
+        if self.options.overlap_param_gather:
+            self.stage(shared=True)  # what was staged there before is zero now
+        super().forward_backward(step)
+
+    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Gradients are complete in the backward of the last microbatch."""
+        self._last_microbatch = last
+        return nullcontext()
+
+    def _accumulate(self, buffer: Buffer, bucket: Bucket, parameter: Tensor) -> None:
+        """What backward left in `grad` goes to `main_grad`, unless the GEMM has put it there."""
+        if getattr(parameter, "grad_added_to_main_grad", False):
+            parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+        else:
+            parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
+        parameter.grad = None
+        if self.options.overlap_grad_reduce and self._last_microbatch:
+            bucket.waiting = [s for s in bucket.waiting if s.parameter is not parameter]
+            if not bucket.waiting:
+                buffer.reduce(bucket)
+
+    def gradient(self, parameter: Tensor) -> Tensor | None:
+        """The part of the gradient buffer; None of a parameter that is not trained."""
+        return getattr(parameter, "main_grad", None)
+
+    def microbatch_done(self) -> None:
+        """Remember the sums so far, where they are of another dtype than what is added."""
+        for name, parameter in self.model.named_parameters():
+            gradient = self.gradient(parameter)
+            if gradient is None or gradient.dtype == parameter.dtype:
+                continue
+            for logical, part in self.logical(name, gradient):
+                seen = self.piece(
+                    "grad", f"microbatch {self.microbatch}: {logical}", part, local=True
+                )
+                self._accumulated.append(self.snapshot(seen))
+
+    def reduce_grads(self) -> None:
+        """Sum over the ranks, to each rank its own part of every bucket.
+
+        Raises:
+            RuntimeError: a bucket was to be reduced in backward, and some gradient never came.
+        """
+        for buffer in self.buffers:
+            for bucket in buffer.buckets:
+                if not self.options.overlap_grad_reduce:
+                    buffer.reduce(bucket)
+                elif bucket.waiting:
+                    names = ", ".join(slot.name for slot in bucket.waiting)
+                    raise RuntimeError(
+                        f"expected gradients of {names} in the last microbatch but got none, so "
+                        "that their bucket was not reduced in backward; use every parameter in it, "
+                        "or leave overlap_grad_reduce out"
+                    )
+                buffer.wait(bucket)
+        self.hand_over_gradients()
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether there are masters beside the parameters and the optimizer's state."""
+        if self.options.masters_in_state:
+            return False
+        return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All training state by logical names, whole: any world size and layout can load it."""
+        return checkpoint.state_dict(self)
+
+    def load(self, folder: Path) -> None:
+        """Take over a checkpoint by logical names, in the dtypes that it was saved in."""
+        checkpoint.load(self, folder)
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """By logical names, those of quantizers included."""
+        for name, buffer in self.model.named_buffers():
+            yield self.names.of(name), buffer
+
+    def breaches(self) -> Iterator[str]:
+        """Masters that did not start from the model, and memory that is not the buffers'."""
+        yield from self._lost_starts
+        yield from memory_checks.breaches(self)
+
+    # --- what can be observed -------------------------------------------------------------------
+
+    def observe(self, phase: str) -> Iterator[Observation]:
+        """As every engine, from the buffers and the shards."""
+        if phase == "reduce_grads":
+            for shard in self.shards:
+                yield from self._observe("reduced_grad", shard.name, shard.grad)
+            return
+        seen = [*super().observe(phase)]
+        if phase == "forward_backward":
+            yield from self._accumulated
+        yield from (one for one in seen if one.kind not in self.unobservable)
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """Its part of the masters, by the names of the parameters."""
+        names = {id(shard.master): shard.name for shard in self.shards}
+        for group in self.optimizer.param_groups:
+            for master in group["params"]:
+                yield names[id(master)], master
+
+    def logical(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The logical tensors in a parameter, or in this rank's shard of it."""
+        return self.names.split(name, tensor)
+
+    def _observe(
+        self, kind: str, name: str, tensor: Tensor, *, split: bool = True, local: bool = False
+    ) -> Iterator[Observation]:
+        if split or name not in self.parts:
+            yield from super()._observe(kind, name, tensor, split=split, local=local)
+            return
+        # Steps are counted everywhere; a scale is that of this rank's shard.
+        of_shard = kind != "step" and self.cell.world_size > 1
+        for logical in self.names.held(name):
+            yield self.piece(kind, logical, tensor.detach(), local=of_shard)
+
+    def _remember_used(self, prefix: str) -> Any:
+        of_parameters = super()._remember_used(prefix)
+
+        def hook(module: nn.Module, inputs: Any) -> None:
+            if not isinstance(module, GroupedLinear):
+                of_parameters(module, inputs)
+                return
+            for name, read in {**module.read("weight"), **module.read("bias")}.items():
+                if f"{prefix}.{name}" not in self._used:
+                    seen = self._observe("used_param", f"{prefix}.{name}", read.detach())
+                    self._used[f"{prefix}.{name}"] = [*map(self.snapshot, seen)]
+
+        return hook
+
+    def group_of(self, name: str) -> int | None:
+        """Number of the parameter group of a logical tensor; None where it is in none."""
+        return self._groups.get(name)
+
+    def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
+        """With its place in the flattened logical tensor, where it is a shard of one."""
+        place = self.names.place(name, tensor)
+        if place is None:
+            return super().piece(kind, name, tensor, local=local)
+        return Observation(kind, name, tensor, *place, local)
+
+
+def distributed_optimizer(
+    workload: Workload,
+    cell: Cell,
+    *,
+    bucket_size: int = 4096,
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
+    reuse_grad_buffer_for_param_gather: bool = False,
+    main_grads_dtype: str = "fp32",
+    main_params_dtype: str = "fp32",
+    exp_avg_dtype: str = "fp32",
+    exp_avg_sq_dtype: str = "fp32",
+    store_param_remainders: bool = False,
+) -> Engine:
+    """Megatron-LM's distributed optimizer on parameters stored in `cell.primary_weight`.
+
+    Quantized parameters are made as Transformer Engine's `quantize_master_weights` makes them:
+    masters are cast to bf16, amaxes are reduced over the ranks, each rank casts its own elements,
+    and bytes are gathered. NVFP4 codes travel one a byte, since a shard may end between two that
+    share one. With `reuse_grad_buffer_for_param_gather`, bf16 is gathered, and every rank quantizes
+    the whole parameter from that.
+
+    Args:
+        workload: what is trained.
+        cell: where.
+        bucket_size: elements from which on a bucket takes no further parameter.
+        overlap_grad_reduce: reduce a bucket in backward as soon as its gradients are complete.
+        overlap_param_gather: gather a bucket when a module first reads it.
+        reuse_grad_buffer_for_param_gather: gather MXFP8 parameters in bf16, in the gradients'
+            memory.
+        main_grads_dtype: that gradients are accumulated and reduced in: fp32, bf16.
+        main_params_dtype: of the masters: fp32, fp16; the latter are kept by `optim.FusedAdam`.
+        exp_avg_dtype: of the first moment: fp32, bf16, fp16, fp8; other than fp32 takes
+            `optim.FusedAdam`. What is stored in fp16 or fp8 has one scale a shard, so that its
+            numbers depend on the world size, as Megatron-LM's do.
+        exp_avg_sq_dtype: of the second moment, likewise.
+        store_param_remainders: let `optim.FusedAdam` update the shards of bf16 parameters where
+            they are gathered, and keep 16 bits more of each master.
+
+    Raises:
+        ValueError: for a cell that it does not do, and for options that would have no effect.
+    """
+    return DistributedOptimizer.of(
+        workload,
+        cell,
+        "distributed_optimizer",
+        bucket_size=bucket_size,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+        reuse_grad_buffer_for_param_gather=reuse_grad_buffer_for_param_gather,
+        main_grads_dtype=main_grads_dtype,
+        main_params_dtype=main_params_dtype,
+        exp_avg_dtype=exp_avg_dtype,
+        exp_avg_sq_dtype=exp_avg_sq_dtype,
+        store_param_remainders=store_param_remainders,
+    )

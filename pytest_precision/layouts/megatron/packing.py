@@ -1,0 +1,59 @@
+"""Parts: which logical tensors a stored one holds, and which of its elements each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pytest_precision.engine.observation import Span
+
+
+class Part(NamedTuple):
+    """One logical tensor in a stored one.
+
+    Attributes:
+        name: of the logical tensor.
+        shape: of it.
+        span: its elements in the flattened stored tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    span: Span
+
+
+Parts = Mapping[str, tuple[Part, ...]]
+"""Name of a stored tensor to what it holds, in the order of its elements."""
+
+
+def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
+    """The parts of a tensor that is stored by itself."""
+    return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
+
+
+def overlap(one: Span, other: Span) -> Span | None:
+    """The elements in both, or None."""
+    start, stop = max(one.start, other.start), min(one.stop, other.stop)
+    return Span(start, stop) if start < stop else None
+
+
+def cut(parts: tuple[Part, ...], flat: Tensor, held: Span) -> Iterator[tuple[Part, Span, Tensor]]:
+    """What `flat`, the elements `held` of the stored tensor, has of each of its parts.
+
+    Yields:
+        The part, which of its elements these are, and they themselves, flat.
+    """
+    for part in parts:
+        both = overlap(part.span, held)
+        if both is not None:
+            span = Span(both.start - part.span.start, both.stop - part.span.start)
+            yield part, span, flat[both.start - held.start : both.stop - held.start]
+
+
+def values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The logical tensors in a whole stored one, as views of it, by their names."""
+    flat = stored.view(-1)
+    for part in parts:
+        yield part.name, flat[part.span.start : part.span.stop].view(part.shape)

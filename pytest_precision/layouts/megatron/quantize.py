@@ -1,0 +1,165 @@
+"""Quantized parameters made from shards: amaxes are reduced over the ranks, then bytes gathered.
+
+Transformer Engine's `quantize_master_weights` and `post_all_gather_processing`: masters are cast to
+bf16, the amaxes of all parameters are reduced at once, and each rank casts its own elements by the
+scales that all of them know then. Transposed copies are made of what was gathered; MXFP8, whose two
+operands differ, has both gathered. Cells of the native backend cast here by emulation too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pytest_precision.engine.observation import Span
+from pytest_precision.formats import e2m1
+from pytest_precision.formats.blockwise import BlockScaling
+from pytest_precision.formats.native import Native
+from pytest_precision.formats.quantized import Operand
+from pytest_precision.formats.registry import Reducible
+from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax
+from pytest_precision.layouts.megatron.buffers import Buffer, Slot
+from pytest_precision.layouts.megatron.packing import overlap
+from pytest_precision.layouts.megatron.shards import Shard
+from pytest_precision.modules.padding import padded_shape
+from pytest_precision.modules.parameter import NOMINAL, QuantizedParameter, tensors_of
+from pytest_precision.modules.slots import Slot as DelayedSlot
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix of a quantized parameter.
+
+    Attributes:
+        format: that it is quantized in.
+        shape: without the padding of the format.
+        padded: with it.
+        place: its elements in the buffer.
+        operands: how it is stored.
+        stored: what it is stored in, by names such as "rowwise.data".
+    """
+
+    format: Reducible
+    shape: tuple[int, int]
+    padded: tuple[int, int]
+    place: Span
+    operands: dict[str, Operand]
+    stored: dict[str, Tensor]
+
+    def own(self, shard: Shard | None) -> tuple[Span, Tensor] | None:
+        """Which of its elements are in a shard of the parameter, and their values in bf16."""
+        if shard is None:
+            return None
+        start = shard.slot.span.start
+        held = Span(start + shard.owned.start, start + shard.owned.stop)
+        both = overlap(self.place, held)
+        if both is None:
+            return None
+        part = shard.master[both.start - held.start : both.stop - held.start]
+        span = Span(both.start - self.place.start, both.stop - self.place.start)
+        return span, part.to(NOMINAL)
+
+    def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
+        """The padded matrix of these elements and zeros."""
+        rows, columns = self.shape
+        device = self.stored["rowwise.data"].device
+        flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)
+        if own is not None:
+            span, values = own
+            flat[span.start : span.stop] = values
+        padding = (0, self.padded[1] - columns, 0, self.padded[0] - rows)
+        return F.pad(flat.view(self.shape), padding)
+
+
+def matrices(slot: Slot) -> Iterator[Matrix]:
+    """The matrices of a quantized parameter, in the order of their elements."""
+    parameter = cast(QuantizedParameter, slot.parameter)
+    rows, columns = parameter.shape[-2:]
+    for number, (member, format) in enumerate(
+        zip(parameter.members, parameter.formats, strict=True)
+    ):
+        emulated = format.emulated if isinstance(format, Native) else format
+        if isinstance(emulated, BlockScaling):  # the kernel that casts masters knows fp32 only
+            emulated = replace(emulated, if_infinite=FP32_MAXIMUM)
+        start = slot.span.start + number * rows * columns
+        yield Matrix(
+            cast(Reducible, emulated),
+            (rows, columns),
+            padded_shape(format, (rows, columns)),
+            Span(start, start + rows * columns),
+            member.operands,
+            # What lies in the parameter's own memory, whatever its members read.
+            {k: t[number] if parameter.dim() == 3 else t for k, t in parameter.stored.items()},
+        )
+
+
+@torch.no_grad()
+def quantize_shards(
+    buffers: Iterable[Buffer], shards: Iterable[Shard], reduce_amax: ReduceAmax
+) -> None:
+    """Put the bytes of this rank's elements where they are gathered; store all scales and amaxes.
+
+    A collective. Scales are known on every rank before any byte is gathered.
+
+    Args:
+        buffers: of which those are taken that bytes are gathered in.
+        shards: of this rank.
+        reduce_amax: MAX over the ranks; called once, with the amaxes of all parameters.
+    """
+    by_name = {shard.name: shard for shard in shards}
+    casts = [
+        (buffer, matrix, matrix.own(by_name.get(slot.name)))
+        for buffer in buffers
+        if buffer.gathers_bytes
+        for slot in buffer.slots
+        for matrix in matrices(slot)
+    ]
+    if not casts:
+        return
+    amaxes = [matrix.format.amaxes(matrix.around(own)) for _, matrix, own in casts]
+    reduced: tuple[Tensor, ...] = torch.split(
+        reduce_amax(torch.cat(amaxes)), [len(found) for found in amaxes]
+    )
+    for (buffer, matrix, own), largest in zip(casts, reduced, strict=True):
+        _cast(buffer, matrix, own, largest)
+
+
+def _cast(buffer: Buffer, matrix: Matrix, own: tuple[Span, Tensor] | None, amaxes: Tensor) -> None:
+    made = matrix.format.quantize_with(matrix.around(own), amaxes)
+    for key, tensor in tensors_of(made):
+        if not key.endswith(".data"):
+            matrix.stored[key].copy_(tensor)
+    if own is not None:
+        span, _ = own
+        here = slice(matrix.place.start + span.start, matrix.place.start + span.stop)
+        for side, flat in buffer.gathered.items():
+            rows, columns = matrix.shape
+            codes = _unpacked(made.operands[side])[:rows, :columns]
+            flat[here] = codes.reshape(-1)[span.start : span.stop]
+    if isinstance(matrix.format, DelayedSlot):
+        matrix.format.update()
+
+
+@torch.no_grad()
+def take_gathered(buffer: Buffer, slot: Slot) -> None:
+    """Make of the gathered bytes of a parameter what does not lie in the buffer itself."""
+    for matrix in matrices(slot):
+        rowwise, columnwise = matrix.stored["rowwise.data"], matrix.stored["columnwise.data"]
+        codes = buffer.params[matrix.place.start : matrix.place.stop].view(matrix.shape)
+        if matrix.operands["rowwise"].storage.element == "e2m1":
+            (rows, columns), (down, across) = matrix.shape, matrix.padded
+            padded = F.pad(codes, (0, across - columns, 0, down - rows))
+            e2m1.pack_columns(padded, rowwise)
+            e2m1.pack_columns(padded.t().contiguous(), columnwise)
+        elif matrix.operands["columnwise"].storage.transposed:
+            columnwise.copy_(codes.t())
+
+
+def _unpacked(operand: Operand) -> Tensor:
+    """One byte an element."""
+    return e2m1.unpack_columns(operand.data) if operand.storage.element == "e2m1" else operand.data

@@ -1,0 +1,115 @@
+"""Shards: the elements of each parameter that one rank updates, and the optimizer on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Span
+from pytest_precision.layouts.megatron.buffers import Buffer, Slot
+from pytest_precision.layouts.megatron.packing import Part, cut
+from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
+from pytest_precision.optim.fused_adam import FusedAdam
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The elements of one parameter that this rank updates.
+
+    Attributes:
+        buffer: that the parameter has its place in.
+        slot: that place.
+        owned: which of the parameter's elements these are.
+        parts: the logical tensors that the parameter holds.
+        master: what the optimizer updates, flat, fp32; the parameter's own memory if that is fp32
+            too, or where the optimizer keeps the masters in its state.
+    """
+
+    buffer: Buffer
+    slot: Slot
+    owned: Span
+    parts: tuple[Part, ...]
+    master: Tensor
+
+    @property
+    def name(self) -> str:
+        """Of the parameter."""
+        return self.slot.name
+
+    @property
+    def held_parts(self) -> list[Part]:
+        """Those of `parts` that it has elements of."""
+        return [part for part, _, _ in cut(self.parts, self.master, self.owned)]
+
+    @property
+    def param(self) -> Tensor:
+        """These elements of the memory that parameters are gathered in."""
+        return self.buffer.part(self.slot, self.owned, self.buffer.params)
+
+    @property
+    def grad(self) -> Tensor:
+        """These elements of the gradient buffer."""
+        return self.buffer.part(self.slot, self.owned, self.buffer.grads)
+
+    def of(self, whole: Mapping[str, Tensor]) -> Tensor:
+        """These elements, flat, of whole logical tensors."""
+        held = cut(self.parts, self.master, self.owned)
+        return torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
+
+
+def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
+    """The shards of this rank, each with a master that starts from the unrounded model."""
+    shards = []
+    for buffer in buffers:
+        for bucket in buffer.buckets:
+            for slot in bucket.slots:
+                owned = buffer.owned(bucket, slot)
+                if owned is None:
+                    continue
+                memory = buffer.part(slot, owned, buffer.params)
+                if memory.dtype != torch.float32 and not options.masters_in_state:
+                    memory = torch.empty_like(memory, dtype=torch.float32)
+                shard = Shard(buffer, slot, owned, arrangement.parts[slot.name], memory)
+                shard.master.copy_(shard.of(arrangement.initial))
+                shards.append(shard)
+    return shards
+
+
+def optimizer_of(
+    shards: Iterable[Shard], arrangement: Arrangement, options: Options
+) -> torch.optim.Optimizer:
+    """Adam on the masters, in the workload's parameter groups; a rank's part of one may be empty.
+
+    Raises:
+        ValueError: for a stored tensor whose logical tensors are in several groups.
+    """
+    masters = {shard.name: shard.master for shard in shards}
+    groups: list[dict[str, Any]] = []
+    for group in arrangement.groups:
+        params = []
+        for name, parts in arrangement.parts.items():
+            inside = [part.name in group.names for part in parts]
+            if any(inside) and not all(inside):
+                raise ValueError(
+                    f"expected all that {name} holds to be in one parameter group but got "
+                    f"{parts[inside.index(False)].name} in another one; store them by themselves"
+                )
+            if all(inside) and name in masters:
+                params.append(masters[name])
+        groups.append({**group.options, "params": params})
+    moments = options.exp_avg_dtype, options.exp_avg_sq_dtype
+    if moments == (torch.float32, torch.float32) and not options.masters_in_state:
+        return torch.optim.AdamW(groups)
+    return FusedAdam(
+        groups,
+        exp_avg_dtype=moments[0],
+        exp_avg_sq_dtype=moments[1],
+        master_weights=options.masters_in_state,
+        master_weight_dtype=options.main_params_dtype,
+        store_param_remainders=options.store_param_remainders,
+        use_decoupled_grad=options.masters_in_state,
+    )

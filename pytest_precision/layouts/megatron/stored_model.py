@@ -1,0 +1,200 @@
+"""What a layout on the distributed optimizer makes of a workload's model, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision.layouts.dtypes import MASTERS, MOMENTS, UNSCALED, resident, state_dtype
+from pytest_precision.layouts.megatron.packing import Parts, alone, values
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.workloads.base import Workload
+
+
+class Arranged(NamedTuple):
+    """What was put into a model.
+
+    Attributes:
+        parts: what those of its parameters hold that hold not just themselves.
+        names: prefixes of names in the model to what they are in every layout.
+    """
+
+    parts: Parts
+    names: Mapping[str, str]
+
+
+Arrange = Callable[[nn.Module, Cell], Arranged]
+"""Puts modules of its own into a model that is stored and quantized already, in place."""
+
+
+_DTYPES = {
+    "main_grads_dtype": UNSCALED,
+    "main_params_dtype": MASTERS,
+    "exp_avg_dtype": MOMENTS,
+    "exp_avg_sq_dtype": MOMENTS,
+}
+"""What Megatron-LM's options of these names take."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of the distributed optimizer; see `layouts.distributed_optimizer`."""
+
+    bucket_size: int = 4096
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    reuse_grad_buffer_for_param_gather: bool = False
+    main_grads_dtype: torch.dtype = torch.float32
+    main_params_dtype: torch.dtype = torch.float32
+    exp_avg_dtype: torch.dtype = torch.float32
+    exp_avg_sq_dtype: torch.dtype = torch.float32
+    store_param_remainders: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if type(getattr(type(self), name)) is bool and type(value) is not bool:
+                raise ValueError(
+                    f"expected a bool but got {name}={value!r} ({type(value).__name__}); "
+                    "write True or False"
+                )
+        size = self.bucket_size
+        if type(size) is not int or size < 1:
+            raise ValueError(
+                f"expected elements from 1 but got bucket_size={size!r} ({type(size).__name__}); "
+                "leave it out for a few buckets of the built-in workloads"
+            )
+
+    @property
+    def masters_in_state(self) -> bool:
+        """The optimizer updates the parameters, and keeps their masters in its state."""
+        return self.store_param_remainders or self.main_params_dtype != torch.float32
+
+    def unobservable(self, cell: Cell) -> dict[str, str]:
+        """Kinds that cannot be shown after every phase, each with the reason."""
+        hidden = {}
+        if self.overlap_grad_reduce:
+            hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
+        if self.overlap_param_gather:
+            late = "overlap_param_gather brings parameters up to date when they are read"
+            # Other scales and amaxes than those of parameters are up to date.
+            quantized = cell.primary_weight == "quantized"
+            stored = ("quantized", "scale", "amax") if quantized else ()
+            hidden |= dict.fromkeys(("param", *stored), late)
+        return hidden
+
+    @classmethod
+    def of(cls, cell: Cell, **options: Any) -> Options:
+        """With dtypes by their names.
+
+        Raises:
+            ValueError: for a dtype or a size that cannot be, and for an option without effect.
+        """
+        named: dict[str, Any] = {
+            name: state_dtype(name, value, _DTYPES[name]) if name in _DTYPES else value
+            for name, value in options.items()
+        }
+        made = cls(**named)
+        if cell.grad_accum_fusion and made.main_grads_dtype != torch.float32:
+            raise ValueError(
+                "expected fp32 gradients, which is what GEMMs add to, for grad_accum_fusion=True "
+                "but got main_grads_dtype='bf16' (str); leave one of them out"
+            )
+        stored = f"primary_weight={cell.primary_weight!r}"
+        if made.reuse_grad_buffer_for_param_gather and not (
+            cell.primary_weight == "quantized" and cell.precision == "mxfp8"
+        ):
+            raise ValueError(
+                "expected quantized mxfp8 primary weights, which live outside the buffers, for "
+                "reuse_grad_buffer_for_param_gather=True but got "
+                f"precision={cell.precision!r}, {stored} (str); leave the option out"
+            )
+        scaled = made.main_params_dtype != torch.float32
+        if scaled and cell.primary_weight not in ("bf16", "fp16"):
+            raise ValueError(
+                "expected primary weights of 16 bits, which the optimizer updates itself, for "
+                f"main_params_dtype='fp16' but got {stored} (str); leave the option out"
+            )
+        if made.store_param_remainders and (cell.primary_weight != "bf16" or scaled):
+            main = "fp16" if scaled else "fp32"
+            raise ValueError(
+                "expected bf16 primary weights, which are the upper halves of fp32 masters, for "
+                f"store_param_remainders=True but got {stored}, main_params_dtype={main!r} (str); "
+                "leave the option out"
+            )
+        return made
+
+
+@dataclass(frozen=True)
+class Group:
+    """A parameter group of the workload.
+
+    Attributes:
+        options: all but the parameters.
+        names: of the logical tensors in it.
+    """
+
+    options: Mapping[str, Any]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A model as a layout stores it.
+
+    Attributes:
+        model: with the resident parameters.
+        parts: what its parameters hold.
+        names: prefixes of names in the model to what they are in every layout.
+        initial: values that the masters start from, by the names of the logical tensors: those of
+            the workload, unrounded.
+        from_dequantized: logical tensors that only the quantized weight was left of.
+        groups: of the workload.
+    """
+
+    model: nn.Module
+    parts: Parts
+    names: Mapping[str, str]
+    initial: Mapping[str, Tensor]
+    from_dequantized: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def of(
+        cls, workload: Workload, cell: Cell, layout: str, arrange: Arrange | None
+    ) -> Arrangement:
+        """Make the model of a workload and store it as the cell says.
+
+        Raises:
+            ValueError: for a cell that `layout` does not do.
+        """
+        model = workload.model(cell)
+        initial = {name: p.detach().clone() for name, p in model.named_parameters()}
+        names = {id(p): name for name, p in model.named_parameters()}
+        groups = tuple(
+            Group(
+                {key: value for key, value in group.items() if key != "params"},
+                frozenset(names[id(p)] for p in group["params"]),
+            )
+            for group in workload.groups(model)
+        )
+        model, _ = resident(model, cell, layout)
+        arranged = Arranged({}, {}) if arrange is None else arrange(model, cell)
+        parts = {
+            # A tied parameter is used under each of its names.
+            name: arranged.parts.get(name) or alone(name, p)
+            for name, p in model.named_parameters(remove_duplicate=False)
+        }
+        lost: list[str] = []
+        for name, parameter in model.named_parameters():
+            if isinstance(parameter, QuantizedParameter):
+                if parameter.high_precision_init is None:
+                    lost += [part.name for part in parts[name]]
+                    left = values(parts[name], parameter.dequantize())
+                    initial |= {name: value.float() for name, value in left}
+                parameter.clear_high_precision_init()
+        return cls(model, parts, arranged.names, initial, tuple(lost), groups)

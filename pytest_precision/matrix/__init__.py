@@ -1,0 +1,1 @@
+"""Matrix: axes, cells and sequences as plain data; imports neither torch nor pytest."""

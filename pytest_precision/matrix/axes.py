@@ -1,0 +1,186 @@
+"""Matrix: a marker's axes to cells and their ids; which cells make no sense, and why."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from pytest_precision.matrix.cell import BUILT_IN_AXES, PRECISIONS, AxisValue, Cell
+from pytest_precision.matrix.variables import Variables, plain
+
+NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
+    (
+        lambda cell: (
+            cell.primary_weight == "quantized" and not PRECISIONS[cell.precision].quantized
+        ),
+        "precision {0.precision} has no quantized format",
+    ),
+)
+"""Which cells make no sense, and why; the first that holds is the reason."""
+
+
+class MatrixError(ValueError):
+    """The arguments of a marker make no matrix; the message says which, and what is known."""
+
+
+class Matrix(NamedTuple):
+    """The cells of one marker.
+
+    Attributes:
+        cells: that make sense, the last axis varying fastest.
+        ids: of the cells, unique ASCII text.
+        not_made: reason to number of the cells that make no sense.
+    """
+
+    cells: tuple[Cell, ...]
+    ids: tuple[str, ...]
+    not_made: Mapping[str, int]
+
+
+def build(
+    arguments: Iterable[object], keywords: Mapping[str, Any], options: Sequence[str] = ()
+) -> Matrix:
+    """Every cell of a marker's axes.
+
+    Args:
+        arguments: the positional ones of the marker, of which there must be none.
+        keywords: of the marker: axes; `environment`, which all cells have; and options.
+        options: the keywords that are options, which are left alone.
+
+    Raises:
+        MatrixError: for anything that is no axis with values, and where no cell makes sense.
+    """
+    for argument in arguments:
+        raise MatrixError(
+            f"expected axes as keywords but got {argument!r} ({type(argument).__name__}); "
+            "write precision_matrix(axis=[value, ...])"
+        )
+    given = {name: values for name, values in keywords.items() if name not in options}
+    environment = _variables(given.pop("environment", {}))
+    own = [name for name in given if name not in BUILT_IN_AXES]
+    for name in own:
+        _check_name(name, options)
+    # Ids must not depend on the order in which a marker happens to name the built-in axes.
+    axes = {name: _values(name, given[name], options) for name in BUILT_IN_AXES if name in given}
+    built_in = tuple(axes)
+    axes.update({name: _values(name, given[name], options) for name in own})
+    return _crossed(axes, built_in, tuple(own), environment)
+
+
+def text(value: AxisValue) -> str:
+    """A value as `--precision-select` names it: `mxfp8`, `2`, `true`, `none`."""
+    plain = str(value)
+    return plain.lower() if plain in ("True", "False", "None") else plain
+
+
+def _crossed(
+    axes: Mapping[str, tuple[AxisValue, ...]],
+    built_in: tuple[str, ...],
+    own: tuple[str, ...],
+    environment: Variables,
+) -> Matrix:
+    tokens = product(*([_token(name, value) for value in axes[name]] for name in axes))
+    cells: dict[str, Cell] = {}
+    not_made: Counter[str] = Counter()
+    for point, words in zip(product(*axes.values()), tokens, strict=True):
+        fields: dict[str, Any] = dict(zip(built_in, point, strict=False))
+        extra = tuple(zip(own, point[len(built_in) :], strict=True))
+        cell = Cell(**fields, extra=extra, environment=environment)
+        reason = next((why for holds, why in NONSENSE if holds(cell)), None)
+        if reason is not None:
+            not_made[reason.format(cell)] += 1
+            continue
+        cell_id = "-".join(words) or "defaults"
+        if cell_id in cells:
+            raise MatrixError(
+                f"expected cells with ids of their own but got {cell_id!r} twice; change one of "
+                "the values that read the same"
+            )
+        cells[cell_id] = cell
+    if not cells:
+        raise MatrixError(
+            f"expected a cell that makes sense but got none: {', '.join(not_made)}; "
+            "add a value that goes with the others"
+        )
+    return Matrix(tuple(cells.values()), tuple(cells), not_made)
+
+
+def _variables(given: object) -> Variables:
+    try:
+        return plain(given)
+    except (TypeError, ValueError) as error:
+        raise MatrixError(f"{error}") from None
+
+
+def _check_name(name: str, options: Sequence[str]) -> None:
+    if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+        raise MatrixError(f"expected an axis with an ASCII identifier for a name but got {name!r}")
+    if name.startswith("_") or hasattr(Cell, name):
+        raise MatrixError(
+            f"expected an axis with a name of its own but got {name!r}, which a cell has "
+            "already; rename the axis"
+        )
+    # An axis that merely looks like a built-in one would run every cell at the default.
+    for known in BUILT_IN_AXES:
+        if _folded(name) == _folded(known):
+            raise MatrixError(
+                f"expected one of the axes {', '.join(BUILT_IN_AXES)}, one of the options "
+                f"{', '.join(options)}, or an axis of your own, but got {name}; "
+                f"write {known}"
+            )
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower().rstrip("s")
+
+
+def _values(name: str, values: object, options: Sequence[str]) -> tuple[AxisValue, ...]:
+    if not isinstance(values, (list, tuple)):
+        raise MatrixError(
+            f"expected a list of values but got {name}={values!r} ({type(values).__name__}); "
+            f"write {name}=[value, ...], or one of the options {', '.join(options)}, "
+            "environment"
+        )
+    if not values:
+        raise MatrixError(f"expected values but got {name}=[]; name one, or leave the axis out")
+    for value in values:
+        _check_value(name, value)
+    for value, again in Counter(map(repr, values)).items():
+        if again > 1:
+            raise MatrixError(
+                f"expected each value of {name} once but got {value} {again} times; drop it"
+            )
+    return tuple(values)
+
+
+def _check_value(name: str, value: Any) -> None:
+    if type(value) not in (str, int, float, bool, type(None)):
+        raise MatrixError(
+            "expected a value that is a str, int, float, bool or None but got "
+            f"{name}={value!r} ({type(value).__name__}); name it by its text"
+        )
+    if name in BUILT_IN_AXES:
+        try:
+            known = getattr(Cell(**{name: value}), name)
+        except ValueError as error:
+            raise MatrixError(f"{error}") from None
+        if known != value:
+            raise MatrixError(f"expected a value but got {name}={value!r}; leave the axis out")
+
+
+def _token(name: str, value: AxisValue) -> str:
+    """The part of an id that one value makes."""
+    if name == "grad_accum_fusion":
+        return "fused" if value else "unfused"
+    if name == "world_size":
+        return f"w{value}"
+    if name in BUILT_IN_AXES:
+        return str(value)
+    if isinstance(value, bool):
+        return name if value else f"no_{name}"
+    # What brackets, colons, spaces and the like do to node ids and shells is not worth it.
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", f"{name}_{text(value)}")

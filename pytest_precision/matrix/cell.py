@@ -1,0 +1,142 @@
+"""Cell: one point of the matrix, frozen plain data that travels to the ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from pytest_precision.matrix import sequence as sequences
+from pytest_precision.matrix.variables import Variables, plain
+
+AxisValue = str | int | float | bool | None
+
+
+class Precision(NamedTuple):
+    """What a precision is made of."""
+
+    primary_weight: str
+    """Storage dtype of the primary weight where the cell does not name one."""
+    quantized: bool
+    """Whether it has a quantized format that a primary weight could be stored in."""
+
+
+PRECISIONS = {
+    "fp32": Precision("fp32", quantized=False),
+    "bf16": Precision("bf16", quantized=False),
+    "fp16": Precision("fp16", quantized=False),
+    "fp8_delayed": Precision("bf16", quantized=True),
+    "fp8_current": Precision("bf16", quantized=True),
+    "fp8_block": Precision("bf16", quantized=True),
+    "mxfp8": Precision("bf16", quantized=True),
+    "nvfp4": Precision("bf16", quantized=True),
+}
+
+PRIMARY_WEIGHTS = ("fp32", "bf16", "fp16", "quantized")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the matrix.
+
+    Attributes:
+        precision: compute precision, one of `PRECISIONS`.
+        primary_weight: storage dtype of the resident parameters, one of `PRIMARY_WEIGHTS`.
+        grad_accum_fusion: whether weight gradients are accumulated by the GEMM itself.
+        sequence: what happens, in order, as text; `operations` is the same as a tuple.
+        world_size: number of data-parallel ranks.
+        extra: the user's own axes, as (name, value) pairs; read as attributes: `cell.my_axis`.
+        device: type of the device that models live on, `cpu` or `cuda`; no axis.
+        backend: of number formats: `auto` as it is asked for, and as a layout sees it `emulated` or
+            `native`; no axis.
+        environment: variables that are set before torch starts on the ranks, as (name, value)
+            pairs; no axis.
+        shared_by: number that the world sizes of both sides divide, as `parity.check` sets it; no
+            axis.
+
+    Raises:
+        ValueError: for a value that no layout could know.
+    """
+
+    precision: str = "fp32"
+    primary_weight: str = ""
+    grad_accum_fusion: bool = False
+    sequence: str = "train4"
+    world_size: int = 1
+    extra: tuple[tuple[str, AxisValue], ...] = ()
+    device: str = "cpu"
+    backend: str = "emulated"
+    environment: Variables = ()
+    shared_by: int = 1
+
+    def __post_init__(self) -> None:
+        _expect("precision", self.precision, tuple(PRECISIONS))
+        if not self.primary_weight:
+            object.__setattr__(self, "primary_weight", PRECISIONS[self.precision].primary_weight)
+        _expect("primary_weight", self.primary_weight, PRIMARY_WEIGHTS)
+        _expect("grad_accum_fusion", self.grad_accum_fusion, (False, True))
+        sequences.parse(self.sequence)
+        if type(self.world_size) is not int or self.world_size < 1:
+            raise ValueError(f"expected an int from 1 but got world_size={self.world_size!r}")
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The operations of `sequence`, one entry each."""
+        return sequences.parse(self.sequence)
+
+    @property
+    def fewest_microbatches(self) -> int:
+        """The smallest number that the ranks of both sides share evenly: one each on most ranks."""
+        return math.lcm(self.shared_by, self.world_size)
+
+    @property
+    def microbatches(self) -> int:
+        """How many a step has on all ranks together: 6 up to 3 ranks, 12 on 4 and 24 on 8.
+
+        The same on both sides: the smallest multiple of 6 that both world sizes divide.
+        """
+        return math.lcm(6, self.fewest_microbatches)
+
+    @property
+    def axes(self) -> dict[str, AxisValue]:
+        """Axis name to value, built-in axes first."""
+        return {name: getattr(self, name) for name in BUILT_IN_AXES} | dict(self.extra)
+
+    def replace(self, **axes: Any) -> Cell:
+        """A cell with other values on the named axes, or with another `environment`, a mapping.
+
+        Raises:
+            ValueError: for an axis that this cell does not have, or a value that it cannot have.
+            TypeError: for variables that are no text.
+        """
+        if "environment" in axes:
+            variables = plain(axes.pop("environment"))
+            return replace(self.replace(**axes), environment=variables)
+        own = dict(self.extra)
+        unknown = [name for name in axes if name not in BUILT_IN_AXES and name not in own]
+        if unknown:
+            known = ", ".join([*BUILT_IN_AXES, *own])
+            raise ValueError(f"expected one of the axes {known} but got {unknown[0]}")
+        own.update({name: axes.pop(name) for name in list(axes) if name in own})
+        return replace(self, extra=tuple(own.items()), **axes)
+
+    def __getattr__(self, name: str) -> Any:
+        own = dict(self.extra)
+        if name in own:
+            return own[name]
+        raise AttributeError(
+            f"this cell has no axis {name!r}; it has {', '.join([*BUILT_IN_AXES, *own])}"
+        )
+
+
+NO_AXES = ("extra", "device", "backend", "environment", "shared_by")
+
+BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
+
+
+def _expect(axis: str, value: object, known: tuple[object, ...]) -> None:
+    if value not in known or type(value) is not type(known[0]):
+        raise ValueError(
+            f"expected {axis} to be one of {', '.join(map(str, known))} "
+            f"but got {axis}={value!r} ({type(value).__name__})"
+        )

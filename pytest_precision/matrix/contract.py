@@ -1,0 +1,88 @@
+"""Contract: what a run must have stored and done, whatever its numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_precision.matrix.cell import Cell
+
+PATHS = ("fused", "grouped", "quantized")
+"""What a forward and backward can do: accumulate weight gradients by the GEMM, multiply by a single
+weight of many experts, read parameters that are stored quantized."""
+
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("complex64", "complex128", "bool"),
+)
+"""Torch's names of what can be compared, written down so that nothing here imports torch."""
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What is asked of a run.
+
+    Attributes:
+        dtypes: kind of observation to the dtype that all of its tensors must have, of `DTYPES`:
+            `{"master": "float32", "reduced_grad": "float32"}`.
+        paths: of `PATHS`, that must really have been taken.
+        some: as `dtypes`, of which one tensor must have it.
+
+    Raises:
+        TypeError: for paths that are no tuple or list, dtypes that are no mapping, and a dtype that
+            is not given by its name.
+        ValueError: for a path or a dtype that is not known.
+    """
+
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+    some: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.paths, (tuple, list)):
+            raise TypeError(
+                f"expected a tuple of paths but got paths={self.paths!r} "
+                f"({type(self.paths).__name__}); write paths=('grouped',)"
+            )
+        for path in self.paths:
+            if path not in PATHS:
+                raise ValueError(
+                    f"expected paths of {', '.join(PATHS)} but got {path!r} "
+                    f"({type(path).__name__}); engines declare these"
+                )
+        for name, given in (("dtypes", self.dtypes), ("some", self.some)):
+            if not isinstance(given, Mapping):
+                raise TypeError(
+                    f"expected a mapping from kind to dtype but got {name}={given!r} "
+                    f"({type(given).__name__}); write {name}={{'master': 'float32'}}"
+                )
+            for kind, dtype in given.items():
+                _expect_dtype(kind, dtype)
+
+    @classmethod
+    def of(cls, cell: Cell) -> Contract:
+        """What the cell says by itself: storage of parameters, and the paths of its axes."""
+        paths = []
+        if cell.grad_accum_fusion:
+            paths.append("fused")
+        if cell.primary_weight == "quantized":
+            paths.append("quantized")
+        stored = _DTYPES.get(cell.primary_weight)
+        return cls(paths=tuple(paths), some={} if stored is None else {"param": stored})
+
+
+def _expect_dtype(kind: str, dtype: object) -> None:
+    if dtype in DTYPES:
+        return
+    name = str(dtype).removeprefix("torch.")
+    name = _DTYPES.get(name, name)
+    advice = f"write {name!r}" if name in DTYPES else f"there are {', '.join(DTYPES)}"
+    error = ValueError if isinstance(dtype, str) else TypeError
+    raise error(
+        f"expected torch's name of a dtype but got {kind}={dtype!r} ({type(dtype).__name__}); "
+        f"{advice}"
+    )

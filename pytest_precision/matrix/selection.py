@@ -1,0 +1,86 @@
+"""Selection: which cells run here, by their values, by the coverage and by the shard."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from pytest_precision.matrix.axes import text
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.pairwise import pairwise
+
+Select = tuple[tuple[str, tuple[str, ...]], ...]
+"""(axis, values) pairs, as in `Settings`."""
+
+
+def matches(cell: Cell, select: Select) -> bool:
+    """Whether the cell has one of the values on every axis; an axis that it lacks never matches."""
+    if not select:
+        return True
+    axes = cell.axes
+    return all(axis in axes and text(axes[axis]) in map(text, values) for axis, values in select)
+
+
+def refusals(select: Select, cells: Iterable[Cell]) -> list[str]:
+    """What is wrong with a selection from these cells, one message each.
+
+    Args:
+        select: the selection.
+        cells: all that were collected, selected or not.
+    """
+    if not select:
+        return []
+    cells = list(cells)
+    known: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for axis, value in cell.axes.items():
+            known.setdefault(axis, {})[text(value)] = None
+    wrong = []
+    for axis, values in select:
+        if axis not in known:
+            wrong.append(
+                f"--precision-select: expected one of the axes {', '.join(known)} but got {axis}; "
+                "these are the axes of the collected cells"
+            )
+        wrong += [
+            f"--precision-select: expected {axis} to be one of {', '.join(known[axis])} but got "
+            f"{axis}={value}; these are the values of the collected cells"
+            for value in values
+            if axis in known and text(value) not in known[axis]
+        ]
+    if not wrong and not any(matches(cell, select) for cell in cells):
+        together = " and ".join(f"{axis}={','.join(values)}" for axis, values in select)
+        wrong.append(
+            f"--precision-select: expected a cell with {together} but got none of the "
+            f"{len(cells)} collected; each value occurs, but not together: drop one"
+        )
+    return wrong
+
+
+def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
+    """The cells of one test that a coverage needs, in their order.
+
+    Args:
+        cells: the selected ones.
+        coverage: `full`, `pairwise` or `smoke`.
+    """
+    if coverage == "smoke":
+        return list(cells[:1])
+    if coverage == "pairwise":
+        # By repr, since 1, 1.0 and True are one value to a set.
+        rows = [[repr(value) for value in cell.axes.values()] for cell in cells]
+        return [cells[index] for index in pairwise(rows)]
+    return list(cells)
+
+
+def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
+    """Whether the test belongs to a shard: by its id alone, whatever else is collected.
+
+    Args:
+        nodeid: pytest's id, the same on every runner.
+        shard: index, from 1, and count.
+    """
+    index, count = shard
+    # Not a checksum: its low bits are linear in the text, and ids differ in few places.
+    digest = hashlib.blake2b(nodeid.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % count == index - 1

@@ -1,0 +1,284 @@
+"""Collection: matrix tests to cells, which of the cells run, and what became of the rest.
+
+    marker -> matrix -> one parametrize call -> select -> coverage -> shard -> the cells of this run
+
+Errors are gathered while tests are generated and raised once everything is collected: pytest would
+show an earlier one as a broken module. A worker of xdist hands errors and counts to the controller,
+which collects nothing itself. What only matrix tests need is imported where the first one shows up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from pytest_precision.formats.backend import SUPPORT, Asked, announcements, refusals
+from pytest_precision.options import MARKER_OPTIONS, Settings
+from pytest_precision.plugin.census import Census
+
+if TYPE_CHECKING:
+    from pytest_precision.matrix.axes import Matrix
+    from pytest_precision.matrix.cell import Cell
+
+MARKER = "precision_matrix"
+"""Name of the marker that makes a test a matrix test."""
+
+
+class Plan(NamedTuple):
+    """What one matrix test is to run: its cells, and the settings under its marker's options."""
+
+    matrix: Matrix
+    settings: Settings
+
+
+Entry = tuple[pytest.Item, str, "Cell"]
+"""A collected cell: its item, the node id of its test without parameters, and the cell."""
+
+
+class Collection:
+    """The matrix tests of one session.
+
+    Attributes:
+        settings: of the session.
+        plans: node id of each matrix test, without parameters, to what it is to run.
+        errors: what is wrong with markers and selection, one message each.
+        census: complete once collection has finished.
+        collected: whether it came to its end without an error, here or in a worker.
+        distributed: whether workers collected, and this process did not.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.plans: dict[str, Plan] = {}
+        self.errors: list[str] = []
+        self.census = Census()
+        self.collected = False
+        self.distributed = False
+        self._matrices: dict[str, Matrix] = {}
+
+    @property
+    def planned(self) -> int | None:
+        """Number of cells that are to run, None as long as it is unknown."""
+        return self.census.cells if self.collected else None
+
+    def generate(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrize a matrix test with its cells."""
+        nodeid = metafunc.definition.nodeid
+        try:
+            mark = _marker(metafunc)
+            if mark is not None:
+                settings = self.settings.with_marker(mark.kwargs, nodeid)
+                plan = self.plans[nodeid] = Plan(self._matrix(mark, nodeid), settings)
+                cells, ids = plan.matrix.cells, plan.matrix.ids
+                metafunc.parametrize("cell", cells, indirect=True, ids=ids)
+        except pytest.UsageError as error:
+            self.errors.append(str(error))
+
+    def choose(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselect what selection, coverage and shard leave out; skip the rest unless enabled.
+
+        Args:
+            config: of the session.
+            items: everything collected; changed in place.
+        """
+        self.collected = True  # `finish` is called for a collection that was broken off, too
+        if not self.errors:
+            self.errors += _out_of_reach(items)
+        if self.plans and not self.errors:
+            self.errors += self._refusals()
+        if not self.plans or self.errors:
+            return
+        entries = list(self._entries(items))
+        kept = self._chosen(entries)
+        if len(kept) < len(entries):
+            dropped = {item for item, _, _ in entries}.difference(kept)
+            config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+            items[:] = [item for item in items if item not in dropped]
+        if not self.settings.enabled:
+            skip = pytest.mark.skip(reason="cells run with --precision-matrix only")
+            for item in kept:
+                item.add_marker(skip)
+
+    def finish(self, session: pytest.Session) -> None:
+        """Count the cells that are left.
+
+        Raises:
+            pytest.UsageError: with everything that is wrong; workers leave that to the controller.
+        """
+        entries = list(self._entries(session.items))
+        tests = dict.fromkeys(test for _, test, _ in entries)
+        asked = dict.fromkeys(
+            Asked(test, cell.precision, own.backend, own.device)
+            for _, test, cell in entries
+            if (own := self.plans[test].settings).enabled and cell.precision in SUPPORT
+        )
+        self.errors += refusals(asked)
+        not_made: Counter[str] = Counter()
+        for plan in self.plans.values():
+            not_made.update(plan.matrix.not_made)
+        self.census = Census(
+            made=sum(len(plan.matrix.cells) for plan in self.plans.values()),
+            cells=len({item.nodeid for item, _, _ in entries}),
+            tests=len(tests),
+            coverages=list(dict.fromkeys(self.plans[test].settings.coverage for test in tests)),
+            not_made=dict(not_made),
+            formats=announcements(asked),
+        )
+        self.collected = self.collected and not self.errors
+        worker_output = getattr(session.config, "workeroutput", None)
+        if worker_output is not None:
+            worker_output["precision"] = {
+                "errors": self.errors,
+                "census": self.census._asdict(),
+                "collected": self.collected,
+            }
+            if self.errors:
+                session.items.clear()
+        elif self.errors:
+            raise pytest.UsageError(*self.errors)
+
+    def receive(self, worker_output: dict[str, Any]) -> None:
+        """Take what a worker handed over when it finished; all workers collect the same.
+
+        Raises:
+            pytest.UsageError: with everything that was wrong.
+        """
+        output = worker_output.get("precision")
+        if output is not None:
+            self.distributed = True
+            self.census = Census(**output["census"])
+            self.collected = output["collected"]
+            if output["errors"]:
+                raise pytest.UsageError(*output["errors"])
+
+    def header(self, verbosity: int) -> list[str]:
+        """The line on the cells that are about to run; none without matrix tests or with -q."""
+        if not self.census.made or verbosity < 0:
+            return []
+        return [self.census.line(self.settings)]
+
+    def summary(self, verbosity: int) -> list[str]:
+        """What the terminal summary has to add: that nothing ran, or what workers collected."""
+        lines = self.header(verbosity) if self.distributed else []
+        if self.settings.enabled and self.collected and not self.census.cells:
+            nothing = (
+                f"none of the {self.census.made} cells that were collected was left to run"
+                if self.census.made
+                else f"no test with @pytest.mark.{MARKER} was collected"
+            )
+            lines.append(f"precision: --precision-matrix was given, but {nothing}")
+        return lines
+
+    def settings_of(self, item: pytest.Item) -> Settings:
+        """The settings that a test runs under: those of the session, and its marker's options."""
+        plan = self.plans.get(_test(item))
+        return self.settings if plan is None else plan.settings
+
+    def cell_to_run(self, item: pytest.Item) -> Cell | None:
+        """The cell of a matrix test, None for any other test and where cells do not run."""
+        if not self.settings.enabled:
+            return None
+        return next((cell for _, _, cell in self._entries([item])), None)
+
+    def _matrix(self, mark: pytest.Mark, nodeid: str) -> Matrix:
+        from pytest_precision.matrix.axes import MatrixError, build
+
+        # Classes and modules share one mark, and suites often share one set of axes.
+        key = repr((mark.args, mark.kwargs))
+        if key not in self._matrices:
+            try:
+                self._matrices[key] = build(mark.args, mark.kwargs, MARKER_OPTIONS)
+            except MatrixError as error:
+                raise pytest.UsageError(f"{nodeid}: {error}") from None
+        return self._matrices[key]
+
+    def _refusals(self) -> list[str]:
+        from pytest_precision.matrix.selection import refusals as not_selectable
+
+        matrices = {id(plan.matrix): plan.matrix for plan in self.plans.values()}
+        return not_selectable(self.settings.select, (c for m in matrices.values() for c in m.cells))
+
+    def _entries(self, items: Iterable[pytest.Item]) -> Iterator[Entry]:
+        for item in items:
+            if isinstance(item, pytest.Function) and "cell" in _parameters(item):
+                test = _test(item)
+                if test in self.plans:
+                    yield item, test, _parameters(item)["cell"]
+
+    def _chosen(self, entries: list[Entry]) -> list[pytest.Item]:
+        from pytest_precision.matrix.selection import covering, in_shard, matches
+
+        tests: dict[str, list[Entry]] = {}
+        for item, test, cell in entries:
+            if matches(cell, self.settings.select):
+                tests.setdefault(test, []).append((item, test, cell))
+        needed: list[pytest.Item] = []
+        for test, selected in tests.items():
+            # A test with further parameters has several items a cell, which go together.
+            cells = {id(cell): cell for _, _, cell in selected}
+            chosen = covering(list(cells.values()), self.plans[test].settings.coverage)
+            keep = set(map(id, chosen))
+            needed += [item for item, _, cell in selected if id(cell) in keep]
+        return [item for item in needed if in_shard(item.nodeid, self.settings.shard)]
+
+
+def cell_of(request: pytest.FixtureRequest) -> Cell:
+    """The cell of the test that asks for the fixture `cell`."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            f"expected a test with cells but got {request.node.nodeid}, which has none; "
+            f"mark it with @pytest.mark.{MARKER}(axis=[value, ...])",
+            pytrace=False,
+        )
+    cell: Cell = request.param
+    return cell
+
+
+def _test(item: pytest.Item) -> str:
+    """Node id without parameters."""
+    name = getattr(item, "originalname", None)
+    return f"{item.parent.nodeid}::{name}" if item.parent and name else item.nodeid
+
+
+def _parameters(item: pytest.Function) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
+
+
+def _marker(metafunc: pytest.Metafunc) -> pytest.Mark | None:
+    """The marker of a test: its own, or else that of the class or module around it.
+
+    Raises:
+        pytest.UsageError: for two markers in one place, and for a test that takes no cell.
+    """
+    test = metafunc.definition
+    found = list(test.iter_markers_with_node(MARKER))
+    if not found or ("cell" not in metafunc.fixturenames and found[0][0] is not test):
+        return None
+    if "cell" not in metafunc.fixturenames:
+        raise pytest.UsageError(
+            f"{test.nodeid}: expected an argument `cell` or `parity` but got none in a test with "
+            f"{MARKER}; add one, or drop the marker"
+        )
+    closest = [mark for node, mark in found if node is found[0][0]]
+    if len(closest) > 1:
+        raise pytest.UsageError(
+            f"{test.nodeid}: expected one marker {MARKER} but got {len(closest)} in one place; "
+            "write all axes into one"
+        )
+    return closest[0]
+
+
+def _out_of_reach(items: Iterable[pytest.Item]) -> list[str]:
+    """Messages on tests that have a marker of their own and yet were not parametrized."""
+    return [
+        f"{item.nodeid}: expected a function or method of pytest's own but got a method of "
+        f"unittest.TestCase, which cannot have {MARKER}; move it out of the class"
+        for item in items
+        if isinstance(item, pytest.Function)
+        and not hasattr(item, "callspec")
+        and any(mark.name == MARKER for mark in item.own_markers)
+    ]

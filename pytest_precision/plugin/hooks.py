@@ -1,0 +1,208 @@
+"""The plugin: hooks and fixtures that pytest calls, a few lines each, which delegate.
+
+Nothing heavy is imported here, torch least of all: pytest imports this module at every start of
+every project that has the package installed, also where it runs no matrix. What only a running
+matrix needs is imported by the hook that needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_precision.options import SETTINGS, Settings, add_options
+from pytest_precision.plugin.collection import Collection, cell_of
+from pytest_precision.ranks.launch.launch import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pytest_precision.check.parity import Parity
+    from pytest_precision.matrix.cell import Cell
+    from pytest_precision.plugin.fixtures import Ranks
+
+COLLECTION = pytest.StashKey[Collection]()
+
+MARKERS = (
+    "precision_matrix(axis=[value, ...], *, environment, timeout, coverage, device, backend, "
+    "ranks): "
+    "run the test in every cell of the axes; see --precision-matrix",
+    "world_size(n): number of ranks of the fixture `ranks`",
+    "precision_regression(number, system): the defect that the test guards against",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        _tell_the_launch(error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        _tell_the_launch(error)
+        raise
+
+
+def _tell_the_launch(error: Exception) -> None:
+    with suppress(pytest.UsageError):  # which may be the error
+        launch = Launch.of(os.environ)
+        if launch is not None:
+            from pytest_precision.plugin import launched
+
+            launched.refuse(launch, launched.reason(error))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.stash[SETTINGS] = Settings.of(config)
+    if config.stash[SETTINGS].strict_isolation:
+        if not config.pluginmanager.hasplugin("warnings"):
+            raise pytest.UsageError(
+                "expected pytest's warnings plugin with precision_strict_isolation but got "
+                "-p no:warnings; drop one of them"
+            )
+        config.addinivalue_line("filterwarnings", "error::pytest_precision.PrecisionLeakWarning")
+    config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
+    if hasattr(config, "workerinput"):
+        return
+    launch = Launch.of(os.environ)
+    if launch is not None:
+        from pytest_precision.plugin import launched
+
+        role = launched.Host if launch.rank else launched.Controller
+        config.pluginmanager.register(role(launch, config.stash[COLLECTION]), "precision-launch")
+    if config.stash[SETTINGS].enabled and (launch is None or launch.rank == 0):
+        config.pluginmanager.register(Controller(config), "precision-report")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.config.stash[COLLECTION].generate(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTION].choose(config, items)
+
+
+# First, so that the counts are there when the terminal asks for them.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    collection = session.config.stash[COLLECTION]
+    if hasattr(session.config, "workerinput") and Launch.of(os.environ) is not None:
+        from pytest_precision.plugin import launched
+
+        collection.errors += launched.refusal(session.items, collection)
+    collection.finish(session)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    return config.stash[COLLECTION].header(config.get_verbosity())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # A worker that crashed has no output.
+    node.config.stash[COLLECTION].receive(getattr(node, "workeroutput", {}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    result = yield
+    if pyfuncitem.config.stash[COLLECTION].cell_to_run(pyfuncitem) is not None:
+        from pytest_precision.plugin import fixtures
+
+        fixtures.require_check(pyfuncitem)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    collection = item.config.stash[COLLECTION]
+    if (cell := collection.cell_to_run(item)) is not None:
+        from pytest_precision.plugin import fixtures
+
+        fixtures.attach(report, item, cell, collection.census.cells)
+    return report
+
+
+class Controller:
+    """The hooks of the process that reports; a worker of xdist only sends its reports there."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from pytest_precision.report.session import SessionReport
+
+        self.collection = config.stash[COLLECTION]
+        self.report = SessionReport.of(config, config.stash[SETTINGS])
+
+    # First, since a controller of xdist collects nothing and stops this hook.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        self.report.start()
+
+    def pytest_collection_finish(self) -> None:
+        self.report.plan(self.collection.planned)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        result = yield
+        self.report.plan(self.collection.planned)
+        self.report.end()
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.report.add(report)
+
+    def pytest_sessionfinish(self) -> None:
+        self.report.finish()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        self.report.summary(terminalreporter)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for line in config.stash[COLLECTION].summary(config.get_verbosity()):
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def cell(request: pytest.FixtureRequest) -> Cell:
+    """The point of the matrix that the test runs in."""
+    return cell_of(request)
+
+
+@pytest.fixture
+def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
+    """Checks of a candidate against a reference in the test's cell."""
+    from pytest_precision.plugin import fixtures
+
+    settings = request.config.stash[COLLECTION].settings_of(request.node)
+    return fixtures.parity(request.node, cell, settings)
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest) -> Ranks:
+    """Runs functions on as many ranks as the test's marker `world_size` says."""
+    from pytest_precision.plugin import fixtures
+
+    settings = request.config.stash[COLLECTION].settings_of(request.node)
+    return fixtures.ranks(request, settings)

@@ -1,0 +1,55 @@
+"""Resources: the rank groups and traces of one session, opened at first use and closed with it."""
+
+from __future__ import annotations
+
+from pytest_precision.options import Settings
+from pytest_precision.ranks.launch.hosts import Hosts
+from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.trace.cache import TraceCache
+
+
+class Resources:
+    """What checks share. Nothing is started or written before a test asks for it.
+
+    Args:
+        hosts: the processes of a launch, for all ranks; without them, ranks are on this machine.
+    """
+
+    def __init__(self, hosts: Hosts | None = None) -> None:
+        self._start = RankProcess if hosts is None else hosts.start
+        self._ranks: dict[tuple[str, str, int], RankPool] = {}
+        self._traces: TraceCache | None = None
+
+    def ranks(self, settings: Settings) -> RankPool:
+        """The ranks that `settings` ask for, kept between tests."""
+        device = _device(settings.device)
+        key = settings.ranks, device, settings.ranks_per_device
+        if key not in self._ranks:
+            self._ranks[key] = RankPool(
+                settings.ranks, settings.timeout, device, self._start, settings.ranks_per_device
+            )
+        return self._ranks[key]
+
+    @property
+    def traces(self) -> TraceCache:
+        """The session's recorded runs."""
+        if self._traces is None:
+            self._traces = TraceCache()
+        return self._traces
+
+    def close(self) -> None:
+        """End all ranks and remove all traces. May be called again."""
+        while self._ranks:
+            self._ranks.popitem()[1].close()
+        if self._traces is not None:
+            self._traces.close()
+            self._traces = None
+
+
+def _device(wanted: str) -> str:
+    if wanted != "auto":
+        return wanted
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

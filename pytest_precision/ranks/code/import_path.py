@@ -1,0 +1,227 @@
+"""ImportPath: a callable and its bound arguments as plain data that another process can call."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import MethodType, ModuleType
+from typing import Any
+
+from pytest_precision.ranks.code.loading import load
+
+OURS = __name__.partition(".")[0]
+TRUSTED = frozenset({OURS, "torch", "numpy", *sys.stdlib_module_names})
+"""Packages whose objects may be bound to a function of ours and leave it a function of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument, by its pickled bytes: so an import path can be compared, hashed and sent.
+
+    Attributes:
+        name: of a keyword argument, None for a positional one.
+        pickled: the value.
+    """
+
+    name: str | None
+    pickled: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPath:
+    """Where a module-level callable is imported from, and the arguments that are bound to it.
+
+    Attributes:
+        module: dotted name of the module.
+        qualname: name of the callable in the module, dotted where it stands in a class; empty for
+            the module itself.
+        file: of the module, absolute; None where it has none (a built-in module).
+        arguments: positional ones first, as `functools.partial` would hold them.
+    """
+
+    module: str
+    qualname: str
+    file: str | None = None
+    arguments: tuple[Argument, ...] = ()
+
+    @classmethod
+    def of(cls, function: Callable[..., Any] | ImportPath, what: str = "candidate") -> ImportPath:
+        """The import path of a module-level callable or of a `functools.partial` of one.
+
+        Args:
+            function: an import path is given back as it is.
+            what: the caller's name for it, for the message.
+
+        Raises:
+            TypeError: it has no import path (a lambda, a local function, a bound method, another
+                object), or an argument of the partial does not pickle.
+        """
+        if isinstance(function, ImportPath):
+            return function
+        if isinstance(function, functools.partial):
+            return cls.of(function.func, what).bind(*function.args, **function.keywords)
+        name = getattr(function, "__qualname__", None)
+        module = getattr(function, "__module__", None)
+        if not callable(function):
+            raise _refused(function, what, "it cannot be called; pass the function or class itself")
+        if isinstance(function, MethodType):
+            raise _refused(
+                function, what, "a bound method carries its object; pass a function that makes it"
+            )
+        if not (isinstance(name, str) and isinstance(module, str)):
+            raise _refused(
+                function, what, "an object has no import path; pass its class, or a partial of it"
+            )
+        if "<lambda>" in name:
+            raise _refused(function, what, "a lambda has no import path; write it with def")
+        if "<locals>" in name:
+            raise _refused(function, what, "a local function has no import path; move it out")
+        home = sys.modules.get(module)
+        if home is None or _attribute(home, name) is not function:
+            raise _refused(
+                function, what, f"{module}:{name} is not this object; give it a name of its own"
+            )
+        file = getattr(home, "__file__", None)
+        if file is None and module == "__main__":
+            raise _refused(function, what, "what was typed in has no file; write it into a module")
+        return cls(module, name, None if file is None else os.path.abspath(file))
+
+    @property
+    def name(self) -> str:
+        """Module and name in it, without the arguments."""
+        return f"{self.module}:{self.qualname}"
+
+    @property
+    def home(self) -> ImportPath:
+        """Of the module itself."""
+        return replace(self, qualname="", arguments=())
+
+    @property
+    def is_of_users_module(self) -> bool:
+        """Whether the callable itself is not this package's."""
+        return _root(self.module) != OURS
+
+    @property
+    def is_users_own(self) -> bool:
+        """Whether calling it runs code that is not this package's, be it an argument's."""
+        bound = (_root(module) for a in self.arguments for module in _modules(a.pickled))
+        return self.is_of_users_module or not TRUSTED.issuperset(bound)
+
+    def bind(self, *args: Any, **kwargs: Any) -> ImportPath:
+        """The same with more arguments, as `functools.partial` binds them.
+
+        Raises:
+            TypeError: an argument does not pickle; the message names it.
+        """
+        old = [argument for argument in self.arguments if argument.name not in kwargs]
+        positional = [argument for argument in old if argument.name is None]
+        keywords = [argument for argument in old if argument.name is not None]
+        positional += [
+            _packed(value, None, f"argument {len(positional) + i}", self)
+            for i, value in enumerate(args)
+        ]
+        keywords += [_packed(value, name, name, self) for name, value in kwargs.items()]
+        return replace(self, arguments=(*positional, *keywords))
+
+    def resolve(self) -> Callable[..., Any]:
+        """The callable itself, its module imported where it is not yet.
+
+        Raises:
+            ImportError: the module cannot be imported.
+            AttributeError: the module has no such callable.
+            TypeError: a bound argument cannot be unpickled here; the message names it.
+        """
+        # The module first: classes of the arguments often live in it, and its name may be one
+        # that only this import makes known.
+        function: Callable[..., Any] = load(self.module, self.file)  # type: ignore[assignment]
+        for name in filter(None, self.qualname.split(".")):
+            function = getattr(function, name)
+        if not self.arguments:
+            return function
+        args = [_value(a, self) for a in self.arguments if a.name is None]
+        kwargs = {a.name: _value(a, self) for a in self.arguments if a.name is not None}
+        return functools.partial(function, *args, **kwargs)
+
+    def __str__(self) -> str:
+        if not self.arguments:
+            return self.name
+        words = (_words(pickle.loads(argument.pickled)) for argument in self.arguments)
+        named = (
+            word if argument.name is None else f"{argument.name}={word}"
+            for argument, word in zip(self.arguments, words, strict=True)
+        )
+        return f"{self.name}({', '.join(named)})"
+
+
+def _words(value: object) -> str:
+    # The repr of a function holds its address, which differs from process to process.
+    if callable(value):
+        try:
+            return str(ImportPath.of(value))
+        except TypeError:
+            pass
+    return repr(value)
+
+
+def _refused(function: object, what: str, why: str) -> TypeError:
+    return TypeError(
+        f"expected a module-level callable, or a functools.partial of one, but got "
+        f"{what}={function!r} ({type(function).__name__}): the ranks import it, and {why}"
+    )
+
+
+def _packed(value: object, name: str | None, word: str, path: ImportPath) -> Argument:
+    try:
+        return Argument(name, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    except Exception as error:  # pickling runs the value's own code
+        raise TypeError(
+            f"expected arguments that pickle, since they travel to the ranks, but got {word}="
+            f"{value!r} ({type(value).__name__}) for {path.name}: {error}; pass plain "
+            "data and make the object from it in the function"
+        ) from error
+
+
+def _value(argument: Argument, path: ImportPath) -> Any:
+    try:
+        return pickle.loads(argument.pickled)
+    except Exception as error:  # unpickling runs the value's own code
+        word = argument.name or f"argument {path.arguments.index(argument)}"
+        raise TypeError(
+            f"expected arguments that unpickle where they arrive, but {word} of {path.name} "
+            f"does not: {type(error).__name__}: {error}; pass plain data, or keep its class in the "
+            "function's module"
+        ) from error
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+class _Modules(pickle.Unpickler):
+    """Unpickles a value and notes the modules of the classes and functions in it."""
+
+    def __init__(self, pickled: bytes) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self.found: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.found.add(module)
+        return super().find_class(module, name)
+
+
+def _modules(pickled: bytes) -> set[str]:
+    reader = _Modules(pickled)
+    reader.load()
+    return reader.found
+
+
+def _attribute(module: ModuleType, qualname: str) -> object:
+    found: object = module
+    for name in qualname.split("."):
+        found = getattr(found, name, None)
+    return found

@@ -1,0 +1,87 @@
+"""Import a module by its name and, where that name means nothing or something else, by its file.
+
+pytest gives test modules names that nothing else can import (its `importlib` mode), and two test
+modules may share a name; in a rank that lives across tests, the file says which one is meant.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from pytest_precision.ranks.code import rewriting
+
+
+def load(name: str, file: str | None) -> ModuleType:
+    """The module of that name and file, whatever else goes by its name here.
+
+    Args:
+        name: dotted name; the module stands under it in `sys.modules` afterwards.
+        file: absolute path of its source, None for a module that has none.
+
+    Raises:
+        ImportError: it cannot be imported; what the module itself raises passes through.
+    """
+    loaded = sys.modules.get(name)
+    if loaded is not None and (file is None or _same(getattr(loaded, "__file__", None), file)):
+        return loaded
+    if file is None:
+        return importlib.import_module(name)
+    importlib.invalidate_caches()
+    try:
+        spec = None if loaded is not None else importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a parent that cannot be imported, or that is no package
+        spec = None
+    if spec is not None and _same(spec.origin, file):
+        return importlib.import_module(name)
+    return _loaded(name, Path(file))
+
+
+def _same(found: str | None, file: str) -> bool:
+    return found is not None and os.path.realpath(found) == os.path.realpath(file)
+
+
+def _loaded(name: str, file: Path) -> ModuleType:
+    """Runs `file` as the module `name`, and its parents where they are not there yet."""
+    is_package = file.name == "__init__.py"
+    parent = name.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        _add_package(parent, file.parent.parent if is_package else file.parent)
+    # multiprocessing's name for a script that must not run its main part.
+    run_name = "__mp_main__" if name == "__main__" else name
+    spec = importlib.util.spec_from_file_location(
+        run_name,
+        file,
+        loader=rewriting.loader(run_name, str(file)),
+        submodule_search_locations=[str(file.parent)] if is_package else None,
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = {known: sys.modules.get(known) for known in (name, run_name)}
+    sys.modules.update({name: module, run_name: module})
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        for known, other in before.items():
+            sys.modules.pop(known)
+            if other is not None:
+                sys.modules[known] = other
+        raise
+    return module
+
+
+def _add_package(name: str, folder: Path) -> None:
+    if (folder / "__init__.py").is_file():
+        _loaded(name, folder / "__init__.py")
+        return
+    parent = name.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        _add_package(parent, folder.parent)
+    package = ModuleType(name)
+    package.__path__ = [str(folder)]
+    sys.modules[name] = package

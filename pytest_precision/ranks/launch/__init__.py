@@ -1,0 +1,1 @@
+"""Launch: ranks in processes that torchrun or srun has started, here or on other machines."""

@@ -1,0 +1,168 @@
+"""Hosts: the controller's side of a launch, whose other processes each hold one rank of a group."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+
+from pytest_precision.ranks.errors import RankError, WorldSizeError
+from pytest_precision.ranks.handle import Rank
+from pytest_precision.ranks.launch import wire
+from pytest_precision.ranks.launch.launch import SERVED, Launch
+from pytest_precision.ranks.launch.remote import RemoteRank, Start
+from pytest_precision.ranks.launch.rendezvous import Address, Roll
+from pytest_precision.ranks.launch.serve import Goodbye, Hello, Welcome
+from pytest_precision.ranks.process.meeting import FileMeeting, ServedStore, StoreMeeting
+from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.ranks.process.worker import Membership
+from pytest_precision.ranks.state.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Another process of the launch.
+
+    Attributes:
+        address: where it is called.
+        control: the connection that it lives as long as.
+        ahead: seconds that its monotonic clock is ahead of the one here; 0 where that may be an
+            error of measurement.
+    """
+
+    address: Address
+    control: Connection
+    ahead: float
+
+
+class Hosts:
+    """All processes of a launch, of which this one is the first.
+
+    Args:
+        launch: this process's place in it.
+        tell: hears of a process that is long in coming.
+
+    Attributes:
+        launch: as given.
+
+    Raises:
+        RefusedError: a process will hold no rank.
+        ConnectionError: a process did not come or does not answer.
+    """
+
+    def __init__(self, launch: Launch, tell: Callable[[str], object]) -> None:
+        self.launch = launch
+        self._hosts: dict[int, Host] = {}
+        self._failures: dict[int, OSError] = {}
+        self._roll = Roll(launch)
+        self._roll.wait(self._all_met, self._missing, tell)
+        self._roll.close()
+        others = {rank: host.address for rank, host in self._hosts.items()}
+        self._places = {0: Address.here(launch, "", 0, b""), **others}
+        os.environ[SERVED] = launch.name
+        self._before = dict(os.environ)
+
+    def start(self, membership: Membership) -> Rank:
+        """Starts a rank in the process of that number, of a group of the first ones.
+
+        Raises:
+            WorldSizeError: there are not so many.
+            RankError: that process is gone.
+        """
+        if membership.world_size > self.launch.world_size:
+            started = f"since {self.launch.launcher} started {self.launch.world_size}"
+            raise WorldSizeError(membership.world_size, self.launch.world_size, started)
+        number = membership.rank
+        places = [self._places[rank] for rank in range(membership.world_size)]
+        own = places[number]
+        here = [place for place in places if place.node == own.node]
+        placed = replace(
+            membership,
+            local_rank=here.index(own),
+            local_world_size=len(here),
+            # Slurm's --gpus-per-task shows each process its own GPU alone.
+            sharing=sum(place.devices == own.devices for place in here),
+            meeting=self._meeting(membership, places),
+        )
+        if number == 0:
+            return RankProcess(placed)
+        host = self._hosts[number]
+        try:
+            line = _called(host.address)
+        except OSError as error:
+            raise RankError(
+                f"rank {number} of {membership.world_size} in the start of the group died: its "
+                f"{host.address.name}, which {self.launch.launcher} started, does not answer: "
+                f"{error}",
+                number,
+                "died",
+            ) from error
+        declared = Environment(frozenset(), placed.environment.declared)
+        start = Start(replace(placed, environment=declared), self._changes(placed.environment))
+        return RemoteRank(line, start, host.ahead)
+
+    def close(self, status: int) -> None:
+        """Tells all other processes with which exit status this one will leave.
+
+        They leave after it: a launcher that sees one of them fail ends all that are still there.
+        """
+        for host in self._hosts.values():
+            with contextlib.suppress(OSError):  # it is gone already
+                host.control.send(Goodbye(status))
+
+    def _all_met(self) -> bool:
+        for rank in range(1, self.launch.world_size):
+            address = None if rank in self._hosts else self._roll.find(rank)
+            if address is not None:
+                try:
+                    self._hosts[rank] = _greeted(address)
+                except (ConnectionRefusedError, ConnectionAbortedError) as error:
+                    # The word may be of an earlier launch of this name, and a new one to come.
+                    self._failures[rank] = error
+        return len(self._hosts) == self.launch.world_size - 1
+
+    def _missing(self) -> str:
+        ranks = [rank for rank in range(1, self.launch.world_size) if rank not in self._hosts]
+        failures = "".join(
+            f" (rank {r}: {self._failures[r]})" for r in ranks if r in self._failures
+        )
+        size, launcher = self.launch.world_size, self.launch.launcher
+        return f"rank {', '.join(map(str, ranks))} of {size} of {launcher} to come{failures}"
+
+    def _meeting(self, membership: Membership, places: list[Address]) -> FileMeeting | StoreMeeting:
+        if len({place.node for place in places}) == 1:
+            return membership.meeting
+        return self._store.meeting(membership.folder.name)
+
+    @functools.cached_property
+    def _store(self) -> ServedStore:
+        # At the address by which the other nodes find this one.
+        nodes = {place.node: place for place in self._places.values()}
+        del nodes[self.launch.node]
+        return ServedStore(wire.own_address(next(iter(nodes.values())).address))
+
+    def _changes(self, environment: Environment) -> dict[str, str | None]:
+        """What has changed in the environment here since the processes met."""
+        now = dict(environment.caller)
+        names = self._before.keys() | now.keys()
+        return {n: now.get(n) for n in sorted(names) if self._before.get(n) != now.get(n)}
+
+
+def _called(address: Address) -> Connection:
+    return wire.dial(address.address, address.port, bytes.fromhex(address.key))
+
+
+def _greeted(address: Address) -> Host:
+    control = _called(address)
+    asked = time.monotonic()
+    control.send(Hello())
+    if not control.poll(wire.CONNECT_SECONDS):
+        raise ConnectionError(f"rank {address.rank}, {address.name}, does not answer")
+    welcome: Welcome = control.recv()
+    answered = time.monotonic()
+    ahead = welcome.clock - (asked + answered) / 2
+    return Host(address, control, ahead if abs(ahead) > answered - asked else 0.0)

@@ -1,0 +1,202 @@
+"""A host: a process of a launch that starts one rank of each group, as the controller asks.
+
+The host itself runs no job, since a launcher ends everything when one of its processes dies. On
+each line it passes on what the controller and a rank say to each other, signals the rank, and
+tells of its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+
+from pytest_precision.ranks.launch import wire
+from pytest_precision.ranks.launch.launch import SERVED, Launch
+from pytest_precision.ranks.launch.remote import Ended, Signal, Start
+from pytest_precision.ranks.launch.rendezvous import Address, Roll
+from pytest_precision.ranks.process.messages import Raised, Run, Stop
+from pytest_precision.ranks.process.process import KILL_SECONDS, RankProcess
+from pytest_precision.ranks.process.server import ensure_running, kill
+from pytest_precision.ranks.state.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """To a host, its first call: the controller is there, as long as the connection is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """To a host: the session is over, and the controller is about to leave.
+
+    Attributes:
+        status: that it leaves with.
+    """
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """From a host, its answer.
+
+    Attributes:
+        clock: its monotonic clock.
+    """
+
+    clock: float
+
+
+class Server:
+    """What serves the controller's calls: a thread for each, so that none holds up another.
+
+    Args:
+        listener: that calls come to.
+        key: that callers must have.
+
+    Attributes:
+        met: set once the controller has called.
+        over: set once it is gone.
+        status: that it has said it leaves with; 1 where it said none.
+    """
+
+    def __init__(self, listener: socket.socket, key: bytes) -> None:
+        self.met = threading.Event()
+        self.over = threading.Event()
+        self.status = 1
+        self._listener = listener
+        self._key = key
+        self._starting = threading.Lock()
+        self._lines: list[threading.Thread] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Hears no more calls, and waits for the ranks to end: with the controller, all lines are
+        closed, and each ends its rank.
+        """
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + KILL_SECONDS
+        for thread in self._lines:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # `close`
+            while True:
+                caller, _ = self._listener.accept()
+                threading.Thread(target=self._receive, args=[caller], daemon=True).start()
+
+    def _receive(self, caller: socket.socket) -> None:
+        line = wire.proven(caller, self._key)
+        if line is None:
+            return
+        with line, contextlib.suppress(EOFError, OSError):
+            first = line.recv() if line.poll(wire.CONNECT_SECONDS) else None
+            if isinstance(first, Hello):
+                self._hold(line)
+            elif isinstance(first, Start):
+                self._serve(line, first)
+
+    def _hold(self, control: Connection) -> None:
+        control.send(Welcome(time.monotonic()))
+        self.met.set()
+        try:
+            while True:
+                goodbye: Goodbye = control.recv()
+                self.status = goodbye.status
+        finally:
+            self.over.set()
+
+    def _serve(self, line: Connection, start: Start) -> None:
+        self._lines.append(threading.current_thread())
+        environment = Environment.changed(start.changes, start.membership.environment.declared)
+        try:
+            with self._starting:  # which changes the environment of this process for a moment
+                rank = RankProcess(replace(start.membership, environment=environment))
+        except Exception as error:
+            line.send(Raised.of(error, time.monotonic()))
+        else:
+            _attend(line, rank)
+
+
+def serve(launch: Launch, tell: Callable[[str], object]) -> int:
+    """Serves the controller until that one is gone.
+
+    Args:
+        launch: this process's place in it.
+        tell: hears that the controller is long in coming.
+
+    Returns:
+        the exit status to leave with: 0, but the controller's on another node, where torchrun
+        would otherwise wait for the success of all nodes.
+
+    Raises:
+        ConnectionError: no controller has come within `roll.MEET_SECONDS`, or it needs no ranks.
+    """
+    # Ctrl-C reaches all processes of a launch, and only the controller acts on it; the others end
+    # with it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    ensure_running()  # while the processes meet, the server of this host's ranks imports torch
+    os.environ[SERVED] = launch.name
+    key = secrets.token_bytes(32)
+    own = wire.LOOPBACK if launch.nodes == 1 else wire.own_address(launch.address)
+    with wire.listen(own) as listener:
+        host, port = listener.getsockname()[:2]
+        server = Server(listener, key)
+        _meet(Roll(launch), Address.here(launch, host, port, key), server.met, tell)
+        server.over.wait()
+        server.close()
+    return server.status if launch.node else 0
+
+
+def _meet(
+    roll: Roll, address: Address, met: threading.Event, tell: Callable[[str], object]
+) -> None:
+    def arrived() -> bool:
+        roll.find(0)  # which leaves no word but a refusal
+        return met.is_set()
+
+    roll.register(address)
+    try:
+        roll.wait(arrived, lambda: f"rank 0 of {roll.launch.launcher} to call", tell)
+    except ConnectionError:
+        kill()  # it would import torch to its end
+        raise
+    finally:
+        roll.withdraw()
+
+
+def _attend(line: Connection, rank: RankProcess) -> None:
+    """Passes on what is said on a line, until the controller closes it."""
+    doors: list[Connection | int] = list(rank.doors)
+    with line, contextlib.suppress(EOFError, OSError):
+        while True:
+            ready = wait([line, *doors])
+            if line in ready:
+                _tell(rank, line.recv())
+            elif (said := rank.hear()) is None or isinstance(said, int):
+                doors = [rank.sentinel] if said is None else []
+                line.send(Ended(said))
+            else:
+                line.send(said)
+    rank.kill_all()
+    rank.join(time.monotonic() + KILL_SECONDS)
+    rank.close()
+
+
+def _tell(rank: RankProcess, message: Signal | Run | Stop) -> None:
+    if not isinstance(message, Signal):
+        rank.send(message)
+    elif message.number is None:
+        rank.kill_all()
+    else:
+        rank.signal(message.number)

@@ -1,0 +1,129 @@
+"""The fork server, one for this process: it has imported torch, and ranks are its children."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, util
+
+from pytest_precision._folders import OwnFolder
+from pytest_precision.ranks.process import undertaker
+
+PRELOAD = ["pytest_precision.ranks.process.preload"]
+
+LONGEST_PATH = 107
+"""Bytes of a socket's path (sun_path in linux/un.h, less the zero at its end)."""
+BELOW = len("/pytest-precision-server-12345678/pymp-12345678/listener-12345678")
+"""Of it, what this module and multiprocessing append to the temporary folder."""
+SHORT = ("/tmp", "/var/tmp", "/dev/shm")
+"""Where to go if that folder has a long path."""
+
+context = multiprocessing.get_context("forkserver")
+
+
+def ensure_running() -> None:
+    """Starts the server, which then imports torch by itself; nothing if it runs.
+
+    Raises:
+        OSError: no temporary folder is short enough for its socket.
+    """
+    context.set_forkserver_preload(PRELOAD)
+    home = _home()
+    if home.restore():  # the socket is gone with it
+        kill()
+    with _socket_in(home):
+        os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
+        forkserver.ensure_running()
+
+
+@contextmanager
+def answering(seconds: float) -> Iterator[None]:
+    """Bounds what waits for the server: one that does not answer in time is killed.
+
+    Raises:
+        TimeoutError: it was.
+    """
+    number = _number()
+    over = threading.Event()
+
+    def give_up() -> None:
+        over.set()
+        kill()
+
+    limit = threading.Timer(seconds, give_up)
+    limit.daemon = True
+    limit.start()
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        if not over.is_set():
+            raise
+        raise TimeoutError(
+            f"the fork server, process {number}, which starts ranks, did not answer within "
+            f"{seconds:g} s: was it stopped? It is killed, and the next group gets a new one"
+        ) from error
+    finally:
+        limit.cancel()
+
+
+def kill() -> None:
+    """Ends the server and all ranks that it has started; `ensure_running` starts another one."""
+    number = _number()
+    if number is not None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(number, signal.SIGKILL)
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing asks again
+
+
+def end_adopted() -> None:
+    """Kill what ranks that are gone have left: it has the server for its parent now."""
+    number = _number()
+    if number is not None:
+        ranks = {process.pid for process in multiprocessing.active_children() if process.pid}
+        undertaker.end_descendants(number, but=ranks)
+
+
+def _number() -> int | None:
+    number: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return number
+
+
+def short_folder(wanted: str, others: tuple[str, ...] = SHORT) -> str:
+    """The first of these folders that leaves room for the path of a socket.
+
+    Raises:
+        OSError: none does.
+    """
+    for folder in (wanted, *others):
+        if len(os.fsencode(folder)) + BELOW <= LONGEST_PATH and os.access(folder, os.W_OK):
+            return folder
+    raise OSError(
+        f"expected a temporary folder whose path has at most {LONGEST_PATH - BELOW} bytes, for a "
+        f"socket, but got {wanted!r}; set TMPDIR to a shorter one"
+    )
+
+
+@functools.cache
+def _home() -> OwnFolder:
+    home = OwnFolder("server-", short_folder(tempfile.gettempdir()))
+    # When multiprocessing has removed its own folder in it, which it does at -100.
+    util.Finalize(None, home.close, exitpriority=-200)
+    return home
+
+
+@contextmanager
+def _socket_in(home: OwnFolder) -> Iterator[None]:
+    # multiprocessing makes the folder of its sockets when it needs the first one.
+    before = tempfile.tempdir
+    tempfile.tempdir = str(home.path)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before

@@ -1,0 +1,174 @@
+"""The rank's end: join the process group, then run one job after the other until told to stop."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+from pytest_precision.ranks.process import lifeline, output
+from pytest_precision.ranks.process.meeting import FileMeeting, StoreMeeting
+from pytest_precision.ranks.process.messages import (
+    Done,
+    FromRank,
+    Ready,
+    Run,
+    Stop,
+    ToRank,
+    Unavailable,
+    last_words,
+)
+from pytest_precision.ranks.process.parcel import Parcel
+from pytest_precision.ranks.state import devices
+from pytest_precision.ranks.state.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A rank's place in its group.
+
+    Attributes:
+        rank: from 0.
+        world_size: number of ranks.
+        local_rank: among the ranks of its group on this machine.
+        local_world_size: number of these.
+        sharing: number of these that choose from the same visible devices.
+        device: `cpu` (gloo) or `cuda` (nccl, and gloo for what lies on the CPU).
+        folder: of the group, where the ranks leave their files.
+        meeting: where the ranks meet.
+        environment: of the group.
+        start_seconds: until all ranks must have met.
+        collective_seconds: until a collective gives up.
+        ranks_per_device: how many ranks may share a GPU.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    sharing: int
+    device: str
+    folder: Path
+    meeting: FileMeeting | StoreMeeting
+    environment: Environment
+    start_seconds: float
+    collective_seconds: float
+    ranks_per_device: int
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """All that stands in its `os.environ`."""
+        return self.environment.of_rank(
+            self.rank, self.world_size, self.local_rank, self.local_world_size
+        )
+
+    @property
+    def log(self) -> Path:
+        """Its stdout and stderr."""
+        return self.folder / f"rank{self.rank}.log"
+
+    @property
+    def stacks(self) -> Path:
+        """Its stacks, after a SIGUSR1."""
+        return self.folder / f"rank{self.rank}.stacks"
+
+    @property
+    def result(self) -> Path:
+        """Its last result, where that is large."""
+        return self.folder / f"rank{self.rank}.result"
+
+
+def main(membership: Membership, connection: Connection) -> NoReturn:
+    """The whole life of a rank's process, which leaves by `os._exit`.
+
+    After a failure or a skip the process leaves at once, without a barrier and without taking the
+    process group down: its end is what frees the peers that wait for it in a collective.
+    """
+    status = 0
+    try:
+        lifeline.tie(membership.folder)
+        output.redirect(membership.log, membership.stacks)
+        connection.send(_join(membership))
+        while not isinstance(message := _next(connection, membership), Stop):
+            output.restart(membership.log)
+            connection.send(_answer(message, membership))
+    except BaseException as error:
+        when = time.monotonic()
+        status = 1
+        connection.send(last_words(error, when))
+    finally:
+        output.flush()
+        lifeline.release()
+        os._exit(status)
+
+
+def _next(connection: Connection, membership: Membership) -> ToRank:
+    try:
+        message: ToRank = connection.recv()
+    except EOFError:  # nobody will ask again
+        lifeline.follow(membership.folder)
+    return message
+
+
+def _join(membership: Membership) -> FromRank:
+    rank, world_size = membership.rank, membership.world_size
+    os.environ.clear()
+    os.environ.update(membership.variables)
+
+    import torch
+    import torch.distributed as dist
+
+    device, name, shared = None, "", False
+    if membership.device == "cuda":
+        found = torch.cuda.device_count()
+        ours = devices.chosen(
+            devices.visible(os.environ.get("CUDA_VISIBLE_DEVICES"), found),
+            membership.sharing,
+            membership.ranks_per_device,
+            devices.worker_number(os.environ.get("PYTEST_XDIST_WORKER")),
+        )
+        if not ours:
+            return Unavailable(found * membership.ranks_per_device)
+        # Entries of the caller's list, so that LOCAL_RANK is an index into this one; CUDA reads it
+        # when it starts, which is below.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(ours)
+        shared = len(ours) < membership.sharing
+        device = torch.device("cuda", membership.local_rank % len(ours))
+        torch.cuda.set_device(device)
+        name = str(torch.cuda.get_device_properties(device).uuid)
+    store = membership.meeting.store(membership.start_seconds)
+    # The deadline of a collective may be short; it must not run while a peer still imports torch.
+    store.set(f"here{rank}", "")
+    everybody = [f"here{peer}" for peer in range(world_size)]
+    store.wait(everybody)
+    dist.init_process_group(
+        devices.backend(membership.device, shared),
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=membership.collective_seconds),
+        device_id=None if shared else device,
+    )
+    return Ready(name)
+
+
+def _answer(message: Run, membership: Membership) -> FromRank:
+    from pytest_precision.ranks.state import baseline, process_groups
+
+    process_groups.close()
+    job = message.job.unpack()
+    done = baseline.of_this_process().run(job, membership.environment.threads)
+    try:
+        pickled = pickle.dumps(done.result, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # pickling runs the value's own code
+        raise TypeError(
+            f"expected a result that pickles, since it travels to the caller, but got result="
+            f"{done.result!r} ({type(done.result).__name__}) of {job.name}: {error}; return plain "
+            "data"
+        ) from error
+    return Done(Parcel.of(pickled, membership.result), message.nonce, done.leaks, done.late)

@@ -1,0 +1,154 @@
+"""Code: functions and classes that all jobs of a process compute with, and who has replaced them.
+
+Watched are torch's own, where others patch them, and the modules of the user's own with their
+data: all modules that are neither installed nor part of Python or of this package.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
+from operator import is_
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.distributed.nn
+import torch.nn.parallel
+import torch.optim
+import torch.utils.checkpoint
+
+from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.state.copies import Copier
+from pytest_precision.ranks.state.leaks import Leak
+from pytest_precision.ranks.state.namespaces import Namespace
+
+TREES = ("torch.amp", "torch.autograd", "torch.nn", "torch.optim")
+SINGLE = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.distributed_c10d",
+    "torch.functional",
+    "torch.utils.checkpoint",
+)
+COMPUTING = (
+    torch.Tensor,
+    torch.autograd.Function,
+    torch.nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+)
+"""Classes whose methods, and those of their subclasses, are watched."""
+
+
+class Code:
+    """The code of this process as it is now; a process has one for all of its jobs."""
+
+    def __init__(self) -> None:
+        self._torch = _Unchanging(_torchs())
+        self._users: dict[str, list[Namespace]] = {}
+        self._known: set[str] = set()
+        self.take_in()
+
+    def take_in(self) -> None:
+        """Add modules of the user's own that have been imported since."""
+        for name, module in self._new():
+            self._users[name] = list(_namespaces(name, module))
+        self._known.update(sys.modules)
+
+    def late(self) -> tuple[ImportPath, ...]:
+        """Return modules that were imported since, of which nobody knows how they started."""
+        return tuple(ImportPath(name, "", _file(module)) for name, module in self._new())
+
+    def changes(self) -> tuple[Leak, ...]:
+        """Return what has changed."""
+        users = chain.from_iterable(self._users.values())
+        return (*self._torch.changes(), *(leak for found in users for leak in found.changes()))
+
+    def put_back(self, but: Sequence[str]) -> None:
+        """Undo all changes but those that match a pattern."""
+        for namespace in chain(self._torch.namespaces, *self._users.values()):
+            namespace.put_back(but)
+
+    def _new(self) -> Iterator[tuple[str, ModuleType]]:
+        for name in sys.modules.keys() - self._known:
+            if _is_users_own(_file(sys.modules[name])):
+                yield name, sys.modules[name]
+
+
+class _Unchanging:
+    """Many namespaces that hardly ever change: all are looked at in one go."""
+
+    def __init__(self, namespaces: Iterable[Namespace]) -> None:
+        self.namespaces = list(namespaces)
+        self._now = [vars(namespace.holder) for namespace in self.namespaces]
+        self._expect()
+
+    def changes(self) -> list[Leak]:
+        """Return what has changed."""
+        now = chain.from_iterable(space.values() for space in self._now)
+        number = sum(map(len, self._now))
+        if number == len(self._before) and all(map(is_, now, self._before)):
+            return []
+        leaks = [leak for namespace in self.namespaces for leak in namespace.changes()]
+        self._expect()
+        return leaks
+
+    def _expect(self) -> None:
+        self._before = [value for namespace in self.namespaces for value in namespace.before]
+
+
+def _torchs() -> Iterator[Namespace]:
+    named = {
+        name: module
+        for name, module in sys.modules.items()
+        if name in SINGLE or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
+    }
+    seen: set[type] = set()
+    for name in sorted(named, key=len):  # a class bears the shortest of its names
+        yield Namespace(name, named[name])
+        for attribute, value in vars(named[name]).items():
+            if issubclass(type(value), type) and issubclass(value, COMPUTING) and value not in seen:
+                seen.add(value)
+                yield Namespace(f"{name}.{attribute}", value)
+
+
+def _namespaces(name: str, module: ModuleType) -> Iterator[Namespace]:
+    copier = Copier()
+    yield Namespace(name, module, copier)
+    for attribute, value in vars(module).items():
+        kind = type(value)
+        of_module = getattr(value if issubclass(kind, type) else kind, "__module__", None) == name
+        if (kind is FunctionType and value.__module__ == name) or (of_module and _has_vars(value)):
+            yield Namespace(f"{name}.{attribute}", value, copier)
+
+
+def _has_vars(value: Any) -> bool:
+    try:
+        vars(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _file(module: ModuleType) -> str | None:
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else None
+
+
+def _is_users_own(file: str | None) -> bool:
+    return file is not None and os.path.isabs(file) and not file.startswith(_installed())
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    folders = {*sysconfig.get_paths().values(), *site.getsitepackages()}
+    folders |= {site.getusersitepackages(), str(Path(__file__).parents[2])}
+    return tuple(os.path.join(folder, "") for folder in folders)

@@ -1,0 +1,144 @@
+"""Namespaces: what modules, classes, functions and objects have as attributes, and had before."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import is_
+from types import FunctionType, ModuleType
+from typing import Any
+
+from pytest_precision.ranks.state.copies import Copier, Copy, same
+from pytest_precision.ranks.state.leaks import Leak, short
+
+_ABSENT = object()
+_DESCRIPTORS = (staticmethod, classmethod, property)
+
+
+class Namespace:
+    """The attributes of one holder, as they are now.
+
+    Args:
+        name: of the holder, for messages.
+        holder: module, class, function or object.
+        copier: copies containers, where data counts as code does.
+    """
+
+    def __init__(self, name: str, holder: Any, copier: Copier | None = None) -> None:
+        self.name, self.holder = name, holder
+        self._with_data = copier is not None
+        self._before = dict(_attributes(holder))
+        self._copies: dict[str, Copy] = {}
+        if copier is not None:
+            seen = ((name, copier(value)) for name, value in self._before.items() if _plain(name))
+            self._copies = {name: copy for name, copy in seen if type(copy) is Copy}
+
+    @property
+    def before(self) -> Collection[object]:
+        """The values that the attributes had."""
+        return self._before.values()
+
+    def changes(self) -> tuple[Leak, ...]:
+        """Return what has another value than it had; what does not count is its value from now."""
+        leaks = tuple(leak for _, leak in self._changed())
+        if not leaks:
+            self._before = dict(_attributes(self.holder))
+        return leaks
+
+    def put_back(self, but: Sequence[str]) -> None:
+        """Undo all changes but those that match a pattern."""
+        for name, leak in list(self._changed()):
+            if leak.is_one_of(but):
+                continue
+            if name in self._before:
+                setattr(self.holder, name, self._before[name])
+            else:
+                delattr(self.holder, name)
+            if name in self._copies:
+                self._copies[name].refill(self._before[name])
+
+    def _changed(self) -> Iterator[tuple[str, Leak]]:
+        now = _attributes(self.holder)
+        if self._is_as_it_was(now):
+            return
+        for name in {**self._before, **now}:
+            before, after = self._before.get(name, _ABSENT), now.get(name, _ABSENT)
+            copy = self._copies.get(name)
+            if before is after and (copy is None or copy.holds_for(after)):
+                continue
+            if self._counts(name, before if copy is None else copy, after):
+                change = self._change(name, before if copy is None else copy, after)
+                yield name, Leak(f"{self.name}.{name}", change)
+
+    def _is_as_it_was(self, now: Mapping[str, object]) -> bool:
+        same_objects = len(now) == len(self._before) and all(
+            map(is_, now.values(), self._before.values())
+        )
+        return same_objects and all(c.holds_for(now[name]) for name, c in self._copies.items())
+
+    def _counts(self, name: str, before: object, after: object) -> bool:
+        if isinstance(after, ModuleType) or same(after, before) or self._is_torchs(name, after):
+            return False
+        if _is_code(before) or _is_code(after):
+            return _plain(name) or isinstance(self.holder, type)
+        return self._with_data and _plain(name)
+
+    def _is_torchs(self, name: str, after: object) -> bool:
+        """Whether torch did it when something was used the first time: it wraps steps of optimizers
+        for its profiler, and hides functions from its compiler or counts modules for it.
+        """
+        if f"{self.name}.{name}" == "torch.Storage":  # follows the default dtype
+            return True
+        if not isinstance(after, FunctionType):
+            return False
+        home = after.__globals__.get("__name__")
+        if home == "torch._dynamo.mutation_guard":
+            return True
+        marks = (getattr(after, mark, False) for mark in ("hooked", "_torchdynamo_disable"))
+        wraps = home == "torch._compile" or any(marks)
+        return wraps and inspect.unwrap(after) is self._unwrapped(name)
+
+    def _unwrapped(self, name: str) -> object:
+        before = self._before.get(name, _ABSENT)
+        if before is _ABSENT and isinstance(self.holder, type):
+            before = getattr(super(self.holder, self.holder), name, _ABSENT)
+        return inspect.unwrap(before) if callable(before) else before
+
+    def _change(self, name: str, before: object, after: object) -> str:
+        if after is _ABSENT:
+            return "was removed"
+        if before is _ABSENT and self._unwrapped(name) is _ABSENT:
+            return f"was absent, is {_words(after)}"
+        if _is_code(after):
+            return f"was replaced by {_words(after)}"
+        return f"was {_words(before)}, is {_words(after)}"
+
+
+def _attributes(holder: Any) -> Mapping[str, Any]:
+    if isinstance(holder, FunctionType):
+        # What is bound to it may be a container that it fills.
+        return {**vars(holder), "defaults": holder.__defaults__, "keywords": holder.__kwdefaults__}
+    found: Mapping[str, Any] = vars(holder)
+    return found
+
+
+def _plain(name: str) -> bool:
+    # Others are Python's, and those that the compiler puts beside what it has compiled.
+    return not name.startswith("__")
+
+
+def _is_code(value: object) -> bool:
+    return callable(value) or isinstance(value, _DESCRIPTORS)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, FunctionType) and "__wrapped__" in vars(value):
+        # A wrapper bears the name of what it wraps.
+        by = f"{value.__globals__.get('__name__')}:{value.__code__.co_name}"
+        return f"{by} around {value.__module__}:{value.__qualname__}"
+    if _is_code(value) and isinstance(getattr(value, "__qualname__", None), str):
+        return f"{value.__module__}:{value.__qualname__}"
+    try:
+        return short(str(value) if isinstance(value, Copy) else repr(value))
+    except Exception:  # of the value's own code
+        return object.__repr__(value)

@@ -1,0 +1,298 @@
+"""The engine's phases on one rank, and what it shows after each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_precision import Engine, layouts, workloads
+from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.perceptron import Mlp
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+CELL = Cell("fp32")
+
+
+def adamw(**axes: Any) -> Engine:
+    return layouts.adamw(workloads.mlp(), CELL.replace(**axes))
+
+
+def step(engine: Engine, number: int) -> None:
+    engine.forward_backward(number)
+    for phase in STEP_PHASES[1:]:
+        getattr(engine, phase)()
+
+
+def state(engine: Engine) -> dict[tuple[str, str], bytes]:
+    return {
+        (seen.kind, seen.name): seen.tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        for seen in engine.observe("save")
+    }
+
+
+def kinds(engine: Engine, phase: str) -> Counter[str]:
+    return Counter(seen.kind for seen in engine.observe(phase))
+
+
+def test_gradients_do_not_depend_on_how_the_batch_is_split() -> None:
+    """The sum over microbatches is that of one loss over all tokens of the step."""
+    engine = adamw()
+    engine.forward_backward(1)
+    accumulated = [p.grad for p in engine.model.parameters()]
+    microbatches = engine.workload.microbatches(CELL, 1)
+    losses = [engine.workload.loss(engine.model, microbatch) for microbatch in microbatches]
+    total = sum(loss for loss, _ in losses) / sum(tokens for _, tokens in losses)
+    direct = torch.autograd.grad(total, list(engine.model.parameters()))
+    for one, other in zip(accumulated, direct, strict=True):
+        # Two orders of six fp32 additions: 2 (n - 1) u of the sum of magnitudes.
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_start_from_zero_at_every_step() -> None:
+    """What an earlier step or an evaluation left behind is not added to."""
+    engine = adamw()
+    engine.forward_backward(1)
+    first = [p.grad.clone() for p in engine.model.parameters()]
+    engine.forward_backward(1)
+    assert all(
+        torch.equal(one, p.grad) for one, p in zip(first, engine.model.parameters(), strict=True)
+    )
+
+
+def test_clipping_bites() -> None:
+    """After the phase, the gradients have the norm that the workload allows."""
+    engine = adamw()
+    engine.forward_backward(1)
+    engine.clip_grads()
+    assert engine.grad_norm > engine.max_norm
+    clipped = nn.utils.get_total_norm([p.grad.double() for p in engine.model.parameters()])
+    # torch divides by norm + 1e-6, so that the result is a little below.
+    assert clipped.item() == pytest.approx(engine.max_norm, rel=1e-4)
+
+
+def test_each_phase_shows_what_it_can_have_changed() -> None:
+    """One full step, phase by phase."""
+    engine = adamw()
+    parameters = len(list(engine.model.parameters()))
+    engine.forward_backward(1)
+    seen = kinds(engine, "forward_backward")
+    assert seen == {"used_param": parameters, "loss": 6, "grad": parameters}
+    engine.reduce_grads()
+    assert kinds(engine, "reduce_grads") == {"reduced_grad": parameters}
+    engine.clip_grads()
+    assert kinds(engine, "clip_grads") == {"grad_norm": 1, "lr": 2}
+    engine.optimizer_step()
+    seen = kinds(engine, "optimizer_step")
+    assert seen.keys() == {"step", "exp_avg", "exp_avg_sq", "master", "param", "rng"}
+    assert seen["exp_avg"] == parameters
+
+
+def test_whatever_an_optimizer_keeps_is_observed() -> None:
+    """State under names that nobody here has heard of, in containers and as plain numbers."""
+
+    class Peculiar(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            super().step(closure)
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["curvature"] = {"pair": [parameter.detach() * 2, 7], "t": 0.5}
+
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    engine = Engine(workload, CELL, model, Peculiar(workload.groups(model)))
+    step(engine, 1)
+    names = {seen.name for seen in engine.observe("optimizer_step") if seen.kind == "curvature"}
+    first = next(name for name, _ in engine.masters())
+    assert {f"{first}.pair.0", f"{first}.pair.1", f"{first}.t"} <= names
+
+
+def test_state_that_cannot_be_observed_is_an_error() -> None:
+    """Left out silently, it could differ without anybody knowing."""
+    engine = adamw()
+    step(engine, 1)
+    engine.optimizer.state[next(engine.model.parameters())]["note"] = "text"
+    with pytest.raises(TypeError, match="got 'text'"):
+        list(engine.observe("optimizer_step"))
+
+
+def test_a_weight_is_observed_where_it_is_used() -> None:
+    """A forward that reads other weights than the resident ones is seen."""
+    engine = adamw()
+    stale = {name: p.detach() + 1 for name, p in engine.model.named_parameters()}
+
+    class Stale(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args: Any) -> Any:
+            return torch.func.functional_call(self.module, stale, args)
+
+    engine.forward_model = Stale(engine.model)
+    engine.evaluate()
+    used = {s.name: s.tensor for s in engine.observe("evaluate") if s.kind == "used_param"}
+    assert all(torch.equal(used[name], tensor) for name, tensor in stale.items())
+
+
+def test_what_a_layout_stores_together_is_observed_apart() -> None:
+    """`logical` splits parameters, gradients and per-element state, but not a step counter."""
+
+    class Halves(Engine):
+        def logical(self, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+            return [(f"{name}.{i}", half) for i, half in enumerate(tensor.tensor_split(2))]
+
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    engine = Halves(workload, CELL, model, torch.optim.AdamW(workload.groups(model)))
+    step(engine, 1)
+    seen = kinds(engine, "optimizer_step")
+    parameters = len(list(model.parameters()))
+    assert seen["exp_avg"] == seen["master"] == seen["param"] == 2 * parameters
+    assert seen["step"] == parameters
+
+
+def test_an_overflow_leaves_everything_as_it_was() -> None:
+    """No moment, counter or learning rate moves, and the next step is what it would have been."""
+    torch.manual_seed(0)
+    engine = adamw()
+    torch.manual_seed(0)
+    straight = adamw()
+    step(engine, 1)
+    step(straight, 1)
+    before = state(engine)
+    engine.loss_scale = float("inf")
+    step(engine, 2)
+    engine.loss_scale = 1.0
+    assert not torch.isfinite(engine.grad_norm)
+    assert state(engine) == before
+    step(engine, 2)
+    step(straight, 2)
+    assert state(engine) == state(straight)
+
+
+def test_evaluation_changes_nothing() -> None:
+    """Not a bit of the state that outlives a step, and the mode is back to training."""
+    engine = adamw()
+    step(engine, 1)
+    before = state(engine)
+    engine.evaluate()
+    assert state(engine) == before
+    assert engine.model.training
+
+
+@pytest.mark.parametrize("layout", ["adamw", "ddp", "fsdp2", "master_adamw"])
+def test_a_checkpoint_restores_every_bit(layout: str, tmp_path: Path) -> None:
+    """A fresh engine with other weights takes over all that outlives a step, and goes on alike."""
+    cell = Cell("bf16", "bf16")
+    make = getattr(layouts, layout)
+    saved = make(workloads.gpt(), cell)
+    for number in (1, 2):
+        step(saved, number)
+    saved.save(tmp_path / "checkpoint")
+    torch.manual_seed(99)
+    fresh = make(workloads.gpt(), cell)
+    fresh.load(tmp_path / "checkpoint")
+    assert state(fresh) == state(saved)
+    step(saved, 3)
+    step(fresh, 3)
+    assert state(fresh) == state(saved)
+
+
+class WithClosure(Engine):
+    """For an optimizer that computes losses by itself."""
+
+    def update_weights(self) -> None:
+        self.optimizer.step(lambda: torch.zeros(()))
+
+
+def test_state_that_is_not_by_parameter_is_not_saved(tmp_path: Path) -> None:
+    """LBFGS keeps all of it under its first parameter: torch would write it and not load it."""
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    engine = WithClosure(workload, CELL, model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(ValueError, match="but LBFGS needs a closure for its step"):
+        engine.save(tmp_path)
+    step(engine, 1)
+    with pytest.raises(ValueError, match=r"LBFGS has state of 1 of \d+, not of reader\.weight; "):
+        engine.save(tmp_path)
+
+
+def test_a_workload_that_miscounts_its_tokens_is_refused() -> None:
+    """The divisor is known before the forward, so it must be the number that the loss counts."""
+
+    class Miscounting(Mlp):
+        def loss(self, model: nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+            loss, tokens = super().loss(model, microbatch)
+            return loss, tokens + 1
+
+    engine = layouts.adamw(Miscounting(), CELL)
+    with pytest.raises(ValueError, match=r"expected loss\(\) of microbatch 0 of step 1 to count"):
+        engine.forward_backward(1)
+
+
+class Uneven(Mlp):
+    """A workload whose third step has five microbatches, whoever is to share them."""
+
+    def microbatches(self, cell: Cell, step: int) -> list[Any]:
+        return super().microbatches(cell, step)[: 5 if step == 3 else None]
+
+
+class InBackward(Engine):
+    """An engine of a user's, with collectives in backward."""
+
+    needs_even_shares = True
+
+
+def test_too_few_microbatches_are_refused() -> None:
+    """A rank without data would reduce nothing and hang the others."""
+    engine = layouts.adamw(Uneven(), CELL)
+    engine.cell = CELL.replace(world_size=7)
+    engine.rank = 6
+    with pytest.raises(ValueError, match="a microbatch for each of 7 ranks but got 5 of step 3"):
+        engine.forward_backward(3)
+
+
+def uneven(kind: type[Engine]) -> Engine:
+    cell = CELL.replace(world_size=4)
+    model = Uneven().model(cell)
+    return kind(Uneven(), cell, model, torch.optim.AdamW(model.parameters()))
+
+
+def test_uneven_shares_are_refused_where_ranks_would_wait() -> None:
+    """All steps are looked at before the first one."""
+    words = r"since InBackward has collectives .* but got 5 % 4 = 1 in step 3; make cell.microbatch"
+    with pytest.raises(ValueError, match=words):
+        uneven(InBackward).expect_even_shares()
+
+
+def test_uneven_shares_are_taken_where_nobody_waits() -> None:
+    """Whatever each rank has is divided by the tokens of all of them."""
+    uneven(Engine).expect_even_shares()
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+def test_layouts_that_reduce_in_backward_need_even_shares(layout: str) -> None:
+    """As do those of the distributed optimizer that overlap communication with computation."""
+    assert getattr(layouts, layout)(workloads.mlp(), CELL).needs_even_shares
+    for option in ("overlap_grad_reduce", "overlap_param_gather"):
+        made = layouts.distributed_optimizer(workloads.mlp(), CELL, **{option: True})
+        assert made.needs_even_shares
+    assert not layouts.distributed_optimizer(workloads.mlp(), CELL).needs_even_shares
+
+
+def test_a_tensor_that_the_model_does_not_know_is_named_by_its_place() -> None:
+    """An optimizer on tensors of its own is observed all the same."""
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    own = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))]
+    optimizer = torch.optim.AdamW([{"params": own[:1]}, {"params": own[1:]}])
+    engine = Engine(workload, CELL, model, optimizer)
+    assert [name for name, _ in engine.masters()] == [
+        "param_groups.0.params.0",
+        "param_groups.1.params.0",
+    ]

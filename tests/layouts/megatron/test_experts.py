@@ -1,0 +1,122 @@
+"""One weight for all experts, or one for each: the same training, and one checkpoint format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_precision import layouts, workloads
+from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.contract import Contract
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
+
+ParityIn = Callable[[Cell], Parity]
+
+MOE = partial(workloads.moe, experts=3, depth=1)
+
+EVERYTHING = "train2-eval-train-save-load-skip-train-swap-train"
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize(
+    ("precision", "primary_weight", "fused"),
+    [
+        ("bf16", "bf16", False),
+        ("fp8_delayed", "quantized", False),
+        ("mxfp8", "quantized", True),
+        ("nvfp4", "bf16", True),
+    ],
+)
+def test_grouped_experts_are_discrete_ones(
+    parity_in: ParityIn, precision: str, primary_weight: str, fused: bool, world_size: int
+) -> None:
+    """Through every operation, on three ranks too: their gradients are added in rank order."""
+    cell = Cell(precision, primary_weight, fused, EVERYTHING, world_size)
+    verdict = parity_in(cell).check(
+        layouts.grouped_experts,
+        layouts.discrete_experts,
+        workload=MOE,
+        contract=Contract(paths=("grouped",)),
+    )
+    assert verdict.observations > 500
+
+
+def test_discrete_experts_are_separate_layers(parity_in: ParityIn) -> None:
+    """Where both compute their GEMMs alike, a layer of many weights is many layers."""
+    cell = Cell("nvfp4", "quantized", True, "train2-save-swap-train", 2)
+    parity_in(cell).check(layouts.discrete_experts, layouts.distributed_optimizer, workload=MOE)
+
+
+def test_a_group_of_one_layer_that_is_two_groups_is_refused(parity_in: ParityIn) -> None:
+    """The biases of all experts are one tensor, and a tensor has one learning rate."""
+    with pytest.raises(ParityError, match=r"expected all that .* holds to be in one parameter"):
+        parity_in(Cell("bf16")).check(
+            layouts.grouped_experts, layouts.discrete_experts, workload=OneExpertFaster
+        )
+
+
+class OneExpertFaster(workloads.moe):  # type: ignore[misc]
+    """The first expert has a group of its own."""
+
+    def groups(self, model: torch.nn.Module) -> list[dict[str, object]]:
+        first = [p for n, p in model.named_parameters() if ".experts.0." in n]
+        rest = [p for n, p in model.named_parameters() if ".experts.0." not in n]
+        return [{"params": first, "lr": 2e-2}, {"params": rest, "lr": 1e-2}]
+
+
+def test_a_workload_without_experts_is_refused(parity_in: ParityIn) -> None:
+    """There is nothing to store together."""
+    with pytest.raises(ParityError, match=r"expected a model with mixture\.Experts but got none"):
+        parity_in(Cell("bf16")).check(
+            layouts.grouped_experts, layouts.discrete_experts, workload=workloads.gpt
+        )
+
+
+def saved(layout: Callable[..., Engine], folder: str) -> dict[str, Tensor]:
+    """On a rank: what a checkpoint of two steps has under which names."""
+    engine = layout(MOE(), Cell("mxfp8", "quantized"))
+    for step in (1, 2):
+        engine.forward_backward(step)
+        for phase in ("reduce_grads", "clip_grads", "optimizer_step"):
+            getattr(engine, phase)()
+    engine.save(Path(folder))
+    state = engine.state_dict()
+    return {**state["master"], **state["model"]}
+
+
+def test_checkpoints_have_one_format(resources: Resources, tmp_path: Path) -> None:
+    """Names of single experts, masters and bytes alike, whichever layout has saved."""
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    of_grouped, of_discrete = (
+        ranks.run(1, saved, layout, str(tmp_path / name))[0]
+        for name, layout in (("g", layouts.grouped_experts), ("d", layouts.discrete_experts))
+    )
+    assert of_grouped.keys() == of_discrete.keys()
+    assert "blocks.0.experts.2.up.weight.columnwise.scale" in of_grouped
+    assert all(torch.equal(of_grouped[name], of_discrete[name]) for name in of_grouped)
+
+
+def stored(precision: str, primary_weight: str) -> tuple[list[str], list[tuple[int, ...]]]:
+    """On a rank: breaches of the storage contract, and the shapes of the experts' weights."""
+    engine = layouts.grouped_experts(MOE(), Cell(precision, primary_weight))
+    assert isinstance(engine, DistributedOptimizer)
+    weights = [p for n, p in engine.model.named_parameters() if n.endswith("experts.up.weight")]
+    return [*engine.breaches()], [tuple(weight.shape) for weight in weights]
+
+
+@pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
+def test_one_weight_lies_in_the_buffer(resources: Resources, primary_weight: str) -> None:
+    """All experts are one parameter, and it lies where the distributed optimizer gathers it."""
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    ((breaches, shapes),) = ranks.run(1, stored, "nvfp4", primary_weight)
+    assert breaches == []
+    assert shapes == [(3, 41, 29)]

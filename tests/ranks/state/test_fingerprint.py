@@ -1,0 +1,42 @@
+"""What ranks need of torch is public, or missed by nobody where a release lacks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LACKING = """
+import torch
+for name in dir(torch._C):
+    if name.startswith(("_get_cublas_", "_get_cudnn_")):
+        delattr(torch._C, name)
+del torch.is_anomaly_enabled
+from pytest_precision.ranks import fingerprint
+state = fingerprint.read()
+print(state["default dtype"], state["anomaly detection"], sep="\\n")
+"""
+
+BROKEN = """
+import sys
+sys.modules["torch._inductor.config"] = None
+import pytest_precision.ranks.process.preload
+"""
+
+
+def output_of(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+def test_a_flag_that_a_release_lacks_is_unreadable():
+    """The others are read as ever."""
+    dtype, flag = output_of(LACKING).stdout.splitlines()
+    assert dtype == "torch.float32"
+    assert flag.startswith("unreadable: ")
+
+
+def test_the_fork_server_says_what_it_cannot_import():
+    """Its ranks may fail before they can."""
+    ended = output_of(BROKEN)
+    assert ended.returncode == 0
+    assert "what ranks are made from is broken" in ended.stderr
+    assert "import of torch._inductor.config halted" in ended.stderr

@@ -1,0 +1,272 @@
+"""Process-global state that a job leaves behind is named, and its ranks get no other job."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import os
+import signal
+import sys
+import timeit
+import warnings
+
+import pytest
+
+from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.ranks.state.leaks import Leak, PrecisionLeakWarning, between
+
+
+def set_default_dtype():
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+
+
+def set_default_device():
+    import torch
+
+    torch.set_default_device("meta")
+
+
+def set_matmul_precision():
+    import torch
+
+    torch.set_float32_matmul_precision("medium")
+
+
+def allow_tf32():
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+
+
+def forbid_bf16_reduction():
+    import torch
+
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def benchmark_cudnn():
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+
+
+def drop_determinism():
+    import torch
+
+    torch.use_deterministic_algorithms(False)
+
+
+def flush_subnormals():
+    import torch
+
+    torch.set_flush_denormal(True)
+
+
+def take_threads():
+    import torch
+
+    torch.set_num_threads(2)
+
+
+def switch_grad_off():
+    import torch
+
+    torch.set_grad_enabled(False)
+
+
+def stay_in_autocast():
+    import torch
+
+    torch.autocast("cpu", torch.bfloat16).__enter__()
+
+
+def hook(*args):
+    return None
+
+
+def hook_all_modules():
+    import torch
+
+    torch.nn.modules.module.register_module_forward_hook(hook)
+
+
+def hook_all_optimizers():
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(hook)
+
+
+def set_variable():
+    os.environ["PLANTED"] = "yes"
+
+
+def change_directory():
+    os.chdir("/")
+
+
+def extend_path():
+    sys.path.insert(0, "/planted")
+
+
+def set_umask():
+    os.umask(0o27)
+
+
+def handle_signal():
+    signal.signal(signal.SIGHUP, hook)
+
+
+def stop_collecting_garbage():
+    gc.disable()
+
+
+def filter_warnings():
+    warnings.simplefilter("ignore", RuntimeWarning)
+
+
+def ignore_overflows():
+    import numpy as np
+
+    np.seterr(over="ignore")
+
+
+def set_locale():
+    locale.setlocale(locale.LC_ALL, "C.UTF-8")
+
+
+def put_back():
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float32)
+    handle = torch.nn.modules.module.register_module_forward_hook(hook)
+    handle.remove()
+    sys.path.insert(0, sys.path[-1])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.rand(1)
+
+
+def leak_on_rank_1():
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1:
+        set_default_dtype()
+    return "result"
+
+
+def leak_and_fail():
+    set_default_dtype()
+    raise KeyError("planted")
+
+
+def cost():
+    from pytest_precision.ranks.state import fingerprint
+    from pytest_precision.ranks.state.code import Code
+
+    code = Code()
+
+    def look():
+        fingerprint.read()
+        code.take_in()
+        return fingerprint.read(), code.changes(), code.late()
+
+    return min(timeit.repeat(look, number=1, repeat=100))
+
+
+def process():
+    return os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (set_default_dtype, "default dtype was torch.float32, is torch.float64"),
+        (set_default_device, "default device was cpu, is meta"),
+        (set_matmul_precision, "float32 matmul precision was highest, is medium"),
+        (allow_tf32, "fp32 precision of CUDA matmul was none, is tf32"),
+        # Whether it is one value or two depends on the release of torch.
+        (forbid_bf16_reduction, "bf16 reduced precision reduction was "),
+        (benchmark_cudnn, "cuDNN benchmark was False, is True"),
+        (drop_determinism, "deterministic algorithms was True, is False"),
+        (flush_subnormals, "flush of subnormals was False, is True"),
+        (take_threads, "number of threads was 1, is 2"),
+        (switch_grad_off, "grad mode was True, is False"),
+        (stay_in_autocast, "autocast on cpu was False, is True"),
+        (hook_all_modules, "hook of all modules: forward_hooks hook was absent, is registered"),
+        (hook_all_optimizers, "hook of all optimizers: optimizer_post_hooks hook was absent"),
+        (set_variable, "environment variable PLANTED was absent, is yes"),
+        (change_directory, f"current directory was {os.getcwd()}, is /"),
+        (extend_path, "entry of sys.path /planted was absent, is present"),
+        (set_umask, "umask was 0o22, is 0o27"),
+        (handle_signal, "handler of signal SIGHUP was 0, is hook"),
+        (stop_collecting_garbage, "garbage collection was True, is False"),
+        (filter_warnings, "warnings filter ignore::RuntimeWarning::0 was absent, is present"),
+        (ignore_overflows, "numpy's handling of floating-point errors over was warn, is ignore"),
+        (set_locale, "locale was "),
+    ],
+)
+def test_a_leak_is_named(pool, function, line):
+    """What, before, after and rank; the next job gets ranks that are as they were."""
+    before = pool.run(1, process)
+    with pytest.warns(PrecisionLeakWarning) as caught:
+        pool.run(1, function)
+    [warning] = caught
+    assert f"test_leaks:{function.__name__} left" in str(warning.message)
+    assert f"\n  rank 0: {line}" in str(warning.message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pool.run(1, process) != before
+
+
+def test_what_is_put_back_is_no_leak(pool):
+    """Hooks that are off again, context managers, one more of an entry that was there."""
+    before = pool.run(2, process)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool.run(2, put_back)
+    assert pool.run(2, process) == before
+
+
+def test_the_ranks_that_leak_are_listed(pool):
+    """The results of the job come all the same."""
+    with pytest.warns(PrecisionLeakWarning, match="\n  rank 1: default dtype"):
+        assert pool.run(2, leak_on_rank_1) == ["result", "result"]
+    with pytest.warns(PrecisionLeakWarning, match="\n  rank 0, 1: default dtype"):
+        pool.run(2, set_default_dtype)
+
+
+def test_a_failure_comes_before_a_leak(pool):
+    """A job that failed had no chance to put anything back."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RankError, match="planted"):
+            pool.run(2, leak_and_fail)
+
+
+def test_inline_leaks_are_named_too():
+    """The caller's process gets its state back, and the warning is the same."""
+    import torch
+
+    ranks = RankPool("inline", timeout=30)
+    with pytest.warns(PrecisionLeakWarning, match=r"rank 0: default dtype(.|\n)*Inline, later"):
+        ranks.run(1, set_default_dtype)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_looking_costs_little(pool):
+    """Before and after each job: state, code and modules."""
+    [seconds] = pool.run(1, cost)
+    assert seconds < 2e-3
+
+
+def test_only_what_differs_is_told():
+    """Mappings entry by entry; long values cut."""
+    before = {"a": 1, "many": {"x": "1", "y": "2"}}
+    after = {"a": 1, "many": {"x": "1", "z": "3" * 999}}
+    assert between(before, before) == ()
+    assert between(before, after) == (
+        Leak("many y", "was 2, is absent"),
+        Leak("many z", "was absent, is " + "3" * 200 + "..."),
+    )
