@@ -16,7 +16,7 @@ from measure import interleave, ratio
 
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
-from pytest_precision.check.side import Run
+from pytest_precision.check.side import Side
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
@@ -43,12 +43,12 @@ def measures(
     cell = Cell(world_size=world_size)
     ranks = resources.ranks(SETTINGS)
     paths = ImportPath.of(getattr(layouts, layout)), ImportPath.of(getattr(workloads, workload))
-    run = Run(paths[0], None, paths[1], cell)
+    run = Side(paths[0], None, paths[1], cell)
     parity = Parity("bench", cell, SETTINGS, ranks, resources.traces)
 
     def recorded() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            ranks.run(world_size, Run.record, run, str(Path(folder)), None)
+            ranks.run(world_size, Side.record, run, str(Path(folder)), None)
 
     def check() -> None:
         parity.check(getattr(layouts, layout), layouts.adamw, workload=getattr(workloads, workload))

@@ -19,7 +19,7 @@ from measure import interleave, ratio
 
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
-from pytest_precision.check.side import Run
+from pytest_precision.check.side import Side
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
@@ -56,13 +56,13 @@ def matrices() -> dict[str, list[Check]]:
 @contextmanager
 def shared() -> Iterator[None]:
     """Has all runs share their ranks."""
-    of = Run.of
+    of = Side.of
 
-    def sharing(*args: object) -> Run:
+    def sharing(*args: object) -> Side:
         run = of(*args)
         return replace(run, needs=replace(run.needs, code=()))
 
-    with mock.patch.object(Run, "of", sharing):
+    with mock.patch.object(Side, "of", sharing):
         yield
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_precision._visible import visible
-from pytest_precision.check.recordings import Sides
-from pytest_precision.check.side import Run
+from pytest_precision.check.recordings import Recordings
+from pytest_precision.check.side import Side
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -146,7 +146,7 @@ class Parity:
         reference: Callable[..., Any],
         workload: Callable[..., Any],
         reference_cell: Cell | None,
-    ) -> tuple[Run, Run]:
+    ) -> tuple[Side, Side]:
         ours = ImportPath.of(candidate, "candidate")
         theirs = ImportPath.of(reference, "reference")
         made_by = ImportPath.of(workload, "workload")
@@ -164,21 +164,21 @@ class Parity:
         mine = self._declared(candidate, workload)
         others = self._declared(reference, workload)
         return (
-            Run.of(ours, theirs, made_by, cell, mine, caller),
-            Run.of(theirs, ours, made_by, other_cell, others, caller),
+            Side.of(ours, theirs, made_by, cell, mine, caller),
+            Side.of(theirs, ours, made_by, other_cell, others, caller),
         )
 
     def _declared(self, *functions: Callable[..., Any]) -> Declared:
         return Declared.of(*functions).allowing(self.settings.may_leave)
 
-    def _judged(self, verdict: Verdict, ours: Run, theirs: Run, terms: Terms) -> Verdict:
+    def _judged(self, verdict: Verdict, ours: Side, theirs: Side, terms: Terms) -> Verdict:
         if ours == theirs:
             reason = "the candidate and the reference are the same layout in the same cell"
             return self._failed(verdict, "vacuous", reason)
         unequal = _unequal_steps(ours.cell, theirs.cell)
         if unequal:
             return self._failed(verdict, "error", unequal)
-        sides = Sides(ours, theirs, self._record, self.traces)
+        sides = Recordings(ours, theirs, self._record, self.traces)
         try:
             return self._compared(verdict, sides, terms)
         except (RanksSkipped, WorldSizeError) as error:
@@ -190,10 +190,10 @@ class Parity:
         finally:
             sides.close()
 
-    def _record(self, run: Run, window: Window | None, folder: Path) -> None:
+    def _record(self, run: Side, window: Window | None, folder: Path) -> None:
         counts = self.ranks.run(
             run.cell.world_size,
-            Run.record,
+            Side.record,
             run,
             str(folder),
             window,
@@ -203,7 +203,7 @@ class Parity:
         )
         require_observations(counts, run.layout.name)
 
-    def _compared(self, verdict: Verdict, sides: Sides, terms: Terms) -> Verdict:
+    def _compared(self, verdict: Verdict, sides: Recordings, terms: Terms) -> Verdict:
         from pytest_precision.check import contract
         from pytest_precision.parity import curves, explain, given
         from pytest_precision.parity.guards import disturbed, unproved

@@ -1,4 +1,4 @@
-"""Sides: the traces of candidate and reference, as digests of all or as values of some steps."""
+"""Recordings: the traces of both sides, as digests of all or as values of some steps."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_precision.check.side import Run
+from pytest_precision.check.side import Side
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
 
 if TYPE_CHECKING:
     from pytest_precision.trace.store import Trace
 
-Record = Callable[[Run, "Window | None", Path], None]
+Record = Callable[[Side, "Window | None", Path], None]
 
 
-class Sides:
+class Recordings:
     """Records both runs when they are asked for; what the candidate left goes with this object.
 
     Args:
@@ -29,7 +29,7 @@ class Sides:
         recording: `candidate` or `reference`, whichever was recorded last.
     """
 
-    def __init__(self, candidate: Run, reference: Run, record: Record, cache: TraceCache) -> None:
+    def __init__(self, candidate: Side, reference: Side, record: Record, cache: TraceCache) -> None:
         self.candidate, self.reference = candidate, reference
         self.recording = ""
         self._record, self._cache = record, cache

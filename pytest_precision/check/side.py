@@ -1,4 +1,4 @@
-"""Run: what a trace is recorded from, as plain data that travels to the ranks."""
+"""Side: what a trace is recorded from, as plain data that travels to the ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_precision.trace.moment import Window
 
 
 @dataclass(frozen=True)
-class Run:
+class Side:
     """One layout of one workload in one cell; equal runs have equal traces.
 
     Attributes:
@@ -42,7 +42,7 @@ class Run:
         cell: Cell,
         declared: Declared | None = None,
         caller: Environment | None = None,
-    ) -> Run:
+    ) -> Side:
         """A run that names the other side only where its sequence has a use for it.
 
         Args:

@@ -100,7 +100,8 @@ class Observable:
             local = kind == "recorded_amax"
             yield from self._observe(kind, name, tensor, local=local)
         for prefix, module in self.model.named_modules():
-            if not isinstance(module, modules.Slot):  # whose buffers are quantized state
+            # The buffers of delayed scaling are quantized state.
+            if not isinstance(module, modules.DelayedScalingState):
                 for name, buffer in module.named_buffers(prefix, recurse=False):
                     yield from self._observe("buffer", name, buffer, split=False, local=True)
         if self.scaler is not None:

@@ -48,7 +48,7 @@ def causal_rank(kind: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Chunk:
     """A hyper-rectangle of the logical tensor: where a DTensor shard lies."""
 
     offset: tuple[int, ...]
@@ -63,7 +63,7 @@ class Span:
     stop: int
 
 
-Place = Box | Span
+Place = Chunk | Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
     """
     expect_readable(kind, name, tensor)
     shape = tuple(tensor.shape)
-    return Observation(kind, name, tensor, shape, Box((0,) * len(shape), shape), local)
+    return Observation(kind, name, tensor, shape, Chunk((0,) * len(shape), shape), local)
 
 
 def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
@@ -122,7 +122,7 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
     shape, offset = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
-    place = Box(tuple(offset), tuple(shape))
+    place = Chunk(tuple(offset), tuple(shape))
     return Observation(kind, name, tensor.to_local(), tuple(tensor.shape), place, local)
 
 

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pytest_precision.modules.linear import Linear
     from pytest_precision.modules.parameter import QuantizedParameter
     from pytest_precision.modules.replace import quantize_linears
-    from pytest_precision.modules.slots import Quantizers, Slot, finish_step
+    from pytest_precision.modules.slots import DelayedScalingState, Quantizers, finish_step
     from pytest_precision.modules.state import quantized_state, used_quantized
 
 __all__ = [
+    "DelayedScalingState",
     "GroupedLinear",
     "Layer",
     "Linear",
     "QuantizedParameter",
     "Quantizers",
-    "Slot",
     "begin_microbatch",
     "finish_step",
     "quantize_linears",
@@ -46,7 +46,7 @@ __getattr__, __dir__ = _lazy.exports(
         "linear": ("Linear",),
         "parameter": ("QuantizedParameter",),
         "replace": ("quantize_linears",),
-        "slots": ("Quantizers", "Slot", "finish_step"),
+        "slots": ("Quantizers", "DelayedScalingState", "finish_step"),
         "state": ("quantized_state", "used_quantized"),
     },
 )

@@ -14,7 +14,7 @@ from pytest_precision.formats.quantized import Operand, QuantizedTensor
 from pytest_precision.formats.registry import Format
 from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.read_only import ReadOnly, plain
-from pytest_precision.modules.slots import Slot
+from pytest_precision.modules.slots import DelayedScalingState
 
 NOMINAL = torch.bfloat16
 """The dtype that a quantized parameter claims to have, and that it is quantized from."""
@@ -96,7 +96,7 @@ class QuantizedParameter(ReadOnly):
                 "make one a matrix, since a format may have a state"
             )
         for format in each:
-            if isinstance(format, Slot):
+            if isinstance(format, DelayedScalingState):
                 format.of_primary_weight = True
         kept = value.detach().to(NOMINAL, copy=True)
         parameter = cls(_Storage(kept, each), value.shape, value.device)
@@ -181,7 +181,7 @@ class QuantizedParameter(ReadOnly):
             for place, part in enumerate(parts):
                 (target[place] if self._storage.grouped else target).copy_(part)
         for format in self.formats:
-            if isinstance(format, Slot):
+            if isinstance(format, DelayedScalingState):
                 format.update()
         return self
 

@@ -16,7 +16,7 @@ from pytest_precision.formats.registry import Format, by_name
 from pytest_precision.formats.scaling import ReduceAmax
 
 
-class Slot(nn.Module):
+class DelayedScalingState(nn.Module):
     """Delayed scaling of one operand, whose state is in buffers.
 
     Attributes:
@@ -110,7 +110,7 @@ class Quantizers(nn.Module):
             options = {"device": device} if precision == "fp8_delayed" else {}
             format = by_name(name, **options)
             if isinstance(format, DelayedScaling):
-                setattr(self, operand, Slot(format, native=backend == "native"))
+                setattr(self, operand, DelayedScalingState(format, native=backend == "native"))
             else:
                 setattr(self, operand, Native(format) if backend == "native" else format)
 
@@ -128,7 +128,7 @@ def finish_step(model: nn.Module, reduce_amax: ReduceAmax | None = None) -> None
         model: whose slots are updated, in the order of its modules.
         reduce_amax: MAX over the ranks; all amaxes are reduced in one call.
     """
-    slots = [slot for slot in model.modules() if isinstance(slot, Slot)]
+    slots = [slot for slot in model.modules() if isinstance(slot, DelayedScalingState)]
     slots = [slot for slot in slots if not slot.of_primary_weight]
     if not slots:
         return

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.parameter import quantized_parameters, tensors_of
-from pytest_precision.modules.slots import Slot
+from pytest_precision.modules.slots import DelayedScalingState
 
 _KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
@@ -25,7 +25,7 @@ def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     A single grouped weight shows its experts as discrete ones do: `up.weight3.rowwise`.
     """
     for prefix, module in model.named_modules():
-        if isinstance(module, Slot):
+        if isinstance(module, DelayedScalingState):
             yield "scale", prefix, module.scale
             yield "amax", f"{prefix}.history", module.history[1:]
             yield "recorded_amax", f"{prefix}.history", module.history[:1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import Box, causal_rank
+from pytest_precision.engine.observation import Chunk, causal_rank
 from pytest_precision.parity.compare import Difference, compare
 from pytest_precision.parity.criterion import bitwise
 from pytest_precision.trace.moment import Moment
@@ -232,7 +232,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> Side:
 
 def _region(tensor: Tensor, piece: Entry) -> Tensor:
     """The part of a logical tensor that `piece` says it holds, as a view."""
-    if isinstance(piece.place, Box):
+    if isinstance(piece.place, Chunk):
         for dim, (start, size) in enumerate(
             zip(piece.place.offset, piece.place.shape, strict=True)
         ):
@@ -244,7 +244,7 @@ def _region(tensor: Tensor, piece: Entry) -> Tensor:
 
 
 def _holds(piece: Entry, index: tuple[int, ...]) -> bool:
-    if isinstance(piece.place, Box):
+    if isinstance(piece.place, Chunk):
         bounds = zip(index, piece.place.offset, piece.place.shape, strict=True)
         return all(start <= i < start + size for i, start, size in bounds)
     flat = 0

@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if launch is not None:
         from pytest_precision.plugin import launched
 
-        role = launched.Host if launch.rank else launched.Controller
+        role = launched.RankHolder if launch.rank else launched.LaunchController
         config.pluginmanager.register(role(launch, config.stash[COLLECTION]), "precision-launch")
     if config.stash[SETTINGS].enabled and (launch is None or launch.rank == 0):
         config.pluginmanager.register(Controller(config), "precision-report")

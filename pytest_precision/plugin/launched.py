@@ -48,7 +48,7 @@ class Process:
             refuse(self.launch, "\n".join(failures))
 
 
-class Controller(Process):
+class LaunchController(Process):
     """The hooks of the process of rank 0."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
@@ -84,7 +84,7 @@ class Controller(Process):
             self.refuse()
 
 
-class Host(Process):
+class RankHolder(Process):
     """The hooks of all other processes."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:

@@ -16,7 +16,7 @@ from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.process import output, process
 from pytest_precision.ranks.process.meeting import FileMeeting
-from pytest_precision.ranks.process.messages import Done, Ready, Run, Skipped, Stop, Unavailable
+from pytest_precision.ranks.process.messages import Done, Ready, RunJob, Skipped, Stop, Unavailable
 from pytest_precision.ranks.process.parcel import Parcel
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.worker import Membership
@@ -97,7 +97,7 @@ class LocalGroup:
         """See `Group.run`."""
         __tracebackhide__ = True
         parcel = Parcel.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._folder / "job")
-        task = Run(parcel, secrets.token_hex(8))
+        task = RunJob(parcel, secrets.token_hex(8))
         with devices.held(self._devices, timeout):
             started = time.monotonic()
             for rank in self._ranks:

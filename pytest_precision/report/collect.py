@@ -79,7 +79,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Run:
+class _TestRun:
     """One run of one test, so far."""
 
     verdicts: list[dict[str, Any]] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Results:
         self.total = 0
         self._known: dict[str, Mapping[str, Any]] = {}
         self._tests: set[str] = set()
-        self._runs: dict[Key, _Run] = {}
+        self._runs: dict[Key, _TestRun] = {}
 
     def add(self, report: pytest.TestReport) -> tuple[Key, CellResult] | None:
         """Take any report of any test; the cell is returned with the last report of its test."""
@@ -112,8 +112,8 @@ class Results:
         key = (report.nodeid, _worker(report))
         if report.when == "setup":
             # A test that starts again starts over: what it ended with last is what counts.
-            self._runs[key] = _Run()
-        run = self._runs.setdefault(key, _Run())
+            self._runs[key] = _TestRun()
+        run = self._runs.setdefault(key, _TestRun())
         run.seconds += report.duration
         # Only the last report of a phase counts: a subtest's come before the test's own.
         phase, reason = _phase(report)
@@ -183,7 +183,7 @@ def _reason(report: pytest.TestReport) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _checks(nodeid: str, axes: Mapping[str, AxisValue], run: _Run) -> list[CheckResult]:
+def _checks(nodeid: str, axes: Mapping[str, AxisValue], run: _TestRun) -> list[CheckResult]:
     phase, reason = run.phases.get("call", ("", ""))
     expected = {"xfail": reason} if reason and phase in ("xfailed", "xpassed") else {}
     checks = []
@@ -209,7 +209,7 @@ def _status(verdict: Mapping[str, Any], phase: str, failures: list[str]) -> str:
     return outcome if uncaught else "xfail"
 
 
-def _endings(run: _Run, statuses: list[str]) -> list[tuple[str, str, str, str]]:
+def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
     """What ended the test besides its verdicts: outcome, status, pytest's word and reason."""
     found = []
     for when, (word, reason) in run.phases.items():

@@ -68,7 +68,7 @@ def record(
         the number of observations that were written.
     """
     cell, taken = _with_backend(cell)
-    run = _Run(layout, other, workload(), cell, folder, window)
+    run = EngineRecorder(layout, other, workload(), cell, folder, window)
     operations: dict[str, Callable[[], None]] = {
         "train": run.train,
         "eval": run.evaluate,
@@ -103,7 +103,7 @@ def record(
         return run.writer.observations
 
 
-class _Run:
+class EngineRecorder:
     """The state of one run between operations."""
 
     writer: TraceWriter

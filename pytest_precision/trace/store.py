@@ -23,7 +23,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from pytest_precision.engine.observation import Box, Observation, Place, Span, cloned
+from pytest_precision.engine.observation import Chunk, Observation, Place, Span, cloned
 from pytest_precision.engine.readable import expect_readable
 from pytest_precision.trace.moment import Moment
 
@@ -44,7 +44,7 @@ READ = frozenset({"loss", "grad_norm"})
 """Kinds whose values say whether a run proves anything; they are kept whatever their size."""
 
 
-class Slot(NamedTuple):
+class TensorKey(NamedTuple):
     """What the observations of one tensor at all moments have in common."""
 
     kind: str
@@ -123,7 +123,7 @@ class TraceWriter:
         self._end = 0
         self._threads, self._pool = threads, ThreadPoolExecutor(threads)
         self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
-        self._slots: dict[Slot, int] = {}
+        self._slots: dict[TensorKey, int] = {}
 
     def add(self, moment: Moment, observations: Iterable[Observation]) -> None:
         """Keep what was observed at `moment`; a tensor observed twice is kept once."""
@@ -146,7 +146,7 @@ class TraceWriter:
                 to_digest[identity] = tensor
             elif identity not in kept:
                 kept[identity] = self._write(tensor)
-            slot = Slot(
+            slot = TensorKey(
                 seen.kind,
                 seen.name,
                 str(tensor.dtype).removeprefix("torch."),
@@ -317,16 +317,16 @@ def _map(path: Path) -> Tensor:
 
 
 def _plain(place: Place) -> Any:
-    return ("box", *place.offset) if isinstance(place, Box) else ("span", place.start)
+    return ("box", *place.offset) if isinstance(place, Chunk) else ("span", place.start)
 
 
-def _slot(fields: list[Any]) -> Slot:
-    slot = Slot(*fields)
+def _slot(fields: list[Any]) -> TensorKey:
+    slot = TensorKey(*fields)
     piece = tuple(slot.piece)
     kind, *start = slot.place  # type: ignore[misc]
     place: Place
     if kind == "box":
-        place = Box(tuple(start), piece)
+        place = Chunk(tuple(start), piece)
     else:
         (first,) = start
         place = Span(first, first + math.prod(piece))

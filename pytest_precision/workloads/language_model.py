@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from pytest_precision.workloads.batches import LONGEST, Extent
 from pytest_precision.workloads.initial import initialised
-from pytest_precision.workloads.recipe import Recipe
+from pytest_precision.workloads.recipe import TrainingRecipe
 from pytest_precision.workloads.walk import walk
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Attention(nn.Module):
         return attended
 
 
-class Block(nn.Module):
+class GptBlock(nn.Module):
     """Attention and a perceptron, each after a norm and beside a residual connection."""
 
     def __init__(self, heads: int) -> None:
@@ -70,7 +70,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         width = heads * _HEAD
         self.embedding = nn.Embedding(_VOCABULARY, width)
-        self.blocks = nn.ModuleList(Block(heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(GptBlock(heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, _VOCABULARY, bias=False)
         self.head.weight = self.embedding.weight
@@ -83,7 +83,7 @@ class LanguageModel(nn.Module):
         return logits
 
 
-class Gpt(Recipe):
+class Gpt(TrainingRecipe):
     """Predicts the next token of a noisy affine sequence; 22 thousand parameters.
 
     Args:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from pytest_precision.workloads.batches import LONGEST, Extent
 from pytest_precision.workloads.initial import initialised
-from pytest_precision.workloads.recipe import Recipe
+from pytest_precision.workloads.recipe import TrainingRecipe
 from pytest_precision.workloads.walk import walk
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Router(nn.Module):
         return chosen, logits.gather(1, chosen).softmax(-1)
 
 
-class Block(nn.Module):
+class MoeBlock(nn.Module):
     """A norm, a router and its experts, beside a residual connection.
 
     Attributes:
@@ -118,7 +118,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(_COMMON + _RARE, width)
         self.position = nn.Embedding(LONGEST, width)
-        self.blocks = nn.ModuleList(Block(experts, width, hidden) for _ in range(depth))
+        self.blocks = nn.ModuleList(MoeBlock(experts, width, hidden) for _ in range(depth))
         self.head = nn.Linear(width, _COMMON + _RARE, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -130,7 +130,7 @@ class Mixture(nn.Module):
         return logits
 
 
-class Moe(Recipe):
+class Moe(TrainingRecipe):
     """Predicts the next token of a noisy affine sequence; 28 thousand parameters as it stands.
 
     In odd train steps one of the microbatches has rare tokens, another one each time; in even

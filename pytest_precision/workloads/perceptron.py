@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from pytest_precision.workloads.batches import LONGEST, Extent
 from pytest_precision.workloads.initial import initialised
-from pytest_precision.workloads.recipe import Recipe
+from pytest_precision.workloads.recipe import TrainingRecipe
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
@@ -25,7 +25,7 @@ class Reader(nn.Linear):
         return super().forward(features.to(self.weight.dtype))
 
 
-class Block(nn.Module):
+class MlpBlock(nn.Module):
     """`x + scale * gelu(linear(x))`, with one scale for the whole block."""
 
     def __init__(self, width: int) -> None:
@@ -45,7 +45,7 @@ class Perceptron(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.reader = Reader(_FEATURES, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(MlpBlock(width) for _ in range(depth))
         self.head = nn.Linear(width, _CLASSES, bias=False)
         self.temperature = nn.Parameter(torch.empty(1))
 
@@ -57,7 +57,7 @@ class Perceptron(nn.Module):
         return logits
 
 
-class Mlp(Recipe):
+class Mlp(TrainingRecipe):
     """Classifies noisy points around 7 centres; 12 thousand parameters.
 
     Args:

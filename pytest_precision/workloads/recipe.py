@@ -43,7 +43,7 @@ def warmup_cosine(steps: int) -> float:
     return FLOOR + (1 - FLOOR) * (1 + cos(pi * progress)) / 2
 
 
-class Recipe(Workload):
+class TrainingRecipe(Workload):
     """A classifier of tokens, with a recipe in which nothing is inactive.
 
     Attributes:

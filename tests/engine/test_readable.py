@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pytest_precision import Engine, workloads
-from pytest_precision.engine.observation import Box, Observation, whole
+from pytest_precision.engine.observation import Chunk, Observation, whole
 from pytest_precision.engine.readable import stored
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.moment import INIT
@@ -46,7 +46,7 @@ def test_what_cannot_be_read_is_named(make, problem: str, tmp_path: Path) -> Non
     expected = f"expected exp_avg 'weight' to be dense, with memory of its own, but got {problem}; "
     with pytest.raises(ValueError, match=expected):
         whole("exp_avg", "weight", make())
-    seen = Observation("exp_avg", "weight", make(), (3,), Box((0,), (3,)))
+    seen = Observation("exp_avg", "weight", make(), (3,), Chunk((0,), (3,)))
     with TraceWriter(tmp_path, 0) as writer, pytest.raises(ValueError, match=expected):
         writer.add(INIT, [seen])
 

@@ -12,7 +12,7 @@ import torch
 
 from pytest_precision import bitwise, layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity, ParityError
-from pytest_precision.check.side import Run
+from pytest_precision.check.side import Side
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.updates import UpdateLog
@@ -41,7 +41,7 @@ def nadam(workload: Workload, cell: Cell) -> Engine:
 def log_of(parity: Parity, layout: Callable[..., Engine], folder: Path) -> UpdateLog:
     run, _ = parity._runs(layout, nadam, SLOWLY, None)
     folder.mkdir()
-    parity.ranks.run(run.cell.world_size, Run.record, run, str(folder), None)
+    parity.ranks.run(run.cell.world_size, Side.record, run, str(folder), None)
     return UpdateLog.read(folder, run.cell.world_size)
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_precision.engine.observation import Box, Observation, Span, whole
+from pytest_precision.engine.observation import Chunk, Observation, Span, whole
 from pytest_precision.parity.align import AlignmentError, align, assemble, common_moments
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
@@ -20,7 +20,7 @@ Write = Callable[..., Trace]
 
 
 def box(tensor: torch.Tensor, offset: tuple[int, ...], shape: tuple[int, ...]) -> Observation:
-    return Observation("param", "w", tensor, shape, Box(offset, tuple(tensor.shape)))
+    return Observation("param", "w", tensor, shape, Chunk(offset, tuple(tensor.shape)))
 
 
 def held(trace: Trace) -> Any:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from pytest_precision import layouts, workloads
-from pytest_precision.check.side import Run
+from pytest_precision.check.side import Side
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -68,8 +68,8 @@ def test_a_function_of_the_users_that_is_bound_to_one_of_the_packages_counts():
 def test_a_swap_brings_the_other_layout_along():
     """The ranks of the reference run the candidate too, so they are its own as well."""
     paths = ImportPath.of(layouts.adamw), ImportPath.of(layout), ImportPath.of(workloads.mlp)
-    assert Run.of(*paths, Cell(sequence="train1")).needs.code == ()
-    assert Run.of(*paths, Cell(sequence="train1-save-swap")).needs.code == paths[:2]
+    assert Side.of(*paths, Cell(sequence="train1")).needs.code == ()
+    assert Side.of(*paths, Cell(sequence="train1-save-swap")).needs.code == paths[:2]
 
 
 def test_functions_of_one_module_share_their_ranks():
@@ -84,11 +84,11 @@ def test_functions_of_one_module_share_their_ranks():
 def test_the_environment_of_the_check_is_part_of_a_run(monkeypatch):
     """Recorded runs are kept by it: what a test sets later belongs to another one."""
     paths = SAME, SAME, ImportPath.of(workloads.mlp)
-    before = Run.of(*paths, Cell())
+    before = Side.of(*paths, Cell())
     caller = Environment.now()
     monkeypatch.setenv("NVTE_PLANTED", "1")
-    assert Run.of(*paths, Cell()) != before
-    assert Run.of(*paths, Cell(), caller=caller) == before
+    assert Side.of(*paths, Cell()) != before
+    assert Side.of(*paths, Cell(), caller=caller) == before
 
 
 def test_declarations_are_added_up():

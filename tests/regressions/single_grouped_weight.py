@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, Slot
+from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot
 from pytest_precision.layouts.megatron.experts import arrange
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.layouts.megatron.stored_model import Arranged
@@ -83,7 +83,7 @@ class StaleStorage(GroupedLinear):
 class StaleMembers(DistributedOptimizer):
     """The same of quantized bytes: experts keep the views that they had before the buffer."""
 
-    def move_into(self, buffer: Buffer, slot: Slot) -> None:
+    def move_into(self, buffer: Buffer, slot: BufferSlot) -> None:
         parameter = slot.parameter
         before = [*parameter.members] if isinstance(parameter, QuantizedParameter) else []
         super().move_into(buffer, slot)

@@ -21,7 +21,7 @@ from fine_tuning import FOUR_LOSSES, FineTuning
 from torch import Tensor
 
 from pytest_precision import Cell, Parity, ParityError, Ranks, layouts
-from pytest_precision.check.side import Run
+from pytest_precision.check.side import Side
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.trace.store import Trace
 
@@ -65,7 +65,7 @@ ACCUMULATED = partial(Split, 6)
 def dtypes(ranks: Ranks, layout: Any, cell: Cell, folder: Path) -> dict[str, str]:
     """Kind to the dtype that a run on real ranks recorded of it in its last step."""
     ours, workload = ImportPath.of(layout), ImportPath.of(ACCUMULATED, "workload")
-    ranks.run(Run.record, Run.of(ours, ours, workload, cell), str(folder), None)
+    ranks.run(Side.record, Side.of(ours, ours, workload, cell), str(folder), None)
     trace = Trace(folder, cell.world_size)
     last = [moment for moment in trace.moments if moment.step == len(cell.operations)]
     seen = {(entry.kind, entry.dtype) for moment in last for entry in trace.entries(moment)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.engine.observation import Box, Observation, Span, whole
+from pytest_precision.engine.observation import Chunk, Observation, Span, whole
 from pytest_precision.trace import store
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Header, Trace, TraceWriter, digested
@@ -57,7 +57,7 @@ def test_a_mark_on_other_memory_counts(tmp_path: Path, make) -> None:
 
 def test_places_and_header_come_back(tmp_path: Path) -> None:
     """An index says of each piece where in the logical tensor it lies."""
-    box = Observation("param", "w", torch.zeros(1, 3), (4, 3), Box((2, 0), (1, 3)), local=True)
+    box = Observation("param", "w", torch.zeros(1, 3), (4, 3), Chunk((2, 0), (1, 3)), local=True)
     span = Observation("loss", "l", torch.zeros(2), (9,), Span(4, 6))
     trace = written(tmp_path, box, span)
     first, second = trace.entries(INIT)

@@ -33,7 +33,7 @@ BUCKET_MULTIPLE = 128
 
 
 @dataclass(frozen=True)
-class Slot:
+class BufferSlot:
     """Where one parameter lies.
 
     Attributes:
@@ -61,9 +61,9 @@ class Bucket:
     """
 
     span: Span
-    slots: tuple[Slot, ...]
+    slots: tuple[BufferSlot, ...]
     stale: bool = False
-    waiting: list[Slot] = field(default_factory=list)
+    waiting: list[BufferSlot] = field(default_factory=list)
     works: list[dist.Work] = field(default_factory=list)
     received: Tensor | None = None
 
@@ -135,7 +135,7 @@ class Buffer:
             self._bytes_of = {s.name: part for s, part in zip(self.slots, parts, strict=True)}
 
     @property
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[BufferSlot]:
         """All parameters, in the order of their elements."""
         return (slot for bucket in self.buckets for slot in bucket.slots)
 
@@ -151,11 +151,11 @@ class Buffer:
             {} if self.columns is None else {"columnwise": self.columns}
         )
 
-    def view(self, slot: Slot, flat: Tensor) -> Tensor:
+    def view(self, slot: BufferSlot, flat: Tensor) -> Tensor:
         """The elements of one parameter in `flat`, in its shape."""
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
-    def resident(self, slot: Slot) -> dict[str, Tensor]:
+    def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
         """The bytes of a quantized parameter that live here, in the shape that they are stored in.
 
         Nothing where parameters are gathered in the memory of the gradients.
@@ -172,14 +172,14 @@ class Buffer:
         for slot in self.slots:
             self.view(slot, self.grads).zero_()
 
-    def owned(self, bucket: Bucket, slot: Slot) -> Span | None:
+    def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
         """Which elements of the flattened parameter this rank updates; None for none."""
         both = overlap(self._share(bucket), slot.span)
         if both is None:
             return None
         return Span(both.start - slot.span.start, both.stop - slot.span.start)
 
-    def part(self, slot: Slot, owned: Span, flat: Tensor) -> Tensor:
+    def part(self, slot: BufferSlot, owned: Span, flat: Tensor) -> Tensor:
         """The elements in `flat` that this rank updates, as a flat view."""
         return flat[slot.span.start + owned.start : slot.span.start + owned.stop]
 
@@ -250,10 +250,10 @@ def _buckets(
     parameters: list[tuple[str, nn.Parameter]], bucket_size: int, world_size: int
 ) -> Iterator[Bucket]:
     multiple = math.lcm(BUCKET_MULTIPLE, world_size)
-    start, slots = 0, list[Slot]()
+    start, slots = 0, list[BufferSlot]()
     for number, (name, parameter) in enumerate(parameters, 1):
         first = _padded(slots[-1].span.stop if slots else start, PARAMETER_MULTIPLE)
-        slots.append(Slot(name, parameter, Span(first, first + parameter.numel())))
+        slots.append(BufferSlot(name, parameter, Span(first, first + parameter.numel())))
         if slots[-1].span.stop - start >= bucket_size or number == len(parameters):
             # Relative to the bucket: its size must be a multiple of the number of ranks.
             stop = start + _padded(slots[-1].span.stop - start, multiple)
@@ -261,7 +261,7 @@ def _buckets(
             start, slots = stop, []
 
 
-def _stored(slot: Slot) -> Tensor:
+def _stored(slot: BufferSlot) -> Tensor:
     """Of the shape that a format gives it: two elements a byte, rows and columns of zeros."""
     assert isinstance(slot.parameter, QuantizedParameter)
     return slot.parameter.stored[ROWWISE]

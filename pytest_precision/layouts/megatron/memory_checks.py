@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from pytest_precision.layouts.megatron.buffers import Buffer, Slot
+from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
 
@@ -38,7 +38,7 @@ def breaches(engine: DistributedOptimizer) -> Iterator[str]:
             yield "the optimizer holds tensors that are no masters of the model's parameters"
 
 
-def _in_buffer(buffer: Buffer, slot: Slot) -> bool:
+def _in_buffer(buffer: Buffer, slot: BufferSlot) -> bool:
     if not isinstance(slot.parameter, QuantizedParameter):
         return _same(slot.parameter, buffer.view(slot, buffer.params))
     read = [dict(tensors_of(member)) for member in slot.parameter.members]  # by a GEMM each

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.megatron import checkpoint, memory_checks
-from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, Slot, buffers_of
+from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot, buffers_of
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.layouts.megatron.logical_names import Names
 from pytest_precision.layouts.megatron.shards import optimizer_of, shards_of
@@ -93,7 +93,7 @@ class DistributedOptimizer(GatheredEngine):
         arrangement = Arrangement.of(workload, cell, layout, arrange)
         return cls(workload, cell, arrangement, Options.of(cell, **options))
 
-    def move_into(self, buffer: Buffer, slot: Slot) -> None:
+    def move_into(self, buffer: Buffer, slot: BufferSlot) -> None:
         """Let a parameter live in its buffer, and its gradient be accumulated there."""
         if not isinstance(slot.parameter, QuantizedParameter):
             view = buffer.view(slot, buffer.params)

@@ -23,16 +23,16 @@ from pytest_precision.formats.native import Native
 from pytest_precision.formats.quantized import Operand
 from pytest_precision.formats.registry import Reducible
 from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax
-from pytest_precision.layouts.megatron.buffers import Buffer, Slot
+from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
 from pytest_precision.layouts.megatron.packing import overlap
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.modules.padding import padded_shape
 from pytest_precision.modules.parameter import NOMINAL, QuantizedParameter, tensors_of
-from pytest_precision.modules.slots import Slot as DelayedSlot
+from pytest_precision.modules.slots import DelayedScalingState
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ShardedMatrix:
     """One matrix of a quantized parameter.
 
     Attributes:
@@ -76,7 +76,7 @@ class Matrix:
         return F.pad(flat.view(self.shape), padding)
 
 
-def matrices(slot: Slot) -> Iterator[Matrix]:
+def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
     """The matrices of a quantized parameter, in the order of their elements."""
     parameter = cast(QuantizedParameter, slot.parameter)
     rows, columns = parameter.shape[-2:]
@@ -87,7 +87,7 @@ def matrices(slot: Slot) -> Iterator[Matrix]:
         if isinstance(emulated, BlockScaling):  # the kernel that casts masters knows fp32 only
             emulated = replace(emulated, if_infinite=FP32_MAXIMUM)
         start = slot.span.start + number * rows * columns
-        yield Matrix(
+        yield ShardedMatrix(
             cast(Reducible, emulated),
             (rows, columns),
             padded_shape(format, (rows, columns)),
@@ -129,7 +129,9 @@ def quantize_shards(
         _cast(buffer, matrix, own, largest)
 
 
-def _cast(buffer: Buffer, matrix: Matrix, own: tuple[Span, Tensor] | None, amaxes: Tensor) -> None:
+def _cast(
+    buffer: Buffer, matrix: ShardedMatrix, own: tuple[Span, Tensor] | None, amaxes: Tensor
+) -> None:
     made = matrix.format.quantize_with(matrix.around(own), amaxes)
     for key, tensor in tensors_of(made):
         if not key.endswith(".data"):
@@ -141,12 +143,12 @@ def _cast(buffer: Buffer, matrix: Matrix, own: tuple[Span, Tensor] | None, amaxe
             rows, columns = matrix.shape
             codes = _unpacked(made.operands[side])[:rows, :columns]
             flat[here] = codes.reshape(-1)[span.start : span.stop]
-    if isinstance(matrix.format, DelayedSlot):
+    if isinstance(matrix.format, DelayedScalingState):
         matrix.format.update()
 
 
 @torch.no_grad()
-def take_gathered(buffer: Buffer, slot: Slot) -> None:
+def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
     """Make of the gathered bytes of a parameter what does not lie in the buffer itself."""
     for matrix in matrices(slot):
         rowwise, columnwise = matrix.stored["rowwise.data"], matrix.stored["columnwise.data"]

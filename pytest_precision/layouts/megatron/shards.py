@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Span
-from pytest_precision.layouts.megatron.buffers import Buffer, Slot
+from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
 from pytest_precision.layouts.megatron.packing import Part, cut
 from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
 from pytest_precision.optim.fused_adam import FusedAdam
@@ -30,7 +30,7 @@ class Shard:
     """
 
     buffer: Buffer
-    slot: Slot
+    slot: BufferSlot
     owned: Span
     parts: tuple[Part, ...]
     master: Tensor

@@ -130,7 +130,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """A parameter group of the workload.
 
     Attributes:
@@ -161,7 +161,7 @@ class Arrangement:
     names: Mapping[str, str]
     initial: Mapping[str, Tensor]
     from_dequantized: tuple[str, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[ParameterGroup, ...]
 
     @classmethod
     def of(
@@ -176,7 +176,7 @@ class Arrangement:
         initial = {name: p.detach().clone() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}
         groups = tuple(
-            Group(
+            ParameterGroup(
                 {key: value for key, value in group.items() if key != "params"},
                 frozenset(names[id(p)] for p in group["params"]),
             )

@@ -22,7 +22,7 @@ from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch
 from pytest_precision.ranks.launch.remote import Ended, Signal, Start
 from pytest_precision.ranks.launch.rendezvous import Address, Roll
-from pytest_precision.ranks.process.messages import Raised, Run, Stop
+from pytest_precision.ranks.process.messages import Raised, RunJob, Stop
 from pytest_precision.ranks.process.process import KILL_SECONDS, RankProcess
 from pytest_precision.ranks.process.server import ensure_running, kill
 from pytest_precision.ranks.state.environment import Environment
@@ -193,7 +193,7 @@ def _attend(line: Connection, rank: RankProcess) -> None:
     rank.close()
 
 
-def _tell(rank: RankProcess, message: Signal | Run | Stop) -> None:
+def _tell(rank: RankProcess, message: Signal | RunJob | Stop) -> None:
     if not isinstance(message, Signal):
         rank.send(message)
     elif message.number is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.process.parcel import Parcel
@@ -19,7 +20,7 @@ LONGEST = 16_000
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunJob:
     """To a rank: run this job.
 
     Attributes:
@@ -122,7 +123,7 @@ class Raised:
         )
 
 
-ToRank = Run | Stop
+ToRank = RunJob | Stop
 FromRank = Ready | Unavailable | Done | Skipped | Raised
 
 

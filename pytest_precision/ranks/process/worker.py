@@ -17,7 +17,7 @@ from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,
     Ready,
-    Run,
+    RunJob,
     Stop,
     ToRank,
     Unavailable,
@@ -157,7 +157,7 @@ def _join(membership: Membership) -> FromRank:
     return Ready(name)
 
 
-def _answer(message: Run, membership: Membership) -> FromRank:
+def _answer(message: RunJob, membership: Membership) -> FromRank:
     from pytest_precision.ranks.state import baseline, process_groups
 
     process_groups.close()

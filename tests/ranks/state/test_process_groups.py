@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from pytest_precision import Cell, layouts, workloads
-from pytest_precision.check.side import Run
+from pytest_precision.check.side import Side
 from pytest_precision.ranks import ImportPath, RankError
 
 JOBS = 12
@@ -105,8 +105,8 @@ def fails_in_a_group(workload, cell):
 
 def recorded(ranks, layout, folder):
     path, workload = ImportPath.of(layout), ImportPath.of(partial(workloads.mlp))
-    run = Run.of(path, path, workload, Cell(sequence="train1", world_size=2))
-    return ranks.run(2, Run.record, run, str(folder), None)
+    run = Side.of(path, path, workload, Cell(sequence="train1", world_size=2))
+    return ranks.run(2, Side.record, run, str(folder), None)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
