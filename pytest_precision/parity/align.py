@@ -46,8 +46,8 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side's whole logical tensor, or why there is none.
+class LogicalTensor:
+    """A whole logical tensor of one side, or why there is none.
 
     Attributes:
         trace: that holds the pieces.
@@ -68,7 +68,7 @@ class Side:
             return None
         return self.trace.tensor(self.pieces[0]) if self.joined is None else self.joined
 
-    def same_bytes(self, other: Side) -> bool:
+    def same_bytes(self, other: LogicalTensor) -> bool:
         """Whether both hold the same logical tensor to the last bit; may miss what was copied."""
         if self.fault or other.fault or self.joined is not None or other.joined is not None:
             return False
@@ -99,8 +99,8 @@ class Pair:
     kind: str
     name: str
     rank: int | None
-    candidate: Side | None
-    reference: Side | None
+    candidate: LogicalTensor | None
+    reference: LogicalTensor | None
 
 
 def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Moment]]:
@@ -173,7 +173,7 @@ def _by_tensor(
     return tensors
 
 
-def assemble(trace: Trace, pieces: list[Entry]) -> Side:
+def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
     """Put the pieces of one logical tensor together.
 
     A tensor that every rank holds whole is not copied.
@@ -186,13 +186,13 @@ def assemble(trace: Trace, pieces: list[Entry]) -> Side:
                 f"rank {other.rank} has {other.dtype}{list(other.shape)}, "
                 f"rank {first.rank} {first.dtype}{list(first.shape)}"
             )
-            return Side(trace, held, Fault("pieces", text, other.rank))
+            return LogicalTensor(trace, held, Fault("pieces", text, other.rank))
     if all(piece.place == first.place for piece in others) and first.piece == first.shape:
         return _replicas(trace, held)
     return _shards(trace, held)
 
 
-def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> Side:
+def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     first = pieces[0]
     for piece in pieces[1:]:
         if not trace.same_bytes(piece, trace, first):
@@ -200,11 +200,11 @@ def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> Side:
             if not piece.digest:
                 difference = compare(trace.tensor(piece), trace.tensor(first), bitwise())
             text = f"rank {piece.rank} and rank {first.rank} hold different bits"
-            return Side(trace, pieces, Fault("replicas", text, piece.rank, difference))
-    return Side(trace, pieces)
+            return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
+    return LogicalTensor(trace, pieces)
 
 
-def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> Side:
+def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     dtype = getattr(torch, pieces[0].dtype)
     # As integers: not every dtype can be indexed, and no conversion may touch the bits.
     whole = torch.zeros(pieces[0].shape, dtype=BITS[dtype.itemsize])
@@ -215,19 +215,19 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> Side:
         if target.shape != tensor.shape:
             text = f"rank {piece.rank} says that {list(piece.piece)} lies at {piece.place}"
             fault = Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
-            return Side(trace, pieces, fault)
+            return LogicalTensor(trace, pieces, fault)
         if seen.any():
             difference = compare(tensor[seen].view(dtype), target[seen].view(dtype), bitwise())
             if difference is not None:
                 text = f"rank {piece.rank} holds other bits than a rank before it"
-                return Side(trace, pieces, Fault("replicas", text, piece.rank, difference))
+                return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
         target.copy_(tensor)
         seen.fill_(True)
     missing = covered.numel() - int(covered.count_nonzero())
     if missing:
         text = f"no rank holds {missing} of {covered.numel()} elements"
-        return Side(trace, pieces, Fault("uncovered", text))
-    return Side(trace, pieces, joined=whole.view(dtype))
+        return LogicalTensor(trace, pieces, Fault("uncovered", text))
+    return LogicalTensor(trace, pieces, joined=whole.view(dtype))
 
 
 def _region(tensor: Tensor, piece: Entry) -> Tensor:
