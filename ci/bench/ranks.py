@@ -5,7 +5,8 @@
 All of it is the caller's waiting time. The first group pays for the fork server, which imports
 torch; `kept` is a trivial job on a group that is there, and `bare` the least it could take: one
 message to as many processes that do nothing but answer; `fresh` is the job on a group of its own,
-from start to end; `after a crash` is the first job after one in which a rank died.
+from start to end; `after a crash` is the first job after one in which a rank died. `looking` is the
+part of each job in which a rank tells what the job has left behind.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import multiprocessing
 import os
 import time
+import timeit
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from statistics import median, quantiles
@@ -21,6 +23,8 @@ from statistics import median, quantiles
 import measure
 
 from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.ranks.state import fingerprint
+from pytest_precision.ranks.state.code import Code
 
 ROW = "{:<14} {:>10} {:>10} {:>10}  {}"
 
@@ -35,6 +39,18 @@ def seconds(function: Callable[[], object]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
+
+
+def looks() -> list[float]:
+    """A job that looks at its process as every job does, again and again."""
+    code = Code()
+
+    def look() -> None:
+        fingerprint.read()
+        code.take_in()
+        fingerprint.read(), code.changes(), code.late()
+
+    return timeit.repeat(look, number=1, repeat=100)
 
 
 def answer(connection: Connection) -> None:
@@ -89,6 +105,7 @@ def main() -> None:
     print(f"kept is {measure.ratio(taken, 'kept', 'bare'):.1f} times bare")
     for connection in others:
         connection.send(None)
+    show("looking", kept.run(1, looks)[0], 0.002)
     show("fresh", [seconds(lambda: fresh.run(size, os.getpid)) for _ in range(options.groups)], 0.2)
     crashed = []
     for _ in range(options.groups):

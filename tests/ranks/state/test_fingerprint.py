@@ -11,7 +11,7 @@ for name in dir(torch._C):
     if name.startswith(("_get_cublas_", "_get_cudnn_")):
         delattr(torch._C, name)
 del torch.is_anomaly_enabled
-from pytest_precision.ranks import fingerprint
+from pytest_precision.ranks.state import fingerprint
 state = fingerprint.read()
 print(state["default dtype"], state["anomaly detection"], sep="\\n")
 """
