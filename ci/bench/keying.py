@@ -8,22 +8,22 @@ this benchmark alone.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from unittest import mock
+from typing import Any
 
 from measure import interleave, ratio
 
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
-from pytest_precision.check.side import Side
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.ranks.needs import Needs
+from pytest_precision.ranks.pool import RankPool
+from pytest_precision.trace.cache import TraceCache
 from pytest_precision.workloads import Workload
 
 SETTINGS = Settings(device="cpu", timeout=120)
@@ -53,35 +53,24 @@ def matrices() -> dict[str, list[Check]]:
     }
 
 
-@contextmanager
-def shared() -> Iterator[None]:
-    """Has all runs share their ranks."""
-    of = Side.of
+class SharedRanks(RankPool):
+    """Has all jobs share their ranks."""
 
-    def sharing(*args: object) -> Side:
-        run = of(*args)
-        return replace(run, needs=replace(run.needs, code=()))
-
-    with mock.patch.object(Side, "of", sharing):
-        yield
+    def run(self, *args: Any, needs: Needs | None = None, **kwargs: Any) -> list[Any]:
+        """Run a job wherever it may."""
+        return super().run(*args, needs=needs and replace(needs, code=()), **kwargs)
 
 
-def session(checks: Sequence[Check]) -> None:
+def session(pool: type[RankPool], checks: Sequence[Check]) -> None:
     """One session with all of these checks."""
-    resources = Resources()
+    ranks, traces = pool("reuse", SETTINGS.timeout, SETTINGS.device), TraceCache()
     try:
-        ranks = resources.ranks(SETTINGS)
         for candidate, reference, cell in checks:
-            parity = Parity("bench", cell, SETTINGS, ranks, resources.traces)
+            parity = Parity("bench", cell, SETTINGS, ranks, traces)
             parity.check(candidate, reference, workload=workloads.gpt)
     finally:
-        resources.close()
-
-
-def in_shared(checks: Sequence[Check]) -> None:
-    """The same with shared ranks."""
-    with shared():
-        session(checks)
+        ranks.close()
+        traces.close()
 
 
 def main() -> None:
@@ -91,7 +80,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     print(f"{'matrix':<28}{'cells':>6}{'keyed':>9}{'shared':>9}{'ratio':>7}  limit")
     for name, checks in matrices().items():
-        functions = {"keyed": partial(session, checks), "shared": partial(in_shared, checks)}
+        pools = {"keyed": RankPool, "shared": SharedRanks}
+        functions = {kind: partial(session, pool, checks) for kind, pool in pools.items()}
         seconds = interleave(functions, rounds, alone=False)
         keyed, other = (sorted(seconds[kind])[rounds // 2] for kind in functions)
         found = ratio(seconds, "keyed", "shared")

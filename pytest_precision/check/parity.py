@@ -161,18 +161,26 @@ class Parity:
             for cell in cells
         )
         caller = Environment.now()
-        mine = self._declared(candidate, workload)
-        others = self._declared(reference, workload)
+        mine = self._declared(cell, candidate, reference, workload)
+        others = self._declared(other_cell, reference, candidate, workload)
         return (
             Side.of(ours, theirs, made_by, cell, mine, caller),
             Side.of(theirs, ours, made_by, other_cell, others, caller),
         )
 
-    def _declared(self, *functions: Callable[..., Any]) -> Declared:
-        return Declared.of(*functions).allowing(self.settings.may_leave)
+    def _declared(
+        self,
+        cell: Cell,
+        layout: Callable[..., Any],
+        other: Callable[..., Any],
+        workload: Callable[..., Any],
+    ) -> Declared:
+        """What all declare that run in a cell; the other layout goes on there after a `swap`."""
+        running = (layout, other, workload) if cell.swaps else (layout, workload)
+        return Declared.of(*running).allowing(self.settings.may_leave)
 
     def _judged(self, verdict: Verdict, ours: Side, theirs: Side, terms: Terms) -> Verdict:
-        if ours == theirs:
+        if ours.repeats(theirs):
             reason = "the candidate and the reference are the same layout in the same cell"
             return self._failed(verdict, "vacuous", reason)
         unequal = _unequal_steps(ours.cell, theirs.cell)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_precision.matrix.cell import Cell
@@ -54,7 +54,7 @@ class Side:
             caller: environment of both sides; the one of now, unless it was taken before.
         """
         declared = declared or Declared()
-        swapped = other if "swap" in cell.operations else None
+        swapped = other if cell.swaps else None
         variables = plain({**dict(cell.environment), **dict(declared.environment)})
         needs = Needs(
             (caller or Environment.now()).declaring(variables),
@@ -63,6 +63,14 @@ class Side:
             declared.may_leave,
         )
         return cls(layout, swapped, workload, cell, needs)
+
+    def repeats(self, other: Side) -> bool:
+        """Return whether the other one is the same computation, which proves nothing of this one.
+
+        Ranks of its own, and what it may leave on them, make it no other computation.
+        """
+        same_variables = self.needs.environment == other.needs.environment
+        return same_variables and replace(self, needs=other.needs) == other
 
     def record(self, folder: str, window: Window | None) -> int:
         """The job of each rank: write its part of the trace into `folder`.

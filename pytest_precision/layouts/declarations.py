@@ -17,8 +17,9 @@ def with_environment(**variables: str) -> Callable[[F], F]:
         def megatron(workload, cell): ...
 
     Its ranks are processes of their own, whose interpreters start with these variables, and which
-    are kept like any others. For a ready-made layout declare on a `functools.partial` of it, since
-    the decorator writes on what it is given.
+    are kept like any others. After a `swap` the other layout runs there too: its variables are
+    added, as far as this one does not declare them. For a ready-made layout declare on a
+    `functools.partial` of it, since the decorator writes on what it is given.
 
     Args:
         variables: name to value.

@@ -85,6 +85,11 @@ class Cell:
         return sequences.parse(self.sequence)
 
     @property
+    def swaps(self) -> bool:
+        """Whether the other side's layout goes on in the same processes."""
+        return "swap" in self.operations
+
+    @property
     def fewest_microbatches(self) -> int:
         """The smallest number that the ranks of both sides share evenly: one each on most ranks."""
         return math.lcm(self.shared_by, self.world_size)

@@ -44,3 +44,20 @@ def test_a_leak_is_named(pytester, nothing_left, strict, outcome):
         [f"*::test_leak {outcome.upper()}*", "*::test_after PASSED*", "*rank 1: default dtype*"]
     )
     found.stdout.fnmatch_lines(["*was torch.float32, is torch.float64*"])
+
+
+def test_what_the_ini_file_allows_is_no_leak(pytester, nothing_left):
+    """A pattern a line; a strict session passes."""
+    pytester.makepyfile(test_session=SUITE)
+    pytester.makeini(
+        """
+        [pytest]
+        precision_strict_isolation = true
+        precision_may_leave =
+            umask
+            default [dt]*
+        """
+    )
+    found = pytester.runpytest_inprocess("--precision-device=cpu")
+    found.assert_outcomes(passed=2)
+    found.stdout.no_fnmatch_line("*PrecisionLeakWarning*")

@@ -49,7 +49,7 @@ import patches
 import pytest
 from pytest_precision import layouts, ulp, workloads
 
-@pytest.mark.precision_matrix(sequence=["train1"], world_size=[1, 2])
+@pytest.mark.precision_matrix(sequence=["train1", "train2"], world_size=[2])
 @pytest.mark.parametrize("layout", [patches.patches, patches.counts])
 def test_differs(parity, layout):
     parity.check(layout, layouts.adamw, workload=workloads.mlp, criterion=ulp(1))

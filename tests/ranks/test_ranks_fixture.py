@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
-from pytest_precision import Ranks
+from pytest_precision import Ranks, layouts
 
 JOBS = """
     import os
@@ -53,6 +54,29 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_its_type_is_public(ranks):
     """A test that annotates its arguments needs no private module."""
     assert type(ranks) is Ranks
+
+
+@layouts.fresh_ranks
+def process():
+    return os.getpid()
+
+
+@layouts.may_leave("environment variable PLANTED")
+def leave_variable():
+    os.environ["PLANTED"] = "yes"
+
+
+@pytest.mark.world_size(1)
+def test_a_function_may_ask_for_ranks_of_its_own(ranks):
+    """Each call has new ones."""
+    assert ranks.run(process) != ranks.run(process)
+
+
+@pytest.mark.world_size(1)
+@pytest.mark.filterwarnings("error")
+def test_a_function_says_what_it_may_leave(ranks):
+    """That is no leak."""
+    assert ranks.run(leave_variable) == [None]
 
 
 def test_ranks_that_skip_skip_the_test(suite):
