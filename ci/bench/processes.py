@@ -13,13 +13,12 @@ from pathlib import Path
 
 import psutil
 
-GROWTH_MB = 4.0
+GROWTH_MB = {"pytest": 4.0, "server": 4.0, "rank": 16.0}
 """Of the memory of a process, from a quarter of its time to the end: what allocators keep, and not
-what a job costs, which would be more the more jobs there are."""
+what a job costs, which would be more the more jobs there are. A process that trains 1,200 times
+with FSDP2, unobserved, keeps 10 MB, and gives half of them back when it is asked to."""
 SETTLED = 200
 """Samples of a process after which its growth counts."""
-
-PARTS = ("pytest", "server", "rank")
 
 MARK = "PYTEST_PRECISION_SOAK"
 """Variable of the environment that a session hands on, also to processes that leave its tree."""
@@ -73,9 +72,9 @@ class Processes:
     @property
     def problems(self) -> Iterator[str]:
         """What grew, in words."""
-        for part in PARTS:
+        for part, limit in GROWTH_MB.items():
             megabytes, descriptors = self.growth(part)
-            if megabytes > GROWTH_MB:
+            if megabytes > limit:
                 yield f"a process of {part} grew by {megabytes:.1f} MB"
             if part == "rank" and descriptors > 0:  # the others have some for each rank that waits
                 yield f"a rank kept {descriptors} more descriptors"

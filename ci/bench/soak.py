@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from processes import MARK, PARTS, Processes, held
+from processes import GROWTH_MB, MARK, Processes, held
 from soak_jobs import DEADLINE, KINDS, Ending, Task, cell_on, plan
 
 from pytest_precision.ranks import RankPool
@@ -114,7 +114,7 @@ class Soak:
         rows = {check: self.counts[check] for check in CHECKS}
         rows["all"] = sum(self.counts.values(), Counter())
         jobs, rank = len(self.tasks), self.processes.growth("rank")
-        grown = (f"{part} {self.processes.growth(part)[0]:.1f} MB" for part in PARTS)
+        grown = (f"{part} {self.processes.growth(part)[0]:.1f} MB" for part in GROWTH_MB)
         lines = [
             ROW.format("checks", "number", *WRONG),
             *(ROW.format(name, of.total(), *(of[w] for w in WRONG)) for name, of in rows.items()),

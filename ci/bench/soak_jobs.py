@@ -150,15 +150,6 @@ def plan(jobs: int, seed: int) -> list[Task]:
     return [_drawn(*chosen, rng) for chosen in zip(range(jobs), names, ways, strict=True)]
 
 
-def each_way(seed: int) -> list[Task]:
-    """Return a job for each way of each kind, and two of those that could change the next one."""
-    rng = random.Random(seed)
-    ways = [(name, way) for name, kind in KINDS.items() for way in kind.ways]
-    ways += [(name, way) for name, way in ways if name in ("patching", "sub-groups", "globals")]
-    rng.shuffle(ways)
-    return [_drawn(number, name, way, rng) for number, (name, way) in enumerate(ways)]
-
-
 def _drawn(number: int, kind: str, way: str, rng: random.Random) -> Task:
     world_size = rng.choice(WORLD_SIZES.get(way, (1, 2, 2, 3)))
     defect = way if kind == "patching" else rng.choice([*PATCHES])
