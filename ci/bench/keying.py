@@ -2,7 +2,7 @@
 
 A matrix is run with ranks as they are kept, and with ranks that all layouts share, in turns and
 each in a session of its own, so that the start of its ranks is part of it. Sharing is a switch of
-this benchmark alone.
+this benchmark alone. Kept ranks cost memory too, of which the pool has an estimate.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from measure import interleave, ratio
@@ -61,20 +64,27 @@ class SharedRanks(RankPool):
         return super().run(*args, needs=needs and replace(needs, code=()), **kwargs)
 
 
-def session(pool: type[RankPool], checks: Sequence[Check]) -> None:
-    """One session with all of these checks."""
+def own_bytes(process: BaseProcess) -> int:
+    """Memory of another process that it shares with none."""
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def session(pool: type[RankPool], checks: Sequence[Check]) -> int:
+    """Run one session with all of these checks, and return the most memory of a rank at its end."""
     ranks, traces = pool("reuse", SETTINGS.timeout, SETTINGS.device), TraceCache()
     try:
         for candidate, reference, cell in checks:
             parity = Parity("bench", cell, SETTINGS, ranks, traces)
             parity.check(candidate, reference, workload=workloads.gpt)
+        return max(map(own_bytes, active_children()))
     finally:
         ranks.close()
         traces.close()
 
 
 def main() -> None:
-    """Print a line a matrix."""
+    """Print a line a matrix, and what memory a rank takes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
@@ -88,6 +98,8 @@ def main() -> None:
         missed = "MISSED" if found > LIMITS[name] else ""
         figures = f"{len(checks):>6}{keyed:>7.1f} s{other:>7.1f} s{found:>7.2f}"
         print(f"{name:<28}{figures}  {LIMITS[name]} {missed}", flush=True)
+    most = session(RankPool, checks[:2])
+    print(f"a rank that waits has up to {most >> 20} MiB that it shares with no other process")
 
 
 if __name__ == "__main__":

@@ -127,6 +127,18 @@ def test_more_groups_are_kept_where_there_is_memory(monkeypatch):
     assert there == [False, *[True] * (KEPT + 1)]
 
 
+def test_ranks_with_interpreters_of_their_own_take_more_memory():
+    """One of them leaves no room for a fifth group that two others would have room for."""
+    ranks = RankPool(timeout=60, memory=(KEPT + 1) * RANK_BYTES["cpu"])
+    first = ranks.run(1, process)
+    ranks.run(1, process, needs=declaring(PLANTED="declared"))
+    for number in range(2, KEPT + 1):
+        ranks.run(1, process, needs=Needs(may_leave=(str(number),)))
+    there = psutil.pid_exists(*first)
+    ranks.close()
+    assert not there
+
+
 def test_a_partial_adds_to_what_its_function_declares():
     """The nearer one wins; a function without declaration has none."""
     partial = with_environment(OTHER="x")(functools.partial(declares))
