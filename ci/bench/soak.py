@@ -76,9 +76,8 @@ class Soak:
         self.left = {what: after[what] - before[what] for what in after}
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             self.problems.append(f"the session ended with {status!r}")
-        ended = sum(self.counts[kind].total() for kind in KINDS)
-        if ended != len(self.tasks):
-            self.problems.append(f"{ended} of {len(self.tasks)} jobs ended")
+        if self.ended != len(self.tasks):
+            self.problems.append(f"{self.ended} of {len(self.tasks)} jobs ended")
         self.problems += [f"{number} {what} left" for what, number in self.left.items() if number]
         self.problems += self.processes.problems
 
@@ -102,25 +101,34 @@ class Soak:
             what = "lost" if ended is None else compared(expected, ended)
             self.counts[task.kind if check == "job" else check][what] += 1
             if what:
-                self.problems.append(f"{what}: {check} of {task}: not {expected} but {ended}")
+                outcome = (
+                    "nothing" if ended is None else f"{ended.outcome}\n{ended.leak}{ended.words}"
+                )
+                wanted = f"{expected.outcome} {expected.leak}"
+                self.problems.append(f"{what}: {check} of {task}: not {wanted} but {outcome}")
 
     def pytest_runtest_logfinish(self) -> None:
         """Look at all processes after each test."""
         self.processes.sample()
 
     @property
+    def ended(self) -> int:
+        """Number of jobs that have come to an end."""
+        return sum(self.counts[kind].total() for kind in KINDS)
+
+    @property
     def table(self) -> str:
         """All figures, as text."""
         rows = {check: self.counts[check] for check in CHECKS}
         rows["all"] = sum(self.counts.values(), Counter())
-        jobs, rank = len(self.tasks), self.processes.growth("rank")
+        rank = self.processes.growth("rank")
         grown = (f"{part} {self.processes.growth(part)[0]:.1f} MB" for part in GROWTH_MB)
         lines = [
             ROW.format("checks", "number", *WRONG),
             *(ROW.format(name, of.total(), *(of[w] for w in WRONG)) for name, of in rows.items()),
             f"left        {', '.join(f'{number} {what}' for what, number in self.left.items())}",
             f"growth      {', '.join(grown)} and {rank[1]} descriptors",
-            f"took        {jobs} jobs in {self.seconds:.0f} s, {jobs / self.seconds:.1f} a second",
+            f"took        {self.ended} jobs in {self.seconds:.0f} s",
         ]
         return "\n".join(lines)
 
