@@ -225,16 +225,24 @@ class Raises(Engine):
 
 
 class DiffersOnce(Engine):
-    """A weight that is off in the first of all runs in this process, and never again."""
+    """A weight that is off in the first step of all runs, which leaves a file, and never again."""
 
-    runs = 0
+    mark: Path
 
     def update_weights(self) -> None:
         super().update_weights()
-        if DiffersOnce.runs == 0:
+        if not self.mark.exists():
             with torch.no_grad():
                 next(self.model.parameters()).view(-1)[0] += 1
-        DiffersOnce.runs += 1
+            self.mark.touch()
+
+
+def differs_once(workload: Workload, cell: Cell, *, mark: str) -> Engine:
+    """`DiffersOnce` with its file at `mark`: what a process keeps goes with its ranks."""
+    engine = planted(workload, cell, kind=DiffersOnce)
+    assert isinstance(engine, DiffersOnce)
+    engine.mark = Path(mark)
+    return engine
 
 
 class WrongAtStep41(Engine):

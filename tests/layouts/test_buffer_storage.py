@@ -33,13 +33,17 @@ class RotaryMoe(Moe):
         return model
 
 
+DECLARATIONS = ("fresh_ranks", "may_leave", "with_environment")
+"""What `layouts` has beside layouts."""
+
+
 @pytest.mark.parametrize(
     ("layout", "axes"),
     [
         *(
             (layout, {"precision": precision, "primary_weight": "bf16"})
             for layout in layouts.__all__
-            if layout not in ("with_environment",)
+            if layout not in DECLARATIONS
             for precision in ("bf16", "mxfp8")
         ),
         ("master_adamw", {"precision": "fp16", "primary_weight": "fp16"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import planted
 import pytest
@@ -185,11 +186,11 @@ def test_an_operation_that_both_sides_disturb_is_found(parity_in: ParityIn) -> N
         )
 
 
-def test_a_run_that_is_not_repeatable_is_called_that(parity_in: ParityIn) -> None:
+def test_a_run_that_is_not_repeatable_is_called_that(parity_in: ParityIn, tmp_path: Path) -> None:
     """Digests that differ between two runs of the same layout point at no step of the candidate."""
     with pytest.raises(ParityError, match="not repeatable: step 1 differed") as failure:
         parity_in(Cell(sequence="train60")).check(
-            partial(planted.planted, kind=planted.DiffersOnce),
+            partial(planted.differs_once, mark=str(tmp_path / "ran")),
             layouts.adamw,
             workload=workloads.mlp,
         )
