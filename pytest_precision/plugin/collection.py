@@ -56,6 +56,7 @@ class Collection:
         self.errors: list[str] = []
         self.census = Census()
         self.collected = False
+        self._broken = False
         self.distributed = False
         self._matrices: dict[str, Matrix] = {}
 
@@ -128,6 +129,8 @@ class Collection:
             formats=announcements(asked),
         )
         self.collected = self.collected and not self.errors
+        # Modules that could not be collected, as one that was interrupted is to pytest 8.2.
+        self._broken = session.testsfailed > 0
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
             worker_output["precision"] = {
@@ -163,7 +166,8 @@ class Collection:
     def summary(self, verbosity: int) -> list[str]:
         """What the terminal summary has to add: that nothing ran, or what workers collected."""
         lines = self.header(verbosity) if self.distributed else []
-        if self.settings.enabled and self.collected and not self.census.cells:
+        known = self.collected and not (self._broken and not self.census.made)
+        if self.settings.enabled and known and not self.census.cells:
             nothing = (
                 f"none of the {self.census.made} cells that were collected was left to run"
                 if self.census.made
