@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         unswizzled_scale,
     )
     from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
-    from pytest_precision.formats.recipes import Recipe, recipe
+    from pytest_precision.formats.recipes import recipe
     from pytest_precision.formats.registry import Format, Reducible, by_name, names
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "Format",
     "Operand",
     "QuantizedTensor",
-    "Recipe",
     "Reducible",
     "Storage",
     "by_name",
@@ -49,7 +48,7 @@ __getattr__, __dir__ = _lazy.exports(
         "delayed": ("DelayedScaling",),
         "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
         "quantized": ("Operand", "QuantizedTensor", "Storage"),
-        "recipes": ("Recipe", "recipe"),
+        "recipes": ("recipe",),
         "registry": ("Format", "Reducible", "by_name", "names"),
     },
 )

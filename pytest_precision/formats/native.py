@@ -1,7 +1,7 @@
 """Transformer Engine's quantizers behind the interface of the formats: its kernels, on a GPU.
 
 What they make is cut down to its valid region, so that bytes, scales and amaxes are those that the
-emulation makes, bit for bit: in the releases that `backend.SUPPORT` names, and unless the variable
+emulation makes, bit for bit: in the releases that `PRECISIONS` names, and unless the variable
 NVTE_USE_FAST_MATH is set. Written from the sources of Transformer Engine 2.8 to 2.20; never run.
 """
 

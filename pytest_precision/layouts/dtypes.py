@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from pytest_precision.engine.readable import expect_known
-from pytest_precision.matrix.cell import PRECISIONS, Cell
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.replace import quantize_linears
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from pytest_precision.matrix.cell import BUILT_IN_AXES, PRECISIONS, AxisValue, Cell
+from pytest_precision.matrix.cell import BUILT_IN_AXES, AxisValue, Cell
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.variables import Variables, plain
 
 NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (

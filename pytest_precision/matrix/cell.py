@@ -4,35 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_precision.matrix import sequence as sequences
+from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.matrix.variables import Variables, plain
 
 AxisValue = str | int | float | bool | None
-
-
-class Precision(NamedTuple):
-    """What a precision is made of."""
-
-    primary_weight: str
-    """Storage dtype of the primary weight where the cell does not name one."""
-    quantized: bool
-    """Whether it has a quantized format that a primary weight could be stored in."""
-
-
-PRECISIONS = {
-    "fp32": Precision("fp32", quantized=False),
-    "bf16": Precision("bf16", quantized=False),
-    "fp16": Precision("fp16", quantized=False),
-    "fp8_delayed": Precision("bf16", quantized=True),
-    "fp8_current": Precision("bf16", quantized=True),
-    "fp8_block": Precision("bf16", quantized=True),
-    "mxfp8": Precision("bf16", quantized=True),
-    "nvfp4": Precision("bf16", quantized=True),
-}
-
-PRIMARY_WEIGHTS = ("fp32", "bf16", "fp16", "quantized")
 
 
 @dataclass(frozen=True)

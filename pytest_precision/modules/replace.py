@@ -8,13 +8,11 @@ from typing import cast
 
 from torch import nn
 
-from pytest_precision.matrix.cell import PRIMARY_WEIGHTS
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.layer import UNQUANTIZED
 from pytest_precision.modules.linear import Linear
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.modules.slots import Quantizers
-
-_PLAIN = ("fp32", "bf16", "fp16")
 
 
 def quantize_linears(
@@ -58,16 +56,20 @@ def quantize_linears(
             f"expected an nn.Module but got model={model!r} ({type(model).__name__}); "
             "give the model whose layers are to be quantized"
         )
-    known = [weight for weight in PRIMARY_WEIGHTS if weight != "quantized"]
-    known += [] if precision in _PLAIN else ["quantized"]
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"expected a precision but got precision={precision!r} ({type(precision).__name__}); "
+            f"use one of {', '.join(PRECISIONS)}"
+        )
+    quantized, known = PRECISIONS[precision].quantized, PRECISIONS[precision].primary_weights
     if primary_weight not in known:
         raise ValueError(
             f"expected a primary weight of {precision} but got primary_weight={primary_weight!r} "
             f"({type(primary_weight).__name__}); use one of {', '.join(known)}"
         )
-    if precision in _PLAIN and not fuse_wgrad_accumulation:
+    if not quantized and not fuse_wgrad_accumulation:
         return model
-    if precision in _PLAIN and precision != UNQUANTIZED:
+    if not quantized and precision != UNQUANTIZED:
         raise ValueError(
             f"expected bf16 or a quantized precision but got precision={precision!r} (str); "
             "weight gradients of others are not accumulated by the GEMM"

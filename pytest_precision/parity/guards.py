@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Set
 import torch
 from torch import Tensor
 
-from pytest_precision.matrix.cell import PRECISIONS, Cell
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.parity.align import align
 from pytest_precision.parity.criterion import Criteria, Unchecked, bitwise
 from pytest_precision.parity.judge import (

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_precision.formats.backend import SUPPORT, Asked, announcements, refusals
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import MARKER_OPTIONS, Settings
+from pytest_precision.plugin.backends import Asked, announcements, refusals
 from pytest_precision.plugin.census import Census
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Collection:
         asked = dict.fromkeys(
             Asked(test, cell.precision, own.backend, own.device)
             for _, test, cell in entries
-            if (own := self.plans[test].settings).enabled and cell.precision in SUPPORT
+            if (own := self.plans[test].settings).enabled and PRECISIONS[cell.precision].quantized
         )
         self.errors += refusals(asked)
         not_made: Counter[str] = Counter()

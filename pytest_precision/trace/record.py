@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.formats.backend import decide
-from pytest_precision.matrix.cell import PRECISIONS, Cell
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.products import COMPUTED, Products

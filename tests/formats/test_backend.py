@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pytest_precision.formats import backend
-from pytest_precision.formats.backend import SUPPORT, Asked, BackendError, Machine, choose, decide
-from pytest_precision.matrix.cell import PRECISIONS
+from pytest_precision.formats.backend import BackendError, Machine, choose, decide
+from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe
 
 ADA, HOPPER, BLACKWELL, DESKTOP = (8, 9), (9, 0), (10, 0), (12, 0)
 
@@ -42,8 +42,7 @@ each_machine = pytest.mark.parametrize(
 
 def test_all_quantized_precisions_are_known() -> None:
     """And no others: there is nothing to choose for them."""
-    quantized = {name for name, precision in PRECISIONS.items() if precision.quantized}
-    assert quantized == set(SUPPORT) == set(TAKEN)
+    assert {name for name, precision in PRECISIONS.items() if precision.quantized} == set(TAKEN)
 
 
 @each_machine
@@ -131,45 +130,15 @@ def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> N
         decide("native", "mxfp8", "cuda")
 
 
-@pytest.mark.parametrize(
-    ("installed", "asked", "device", "text"),
-    [
-        (None, "auto", "auto", "emulated: no Transformer Engine"),
-        (None, "auto", "cpu", "emulated: no Transformer Engine and ranks on the CPU"),
-        ("2.19", "auto", "cpu", "emulated: ranks on the CPU"),
-        ("2.12", "auto", "auto", "emulated: a Transformer Engine too old for mxfp8 (2.12)"),
-        ("2.19", "auto", "auto", "native where the GPU has them: Transformer Engine 2.19"),
-        ("2.19", "native", "cuda", "native: Transformer Engine 2.19"),
-        ("2.19", "emulated", "cuda", "emulated"),
-    ],
-)
-def test_announcements(
-    monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, text: str
-) -> None:
-    """What is known before any rank has looked, once for all tests that ask alike."""
-    monkeypatch.setattr(backend, "installed", lambda: installed)
-    asking = [Asked(test, "mxfp8", asked, device) for test in ("a", "b")]
-    assert backend.announcements(asking) == [f"number formats {text}"]
-
-
-@pytest.mark.parametrize(
-    ("installed", "asked", "device", "refused"),
-    [
-        (None, "native", "auto", "no Transformer Engine"),
-        ("2.19", "native", "cpu", "ranks on the CPU"),
-        ("2.12", "native", "auto", "a Transformer Engine too old for mxfp8 (2.12)"),
-        ("2.19", "native", "auto", ""),
-        (None, "auto", "cpu", ""),
-        (None, "emulated", "cpu", ""),
-    ],
-)
-def test_refused_before_torch_is_imported(
-    monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, refused: str
-) -> None:
-    """Only `native`, and only for what no GPU could change; with the test that asks."""
-    monkeypatch.setattr(backend, "installed", lambda: installed)
-    messages = backend.refusals([Asked("test_a.py::test_b", "mxfp8", asked, device)])
-    assert len(messages) == bool(refused)
-    for message in messages:
-        assert message.startswith("test_a.py::test_b: expected Transformer Engine 2.13 or later ")
-        assert f"for mxfp8 with --precision-backend=native but got {refused};" in message
+def test_a_precision_that_no_release_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is emulated, and the reason is told; asked for, it is refused."""
+    row = Precision("bf16", Recipe("mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3"))
+    monkeypatch.setitem(PRECISIONS, "mine", row)
+    choice = choose("auto", "mine", Machine("2.19", BLACKWELL))
+    assert str(choice).startswith(
+        "emulated: native mine needs a quantizer that no release of Transformer Engine has; here is"
+    )
+    with pytest.raises(
+        BackendError, match=r"expected a quantizer that no release .* for mine with"
+    ):
+        choose("native", "mine", Machine("2.19", BLACKWELL))

@@ -13,6 +13,7 @@ import torch
 from pytest_precision import formats
 from pytest_precision.formats import backend
 from pytest_precision.formats.native import Native
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.linear import Linear
 
 CASES = [case for case in range(20) if case != golden.SPECIAL]
@@ -28,7 +29,7 @@ RECIPES = ("fp8_current", "fp8_block", "mxfp8", "nvfp4")
 def need(name: str) -> None:
     """Skip a test of a format, or of a precision, and say exactly what is missing for it."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    precision = next(known for known in backend.SUPPORT if name.startswith(known))
+    precision = next(known for known in PRECISIONS if name.startswith(known))
     choice = backend.decide("auto", precision, device)
     if choice.backend != "native":
         pytest.skip(choice.reason)

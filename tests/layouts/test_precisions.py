@@ -9,7 +9,8 @@ import pytest
 
 from pytest_precision import bitwise, layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity, ParityError
-from pytest_precision.matrix.cell import PRECISIONS, Cell
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_precision import modules
-from pytest_precision.matrix.cell import PRECISIONS
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules import GroupedLinear, QuantizedParameter
 
 PRECISION_NAMES = ["bf16", *(name for name, precision in PRECISIONS.items() if precision.quantized)]

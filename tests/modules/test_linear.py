@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pytest_precision import modules
 from pytest_precision.formats import by_name
 from pytest_precision.formats.hadamard import transformed
-from pytest_precision.matrix.cell import PRECISIONS
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.draw import Draw
 from pytest_precision.modules.multiply import main_grad
 

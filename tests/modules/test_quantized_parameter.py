@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pytest_precision import modules
 from pytest_precision.formats import by_name
-from pytest_precision.matrix.cell import PRECISIONS
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules import QuantizedParameter, Quantizers
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]

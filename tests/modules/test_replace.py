@@ -109,7 +109,7 @@ def test_hooks_and_attributes_of_a_layer_stay() -> None:
 def test_a_precision_that_is_unknown_leaves_the_model_alone() -> None:
     """Not half of it quantized."""
     made = nn.Sequential(nn.Linear(8, 8))
-    with pytest.raises(ValueError, match="expected a recipe but got name='fp5'"):
+    with pytest.raises(ValueError, match="expected a precision but got precision='fp5'"):
         modules.quantize_linears(made, "fp5")
     assert type(made[0]) is nn.Linear
     assert [name for name, _ in made[0].named_children()] == []

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe
+from pytest_precision.plugin import backends
+
 Run = Callable[..., pytest.RunResult]
 
 CHECK = """
@@ -58,3 +61,57 @@ def test_report_says_what_was_taken(pytester: pytest.Pytester, asked: str) -> No
     (ranks,) = report["environment"]["ranks"]
     why = "it was asked for" if asked == "emulated" else "native mxfp8 needs Transformer Engine "
     assert ranks["number_formats"].startswith(f"emulated: {why}")
+
+
+@pytest.mark.parametrize(
+    ("installed", "asked", "device", "text"),
+    [
+        (None, "auto", "auto", "emulated: no Transformer Engine"),
+        (None, "auto", "cpu", "emulated: no Transformer Engine and ranks on the CPU"),
+        ("2.19", "auto", "cpu", "emulated: ranks on the CPU"),
+        ("2.12", "auto", "auto", "emulated: a Transformer Engine too old for mxfp8 (2.12)"),
+        ("2.19", "auto", "auto", "native where the GPU has them: Transformer Engine 2.19"),
+        ("2.19", "native", "cuda", "native: Transformer Engine 2.19"),
+        ("2.19", "emulated", "cuda", "emulated"),
+    ],
+)
+def test_announcements(
+    monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, text: str
+) -> None:
+    """What is known before any rank has looked, once for all tests that ask alike."""
+    monkeypatch.setattr(backends, "installed", lambda: installed)
+    asking = [backends.Asked(test, "mxfp8", asked, device) for test in ("a", "b")]
+    assert backends.announcements(asking) == [f"number formats {text}"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "asked", "device", "refused"),
+    [
+        (None, "native", "auto", "no Transformer Engine"),
+        ("2.19", "native", "cpu", "ranks on the CPU"),
+        ("2.12", "native", "auto", "a Transformer Engine too old for mxfp8 (2.12)"),
+        ("2.19", "native", "auto", ""),
+        (None, "auto", "cpu", ""),
+        (None, "emulated", "cpu", ""),
+    ],
+)
+def test_refused_before_torch_is_imported(
+    monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, refused: str
+) -> None:
+    """Only `native`, and only for what no GPU could change; with the test that asks."""
+    monkeypatch.setattr(backends, "installed", lambda: installed)
+    messages = backends.refusals([backends.Asked("test_a.py::test_b", "mxfp8", asked, device)])
+    assert len(messages) == bool(refused)
+    for message in messages:
+        assert message.startswith("test_a.py::test_b: expected Transformer Engine 2.13 or later ")
+        assert f"for mxfp8 with --precision-backend=native but got {refused};" in message
+
+
+def test_what_no_release_has_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is installed, and `native` is refused."""
+    monkeypatch.setattr(backends, "installed", lambda: "2.19")
+    row = Precision("bf16", Recipe("mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3"))
+    monkeypatch.setitem(PRECISIONS, "mine", row)
+    text = "number formats emulated: no mine in Transformer Engine"
+    assert backends.announcements([backends.Asked("a", "mine", "auto", "cuda")]) == [text]
+    assert backends.refusals([backends.Asked("a", "mine", "native", "cuda")])

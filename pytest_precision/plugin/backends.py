@@ -1,0 +1,65 @@
+"""Backends of number formats, as far as they are known before any rank has looked at its GPU.
+
+Collection must not import torch, so it knows what is installed and which device was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pytest_precision.formats.backend import installed, refusal, release
+from pytest_precision.matrix.precisions import PRECISIONS
+
+
+class Asked(NamedTuple):
+    """What the cells of one precision of a test ask for.
+
+    Attributes:
+        test: node id, without parameters.
+        precision: a quantized one.
+        backend: `auto`, `emulated` or `native`.
+        device: of `--precision-device`.
+    """
+
+    test: str
+    precision: str
+    backend: str
+    device: str
+
+
+def refusals(asked: Iterable[Asked]) -> list[str]:
+    """Return a message for each that asks for `native` and cannot have it, whatever the GPU."""
+    return [
+        f"{one.test}: {refusal(one.precision, lacks)}"
+        for one in asked
+        if one.backend == "native" and (lacks := _missing(one.precision, one.device))
+    ]
+
+
+def announcements(asked: Iterable[Asked]) -> list[str]:
+    """Return what can be said, each thing once, before any rank has looked at its GPU."""
+    return list(dict.fromkeys(map(_announced, asked)))
+
+
+def _announced(one: Asked) -> str:
+    lacks = _missing(one.precision, one.device)
+    if one.backend == "emulated" or lacks:
+        return "number formats emulated" + (f": {lacks}" if one.backend == "auto" else "")
+    where = " where the GPU has them" if one.backend == "auto" else ""
+    return f"number formats native{where}: Transformer Engine {installed()}"
+
+
+def _missing(precision: str, device: str) -> str:
+    """Return what a native format lacks, as far as it is known; empty where nothing is."""
+    lacks = []
+    engine, native = installed(), PRECISIONS[precision].native
+    if not native:
+        lacks.append(f"no {precision} in Transformer Engine")
+    elif engine is None:
+        lacks.append("no Transformer Engine")
+    elif release(engine) < min(one.since for one in native):
+        lacks.append(f"a Transformer Engine too old for {precision} ({engine})")
+    if device == "cpu":
+        lacks.append("ranks on the CPU")
+    return " and ".join(lacks)
