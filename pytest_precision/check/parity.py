@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from pytest_precision._visible import visible
-from pytest_precision.check.recordings import Recordings
-from pytest_precision.check.side import Side
+from pytest_precision.check.recordings import Recordings, SideFailed
+from pytest_precision.check.side import Side, incomparable
+from pytest_precision.check.terms import Terms
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.options import Settings
-from pytest_precision.parity.criterion import Criteria, Criterion
-from pytest_precision.parity.verdict import Verdict
+from pytest_precision.parity.criterion import Criterion
+from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.errors import (
-    DevicesBusyError,
-    RankError,
     RanksSkipped,
     WorldSizeError,
 )
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.environment import Environment
-from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.moment import Window
 
 
 class ParityError(AssertionError):
@@ -45,14 +42,6 @@ class ParityError(AssertionError):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__("\n".join([verdict.reason, *verdict.details]))
         self.verdict = verdict
-
-
-class Terms(NamedTuple):
-    """What `Parity.check` was asked to hold a candidate to."""
-
-    criteria: Criteria
-    max_lost_updates: float | None
-    contract: Contract | None
 
 
 @dataclass(repr=False)
@@ -118,29 +107,31 @@ class Parity:
         """
         __tracebackhide__ = True
         started = time.perf_counter()
-        _expect_share(max_lost_updates)
-        _expect_type("reference_cell", reference_cell, Cell, "write cell.replace(world_size=1)")
-        _expect_type("contract", contract, Contract, "write Contract(dtypes=..., paths=...)")
-        runs = self._runs(candidate, reference, workload, reference_cell)
-        criteria = Criteria.of(criterion)
+        if reference_cell is not None and not isinstance(reference_cell, Cell):
+            raise TypeError(
+                f"expected a Cell but got reference_cell={reference_cell!r} "
+                f"({type(reference_cell).__name__}); write cell.replace(world_size=1)"
+            )
+        terms = Terms.of(criterion, max_lost_updates, contract)
+        sides = self._sides(candidate, reference, workload, reference_cell)
         verdict = Verdict(
             nodeid=self.nodeid,
             axes=self.cell.axes,
-            candidate=str(runs[0].layout),
-            reference=str(runs[1].layout),
-            workload=str(runs[0].workload),
-            criterion=str(criteria),
+            candidate=str(sides[0].layout),
+            reference=str(sides[1].layout),
+            workload=str(sides[0].workload),
+            criterion=str(terms.criteria),
             outcome="pass",
         )
-        with self.traces.lock:
-            verdict = self._judged(verdict, *runs, Terms(criteria, max_lost_updates, contract))
-        verdict = replace(verdict, seconds=time.perf_counter() - started)
+        ruling, figures = self._ruled(*sides, terms)
+        figures["seconds"] = time.perf_counter() - started
+        verdict = verdict.ruled(ruling, figures)
         self.verdicts.append(verdict)
         if verdict.outcome != "pass":
             raise ParityError(verdict)
         return verdict
 
-    def _runs(
+    def _sides(
         self,
         candidate: Callable[..., Any],
         reference: Callable[..., Any],
@@ -179,24 +170,29 @@ class Parity:
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         return Declared.of(*running).allowing(self.settings.may_leave)
 
-    def _judged(self, verdict: Verdict, ours: Side, theirs: Side, terms: Terms) -> Verdict:
-        if ours.repeats(theirs):
-            reason = "the candidate and the reference are the same layout in the same cell"
-            return self._failed(verdict, "vacuous", reason)
-        unequal = _unequal_steps(ours.cell, theirs.cell)
-        if unequal:
-            return self._failed(verdict, "error", unequal)
-        sides = Recordings(ours, theirs, self._record, self.traces)
-        try:
-            return self._compared(verdict, sides, terms)
-        except (RanksSkipped, WorldSizeError) as error:
-            pytest.skip(str(error))
-        except (RankError, DevicesBusyError, PrecisionLeakWarning, OSError) as error:
-            what, *traceback = (str(error) or repr(error)).splitlines()
-            reason = f"the {sides.recording} failed: {what}"
-            return self._failed(verdict, "error", reason, traceback)
-        finally:
-            sides.close()
+    def _ruled(
+        self, candidate: Side, reference: Side, terms: Terms
+    ) -> tuple[Ruling | None, dict[str, Any]]:
+        """Return the ruling on two sides, None for a pass, and further figures of the verdict."""
+        # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.check.case import Case
+        from pytest_precision.check.gates import GATES
+
+        refused = incomparable(candidate, reference)
+        if refused is not None:
+            return refused, {}
+        recordings = Recordings(candidate, reference, self._record, self.traces)
+        with self.traces.lock, closing(recordings):
+            try:
+                case = Case.opened(recordings, terms)
+                ruling = next(filter(None, (gate(case) for gate in GATES)), None)
+                return ruling, case.figures()
+            except (RanksSkipped, WorldSizeError) as error:
+                pytest.skip(str(error))
+            except SideFailed as failed:
+                return Ruling("error", failed.reason, tuple(failed.details)), {}
+            except OSError as error:
+                return Ruling("error", f"the comparison failed: {error}"), {}
 
     def _record(self, run: Side, window: Window | None, folder: Path) -> None:
         counts = self.ranks.run(
@@ -210,136 +206,3 @@ class Parity:
             name=run.layout.name,
         )
         require_observations(counts, run.layout.name)
-
-    def _compared(self, verdict: Verdict, sides: Recordings, terms: Terms) -> Verdict:
-        from pytest_precision.check import contract
-        from pytest_precision.parity import curves, explain, given
-        from pytest_precision.parity.guards import disturbed, unproved
-        from pytest_precision.parity.judge import judge
-        from pytest_precision.parity.located import divergence
-        from pytest_precision.trace.data import DataLog
-        from pytest_precision.trace.updates import UpdateLog
-
-        traces = sides.traces(None if terms.criteria.bitwise else EVERYTHING)
-        if not all(trace.decisive for trace in traces.values()):
-            traces = sides.traces(EVERYTHING)
-        logs = {
-            side: UpdateLog.read(trace.folder, trace.header.world_size)
-            for side, trace in traces.items()
-        }
-        verdict = replace(
-            verdict,
-            lost_updates={side: curves.summary(log) for side, log in logs.items()},
-            curves=curves.table(traces, logs),
-            environment={side: trace.header.environment for side, trace in traces.items()},
-        )
-        cells = {"candidate": sides.candidate.cell, "reference": sides.reference.cell}
-        data = {
-            side: DataLog.read(trace.folder, trace.header.world_size)
-            for side, trace in traces.items()
-        }
-        unlike = given.other_data(data, cells)
-        if unlike is not None:
-            return self._failed(verdict, "error", unlike, [given.ADVICE])
-        judgement = judge(traces["candidate"], traces["reference"], terms.criteria)
-        verdict = replace(
-            verdict,
-            observations=judgement.observations,
-            bytes=judgement.bytes,
-            left_out=judgement.left_out,
-        )
-        if judgement.first is not None:
-            step = judgement.first.pair.moment.step
-            if traces["candidate"].header.digests:  # they say when; the values around it say what
-                traces = sides.traces(Window.around(step))
-                judgement = judge(traces["candidate"], traces["reference"], terms.criteria)
-            if judgement.first is None or judgement.first.pair.moment.step != step:
-                reason = f"not repeatable: step {step} differed, and in a second run did not"
-                return self._failed(verdict, "fail", reason)
-            finding = judgement.first
-            verdict = replace(verdict, divergence=divergence(finding))
-            details = [
-                *explain.statistics_lines(finding),
-                *explain.swap_lines(finding, cells),
-                *(f"In the {s}: {b}" for s, t in traces.items() for b in t.header.breaches),
-                *curves.lost_lines(logs),
-                "",
-                *explain.spread_table(judgement),
-                "",
-            ]
-            return self._failed(verdict, "fail", explain.headline(finding, judgement), details)
-        for side, other in explain.OTHER.items():
-            still = disturbed(traces[side], traces[other], terms.criteria)
-            if still is not None:
-                if traces[side].header.digests:
-                    traces = sides.traces(Window.around(still.pair.moment.step))
-                    still = disturbed(traces[side], traces[other], terms.criteria) or still
-                verdict = replace(verdict, divergence=divergence(still))
-                details = [
-                    *explain.statistics_lines(still, "before"),
-                    *explain.swap_lines(still, {side: cells[side]}),
-                ]
-                return self._failed(verdict, "fail", explain.disturbance(still, side), details)
-        for side, run in (("candidate", sides.candidate), ("reference", sides.reference)):
-            asked = terms.contract if side == "candidate" else None
-            outcome, words = contract.judged(traces[side], run.cell, asked)
-            if words:
-                return self._failed(verdict, outcome, f"{words} in the {side}")
-        if terms.max_lost_updates is not None:
-            unknown = curves.unmeasured(logs["candidate"])
-            if unknown is not None:
-                return self._failed(verdict, "vacuous", f"{unknown}; leave max_lost_updates out")
-            lost = curves.beyond(logs["candidate"], terms.max_lost_updates)
-            if lost is not None:
-                return self._failed(verdict, "fail", lost, curves.lost_lines(logs))
-        empty = unproved(traces["candidate"], traces["reference"], terms.criteria, judgement)
-        return self._failed(verdict, "vacuous", empty[0], empty[1:]) if empty else verdict
-
-    def _failed(
-        self, verdict: Verdict, outcome: str, reason: str, details: list[str] | None = None
-    ) -> Verdict:
-        cell = self.nodeid.partition("[")[2].removesuffix("]") or self.nodeid
-        lines = [
-            f"  candidate  {verdict.candidate}",
-            f"  reference  {verdict.reference}",
-            f"  criterion  {verdict.criterion}",
-            *(f"  {line}" for line in details or ()),
-            f"  Repeat with: pytest --precision-matrix {shlex.quote(self.nodeid)}",
-        ]
-        word = "" if outcome == "fail" else f"{outcome}: "
-        return replace(
-            verdict,
-            outcome=outcome,
-            reason=visible(f"{cell}: {word}{reason}"),
-            details=tuple(map(visible, lines)),
-        )
-
-
-def _unequal_steps(cell: Cell, reference_cell: Cell) -> str:
-    """What is wrong with cells that train for unequal times, whose steps have no counterpart."""
-    ours, theirs = (side.operations.count("train") for side in (cell, reference_cell))
-    if ours == theirs:
-        return ""
-    return (
-        f"expected as many train steps on both sides but got {ours} in the candidate's "
-        f"sequence={cell.sequence!r} and {theirs} in the reference's "
-        f"sequence={reference_cell.sequence!r}; give reference_cell one that trains {ours}"
-    )
-
-
-def _expect_type(name: str, given: object, wanted: type, advice: str) -> None:
-    if given is not None and not isinstance(given, wanted):
-        raise TypeError(
-            f"expected a {wanted.__name__} but got {name}={given!r} ({type(given).__name__}); "
-            f"{advice}"
-        )
-
-
-def _expect_share(limit: object) -> None:
-    if limit is None:
-        return
-    got = f"max_lost_updates={limit!r} ({type(limit).__name__})"
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)):
-        raise TypeError(f"expected a share from 0 to 1 but got {got}; pass a Python float")
-    if not 0 <= limit <= 1:
-        raise ValueError(f"expected a share from 0 to 1 but got {got}; 5 % is 0.05")

@@ -1,4 +1,4 @@
-"""Recordings: the traces of both sides, as digests of all or as values of some steps."""
+"""Recordings: both sides of a check, recorded as digests of all steps or as values of some."""
 
 from __future__ import annotations
 
@@ -7,50 +7,85 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_precision.check.side import Side
+from pytest_precision.ranks.errors import DevicesBusyError, RankError
+from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
 
 if TYPE_CHECKING:
-    from pytest_precision.trace.store import Trace
+    from pytest_precision.trace.recording import Recording
 
 Record = Callable[[Side, "Window | None", Path], None]
 
 
-class Recordings:
-    """Records both runs when they are asked for; what the candidate left goes with this object.
+class SideFailed(Exception):  # noqa: N818, it reads as what happened
+    """One side could not be recorded, so nothing can be said of the other one either.
 
     Args:
-        candidate: the run under test, recorded anew each time.
-        reference: the other, recorded once for all checks that name it.
-        record: has a run record the values of a window, or digests, into a folder.
-        cache: of the session.
+        side: `candidate` or `reference`.
+        cause: what was raised while it was recorded.
 
     Attributes:
-        recording: `candidate` or `reference`, whichever was recorded last.
+        reason: one line that names the side.
+        details: the further lines of the cause, such as a rank's traceback.
+    """
+
+    def __init__(self, side: str, cause: Exception) -> None:
+        what, *self.details = (str(cause) or repr(cause)).splitlines()
+        self.reason = f"the {side} failed: {what}"
+        super().__init__(self.reason)
+
+
+class Recordings:
+    """Records both sides whenever they are asked for, and removes the candidate's at the end.
+
+    Args:
+        candidate: the side under test, recorded anew each time.
+        reference: the other side, recorded once for all checks that name it.
+        record: has a side's ranks record the values of a window, or digests, into a folder.
+        cache: of the session.
     """
 
     def __init__(self, candidate: Side, reference: Side, record: Record, cache: TraceCache) -> None:
         self.candidate, self.reference = candidate, reference
-        self.recording = ""
         self._record, self._cache = record, cache
         self._folders: list[Path] = []
 
-    def traces(self, window: Window | None) -> dict[str, Trace]:
-        """The traces of both sides by name: values of the steps in `window`, or digests of all."""
-        # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.trace.store import Trace
+    def both(self, window: Window | None) -> tuple[Recording, Recording]:
+        """Record the candidate and the reference.
 
-        self.recording = "reference"
-        theirs = self._cache.keep(
-            (self.reference, window), lambda folder: self._record(self.reference, window, folder)
+        Args:
+            window: the steps whose values are kept; digests of all steps without it.
+
+        Raises:
+            SideFailed: if a rank failed, or the traces cannot be written.
+            RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
+        """
+        # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.trace.recording import Recording
+
+        theirs = self._recorded(
+            "reference",
+            lambda: self._cache.keep(
+                (self.reference, window), lambda into: self._record(self.reference, window, into)
+            ),
         )
-        self.recording = "candidate"
-        ours = self._cache.record(lambda folder: self._record(self.candidate, window, folder))
+        ours = self._recorded(
+            "candidate",
+            lambda: self._cache.record(lambda into: self._record(self.candidate, window, into)),
+        )
         self._folders.append(ours)
-        return {
-            "candidate": Trace(ours, self.candidate.cell.world_size),
-            "reference": Trace(theirs, self.reference.cell.world_size),
-        }
+        return (
+            Recording.read("candidate", self.candidate.cell, ours),
+            Recording.read("reference", self.reference.cell, theirs),
+        )
+
+    @staticmethod
+    def _recorded(side: str, record: Callable[[], Path]) -> Path:
+        try:
+            return record()
+        except (RankError, DevicesBusyError, PrecisionLeakWarning, OSError) as error:
+            raise SideFailed(side, error) from error
 
     def close(self) -> None:
         """Remove what the candidate recorded."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.matrix.variables import plain
+from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
@@ -64,14 +65,6 @@ class Side:
         )
         return cls(layout, swapped, workload, cell, needs)
 
-    def repeats(self, other: Side) -> bool:
-        """Return whether the other one is the same computation, which proves nothing of this one.
-
-        Ranks of its own, and what it may leave on them, make it no other computation.
-        """
-        same_variables = self.needs.environment == other.needs.environment
-        return same_variables and replace(self, needs=other.needs) == other
-
     def record(self, folder: str, window: Window | None) -> int:
         """The job of each rank: write its part of the trace into `folder`.
 
@@ -84,3 +77,24 @@ class Side:
         layout = self.layout.resolve()
         other = layout if self.other is None else self.other.resolve()
         return record(layout, other, self.workload.resolve(), self.cell, Path(folder), window)
+
+
+def incomparable(candidate: Side, reference: Side) -> Ruling | None:
+    """Return why nothing has to be trained to know that these two prove nothing, or None.
+
+    Ranks of its own, and what it may leave on them, make a side no other computation.
+    """
+    same_variables = candidate.needs.environment == reference.needs.environment
+    if same_variables and replace(candidate, needs=reference.needs) == reference:
+        reason = "the candidate and the reference are the same layout in the same cell"
+        return Ruling("vacuous", reason)
+    cells = candidate.cell, reference.cell
+    ours, theirs = (cell.operations.count("train") for cell in cells)
+    if ours == theirs:
+        return None
+    return Ruling(
+        "error",
+        f"expected as many train steps on both sides but got {ours} in the candidate's "
+        f"sequence={cells[0].sequence!r} and {theirs} in the reference's "
+        f"sequence={cells[1].sequence!r}; give reference_cell one that trains {ours}",
+    )

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_precision.parity.explain import percent
+from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Trace
 from pytest_precision.trace.updates import Counts, UpdateLog
-
-Logs = Mapping[str, UpdateLog]
-"""`candidate` and `reference` to the updates of that run."""
 
 
 def summary(log: UpdateLog) -> dict[str, Any]:
@@ -29,16 +27,16 @@ def summary(log: UpdateLog) -> dict[str, Any]:
     }
 
 
-def table(traces: Mapping[str, Trace], logs: Logs) -> dict[str, Any]:
+def table(*sides: Recording) -> dict[str, Any]:
     """Columns to plot, one element a train step; None where a side has no figure for it.
 
     A step's loss is the sum of its microbatches' observed losses.
     """
-    losses = {side: _losses(trace) for side, trace in traces.items()}
+    losses = {side.name: _losses(side.trace) for side in sides}
     steps = sorted({step for own in losses.values() for step in own})
     sums = {
-        side: {step: sum(own.values(), Counts()) for step, own in log.steps.items()}
-        for side, log in logs.items()
+        side.name: {step: sum(own.values(), Counts()) for step, own in side.updates.steps.items()}
+        for side in sides
     }
 
     def column(figure: Callable[[Counts], float]) -> dict[str, list[float | None]]:
@@ -55,9 +53,9 @@ def table(traces: Mapping[str, Trace], logs: Logs) -> dict[str, Any]:
     }
 
 
-def lost_lines(logs: Logs) -> list[str]:
+def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
     """One line where the candidate loses more updates than the reference, by a percent at least."""
-    ours, theirs = logs["candidate"].totals(), logs["reference"].totals()
+    ours, theirs = candidate.totals(), reference.totals()
     if not ours:
         return []
     name, counts = worst(ours)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pytest_precision.engine.observation import causal_rank
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.judge import Finding, Judgement, Tally
 from pytest_precision.parity.statistics import NotFinite, Statistics
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.recording import Recording
 
 FEW = 10
 """Mismatched elements up to which a count says more than a share."""
@@ -176,17 +174,17 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
     return lines
 
 
-def swap_lines(finding: Finding, cells: Mapping[str, Cell]) -> list[str]:
+def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
     """Whose layout has loaded whose checkpoint, where a side goes on in that of the other one.
 
     Args:
         finding: what differs.
-        cells: `candidate` and `reference`, whichever the finding is of, to where it ran.
+        sides: that the finding is of.
     """
     loads = [
-        f"the {side}'s checkpoint runs in the {OTHER[side]}'s layout"
-        for side, cell in cells.items()
-        if _swapped(finding.pair.moment, cell.operations)
+        f"the {side.name}'s checkpoint runs in the {OTHER[side.name]}'s layout"
+        for side in sides
+        if _swapped(finding.pair.moment, side.cell.operations)
     ]
     return [f"Behind the swap {', and '.join(loads)}"] if loads else []
 

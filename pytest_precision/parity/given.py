@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import DataLog, Given
 
@@ -14,24 +12,25 @@ ADVICE = (
 """What the author of a workload that gives other data may look for."""
 
 
-def other_data(logs: Mapping[str, DataLog], cells: Mapping[str, Cell]) -> str | None:
+def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell]) -> str | None:
     """Say who was given other data than whom, or return None.
 
     Args:
-        logs: `candidate` and `reference` to what it was given.
-        cells: likewise to where it ran.
+        candidate: what its ranks were given.
+        reference: likewise.
+        cells: where the candidate and the reference ran.
     """
-    for side, log in logs.items():
+    for side, log in (("candidate", candidate), ("reference", reference)):
         words = _within(log)
         if words is not None:
             return f"{words} in the {side}"
-    if cells["candidate"].extra != cells["reference"].extra:
+    ours, theirs = cells
+    if ours.extra != theirs.extra:
         return None  # data may depend on the axes of the user's own
-    place = _first_other(logs["candidate"].given[0], logs["reference"].given[0])
+    place = _first_other(candidate.given[0], reference.given[0])
     if place is None:
         return None
-    ours, theirs = cells["candidate"].axes, cells["reference"].axes
-    apart = ", ".join(name for name in ours if ours[name] != theirs[name])
+    apart = ", ".join(name for name in ours.axes if ours.axes[name] != theirs.axes[name])
     cause = f", or does it depend on {apart}?" if apart else "?"
     return f"the workload gave other data in the second run, {place}: is it random{cause}"
 

@@ -7,7 +7,7 @@ comparison), so each side is looked at alone: `vacuous` finds runs in which noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 
 import torch
 from torch import Tensor
@@ -18,13 +18,10 @@ from pytest_precision.parity.align import align
 from pytest_precision.parity.criterion import Criteria, Unchecked, bitwise
 from pytest_precision.parity.judge import (
     Finding,
-    Judgement,
     Tally,
     compare_pair,
     left_out,
-    unknown_kinds,
 )
-from pytest_precision.parity.tolerance import proves_nothing
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
@@ -72,39 +69,21 @@ def vacuous(trace: Trace, cell: Cell) -> str | None:
     return None
 
 
-def unproved(
-    candidate: Trace, reference: Trace, criteria: Criteria, judgement: Judgement
-) -> list[str]:
-    """Say why the agreement of two runs proves nothing, a reason an entry; none if it does."""
-    compared = {kind for kind, _ in judgement.spread}
-    if unseen := hidden({"candidate": candidate, "reference": reference}, criteria, compared):
-        return [unseen]
-    if not judgement.observations:
-        return ["nothing was compared"]
-    if unheard := unknown_kinds(criteria, judgement):
-        return [unheard]
-    return proves_nothing(candidate, reference, criteria, compared)
-
-
-def hidden(traces: Mapping[str, Trace], criteria: Criteria, compared: Set[str]) -> str | None:
-    """Say what an engine hides and the test has not accepted, or return None.
+def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
+    """Return the first kind that an engine hides and the test has not accepted, and the reason.
 
     Reduction inside backward leaves no local gradients to show, and their sum is compared. What an
     engine hides beyond that, and nothing else shows, may be as wrong as it likes.
 
     Args:
-        traces: `candidate` and `reference`.
+        trace: of one side.
         criteria: an `Unchecked` of the kind's own, or for all, accepts it.
         compared: kinds.
     """
-    for side, trace in traces.items():
-        for kind, reason in trace.header.unobservable.items():
-            accepted = isinstance(criteria.for_kind(kind), Unchecked)
-            if kind != "grad" and SHOWN_BY.get(kind) not in compared and not accepted:
-                return (
-                    f"the {side} hides {kind} ({reason}); if nothing has to be proved of it, say "
-                    f"so with criterion={{{kind!r}: unchecked(reason=...)}}"
-                )
+    for kind, reason in trace.header.unobservable.items():
+        accepted = isinstance(criteria.for_kind(kind), Unchecked)
+        if kind != "grad" and SHOWN_BY.get(kind) not in compared and not accepted:
+            return kind, reason
     return None
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from pytest_precision._visible import visible
 
 OUTCOMES = ("pass", "fail", "vacuous", "skip", "error")
 
@@ -42,6 +46,22 @@ class Divergence:
     rel_l2: float | None
     mismatched: float | None
     signature: str
+
+
+class Ruling(NamedTuple):
+    """Why a check does not pass.
+
+    Attributes:
+        outcome: one of `OUTCOMES`, but not `pass`.
+        reason: one line.
+        details: lines below it.
+        divergence: the first one, where two sides differ.
+    """
+
+    outcome: str
+    reason: str
+    details: tuple[str, ...] = ()
+    divergence: Divergence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +111,33 @@ class Verdict:
     curves: dict[str, Any] | None = None
     environment: dict[str, dict[str, str]] | None = None
     left_out: dict[str, str] | None = None
+
+    def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any]) -> Verdict:
+        """Return this verdict with the figures of its case and, if it does not pass, the ruling.
+
+        Args:
+            ruling: of the first gate that the case did not pass; None for a pass.
+            figures: fields of the verdict.
+        """
+        verdict = replace(self, **figures)
+        if ruling is None:
+            return verdict
+        cell = self.nodeid.partition("[")[2].removesuffix("]") or self.nodeid
+        lines = [
+            f"  candidate  {self.candidate}",
+            f"  reference  {self.reference}",
+            f"  criterion  {self.criterion}",
+            *(f"  {line}" for line in ruling.details),
+            f"  Repeat with: pytest --precision-matrix {shlex.quote(self.nodeid)}",
+        ]
+        word = "" if ruling.outcome == "fail" else f"{ruling.outcome}: "
+        return replace(
+            verdict,
+            outcome=ruling.outcome,
+            reason=visible(f"{cell}: {word}{ruling.reason}"),
+            details=tuple(map(visible, lines)),
+            divergence=ruling.divergence,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of report.json: builtins only, so that it crosses xdist."""

@@ -18,8 +18,8 @@ def log(*given: dict[int, list[str]], unsteady: tuple[int, ...] = ()) -> DataLog
 
 
 def compared(ours: DataLog, theirs: DataLog, **cells: Any) -> str | None:
-    runs = {"candidate": Cell(), "reference": Cell()} | cells
-    return other_data({"candidate": ours, "reference": theirs}, runs)
+    candidate, reference = cells.get("candidate", Cell()), cells.get("reference", Cell())
+    return other_data(ours, theirs, (candidate, reference))
 
 
 def test_the_same_data_pass() -> None:

@@ -12,7 +12,7 @@ from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import explain
 from pytest_precision.parity.criterion import Criteria, bitwise, close, ulp, unchecked
 from pytest_precision.parity.judge import Judgement, judge, unknown_kinds
-from pytest_precision.parity.located import divergence
+from pytest_precision.parity.locate import locate
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -130,7 +130,7 @@ def test_nan_and_infinities_are_counted(
     assert words in headline(judgement)
     assert judgement.first is not None
     told = "\n".join(explain.statistics_lines(judgement.first))
-    found = divergence(judgement.first)
+    found = locate(judgement.first)
     numbers_differ = "elsewhere" in words
     assert ("Greatest" in told) == numbers_differ == (found.rel_l2 is not None)
     assert numbers_differ or found.ulp is None

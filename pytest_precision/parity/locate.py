@@ -1,4 +1,4 @@
-"""Located: a finding as the divergence of a verdict, which is plain data."""
+"""Locate the first divergence: a finding as the plain data of a verdict."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pytest_precision.parity.signature import describe
 from pytest_precision.parity.verdict import Divergence
 
 
-def divergence(finding: Finding) -> Divergence:
-    """Of plain data, with what both sides have there and what it looks like."""
+def locate(finding: Finding) -> Divergence:
+    """Return where `finding` is, what both sides have there and what the error looks like."""
     moment, pair = finding.pair.moment, finding.pair
     statistics = None if finding.difference is None else finding.difference.statistics
     ours: Any = None

@@ -1,0 +1,85 @@
+"""Case: two recorded sides and the terms of a test: all that a gate may ask about."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from pytest_precision.check.recordings import Recordings
+from pytest_precision.check.terms import Terms
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.contract import Contract
+from pytest_precision.parity import curves
+from pytest_precision.parity.judge import Judgement, judge
+from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.recording import Recording
+
+
+class Case:
+    """A candidate and a reference, recorded and compared.
+
+    Args:
+        recordings: record both sides.
+        terms: of the test.
+        window: steps whose values are compared; digests of all steps without it.
+
+    Attributes:
+        candidate: the side under test.
+        reference: the side that it must agree with.
+        terms: of the test.
+    """
+
+    def __init__(self, recordings: Recordings, terms: Terms, window: Window | None) -> None:
+        self.candidate, self.reference = recordings.both(window)
+        self.terms = terms
+        self._recordings = recordings
+
+    @classmethod
+    def opened(cls, recordings: Recordings, terms: Terms) -> Case:
+        """Record by digests where they can decide, else by values."""
+        case = cls(recordings, terms, None if terms.criteria.bitwise else EVERYTHING)
+        if all(side.trace.decisive for side in case.sides):
+            return case
+        return cls(recordings, terms, EVERYTHING)
+
+    @property
+    def sides(self) -> tuple[Recording, Recording]:
+        """The candidate and the reference."""
+        return self.candidate, self.reference
+
+    @property
+    def cells(self) -> tuple[Cell, Cell]:
+        """Where the candidate and the reference ran."""
+        return self.candidate.cell, self.reference.cell
+
+    @property
+    def compared(self) -> set[str]:
+        """Kinds of the tensors that were compared."""
+        return {kind for kind, _ in self.judgement.spread}
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Every pair of tensors, compared."""
+        return judge(self.candidate.trace, self.reference.trace, self.terms.criteria)
+
+    def around(self, step: int) -> Case:
+        """Record the values around `step`, since digests say when two sides part, and not how."""
+        if not self.candidate.trace.header.digests:
+            return self
+        return Case(self._recordings, self.terms, Window.around(step))
+
+    def contracts(self, side: Recording) -> list[Contract]:
+        """List what `side` must keep: its cell's contract and, for the candidate, the test's."""
+        asked = self.terms.contract if side is self.candidate else None
+        return [Contract.of(side.cell), *([] if asked is None else [asked])]
+
+    def figures(self) -> dict[str, Any]:
+        """Return the fields of a verdict that hold whatever the outcome is."""
+        return {
+            "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
+            "curves": curves.table(*self.sides),
+            "environment": {side.name: side.trace.header.environment for side in self.sides},
+            "observations": self.judgement.observations,
+            "bytes": self.judgement.bytes,
+            "left_out": self.judgement.left_out,
+        }

@@ -1,0 +1,152 @@
+"""Gates: what a case must pass, one after the other, before its verdict is `pass`.
+
+Each gate takes a `Case` and returns the `Ruling` that ends the check, or None to let it pass. Their
+order is that of the causes: on other data no layout is to blame, and what proves nothing matters
+only where both sides agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pytest_precision.check.case import Case
+from pytest_precision.check.contract import breach, not_exercised
+from pytest_precision.parity import curves, explain, given, guards
+from pytest_precision.parity.computed import computed_elsewhere
+from pytest_precision.parity.judge import Finding, unknown_kinds
+from pytest_precision.parity.locate import locate
+from pytest_precision.parity.tolerance import proves_nothing
+from pytest_precision.parity.verdict import Ruling
+
+
+def same_data(case: Case) -> Ruling | None:
+    """Refuse a workload that gave two ranks, or two runs, other microbatches."""
+    unlike = given.other_data(case.candidate.data, case.reference.data, case.cells)
+    return Ruling("error", unlike, (given.ADVICE,)) if unlike else None
+
+
+def agreement(case: Case) -> Ruling | None:
+    """Refuse a pair of tensors that is not as its criterion asks."""
+    if case.judgement.first is None:
+        return None
+    step = case.judgement.first.pair.moment.step
+    closer = case.around(step)
+    finding = closer.judgement.first
+    if finding is None or finding.pair.moment.step != step:
+        return Ruling("fail", f"not repeatable: step {step} differed, and in a second run did not")
+    headline = explain.headline(finding, closer.judgement)
+    return Ruling("fail", headline, _spread(case, closer, finding), locate(finding))
+
+
+def _spread(case: Case, closer: Case, finding: Finding) -> tuple[str, ...]:
+    """Describe a divergence: its figures, what explains it, and how far it spreads."""
+    return (
+        *explain.statistics_lines(finding),
+        *explain.swap_lines(finding, *case.sides),
+        *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.breaches),
+        *curves.lost_lines(case.candidate.updates, case.reference.updates),
+        "",
+        *explain.spread_table(closer.judgement),
+        "",
+    )
+
+
+def undisturbed(case: Case) -> Ruling | None:
+    """Refuse an evaluation, a save, a load or a skipped step that left another training state."""
+    for number, side in enumerate(case.sides):
+        found = _disturbed(case, number)
+        if found is not None:
+            again = _disturbed(case.around(found.pair.moment.step), number) or found
+            lines = explain.statistics_lines(again, "before") + explain.swap_lines(again, side)
+            headline = explain.disturbance(again, side.name)
+            return Ruling("fail", headline, tuple(lines), locate(again))
+    return None
+
+
+def _disturbed(case: Case, number: int) -> Finding | None:
+    side, other = case.sides[number], case.sides[1 - number]
+    return guards.disturbed(side.trace, other.trace, case.terms.criteria)
+
+
+def contract(case: Case) -> Ruling | None:
+    """Refuse a side that stored another dtype than its cell or the test says."""
+    for side in case.sides:
+        words = breach(side.trace, case.contracts(side))
+        if words:
+            return Ruling("fail", f"{words} in the {side.name}")
+    return None
+
+
+def vacuity(case: Case) -> Ruling | None:
+    """Refuse a side in which nothing happened, or not what its precision and contract name."""
+    for side in case.sides:
+        words = (
+            guards.vacuous(side.trace, side.cell)
+            or computed_elsewhere(side.trace, side.cell)
+            or not_exercised(side.trace, case.contracts(side))
+        )
+        if words:
+            return Ruling("vacuous", f"{words} in the {side.name}")
+    return None
+
+
+def lost_updates(case: Case) -> Ruling | None:
+    """Refuse a candidate that loses more updates than the test allows."""
+    limit, log = case.terms.max_lost_updates, case.candidate.updates
+    if limit is None:
+        return None
+    unknown = curves.unmeasured(log)
+    if unknown is not None:
+        return Ruling("vacuous", f"{unknown}; leave max_lost_updates out")
+    lost = curves.beyond(log, limit)
+    if lost is None:
+        return None
+    return Ruling("fail", lost, tuple(curves.lost_lines(log, case.reference.updates)))
+
+
+def hidden_kinds(case: Case) -> Ruling | None:
+    """Refuse what an engine declares unobservable and the test has not accepted."""
+    for side in case.sides:
+        found = guards.hidden(side.trace, case.terms.criteria, case.compared)
+        if found is not None:
+            kind, reason = found
+            return _vacuous(
+                f"the {side.name} hides {kind} ({reason}); if nothing has to be proved of it, say "
+                f"so with criterion={{{kind!r}: unchecked(reason=...)}}"
+            )
+    return None
+
+
+def compared(case: Case) -> Ruling | None:
+    """Refuse two sides that share no tensor."""
+    return None if case.judgement.observations else _vacuous("nothing was compared")
+
+
+def known_kinds(case: Case) -> Ruling | None:
+    """Refuse a criterion for a kind that was never observed."""
+    return _vacuous(unknown_kinds(case.terms.criteria, case.judgement))
+
+
+def tolerances(case: Case) -> Ruling | None:
+    """Refuse a tolerance that no value of its kind could exceed."""
+    candidate, reference = (side.trace for side in case.sides)
+    found = proves_nothing(candidate, reference, case.terms.criteria, case.compared)
+    return _vacuous(found[0], found[1:]) if found else None
+
+
+def _vacuous(reason: str | None, details: Iterable[str] = ()) -> Ruling | None:
+    return Ruling("vacuous", reason, tuple(details)) if reason else None
+
+
+GATES: tuple[Callable[[Case], Ruling | None], ...] = (
+    same_data,
+    agreement,
+    undisturbed,
+    contract,
+    vacuity,
+    lost_updates,
+    hidden_kinds,
+    compared,
+    known_kinds,
+    tolerances,
+)

@@ -1,0 +1,54 @@
+"""Terms: what a test holds its candidate to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pytest_precision.matrix.contract import Contract
+from pytest_precision.parity.criterion import Criteria, Criterion
+
+
+class Terms(NamedTuple):
+    """What `Parity.check` was asked to hold a candidate to.
+
+    Attributes:
+        criteria: how equal two tensors must be.
+        max_lost_updates: share of updates that the candidate may lose; None for any share.
+        contract: what the candidate must have stored and done, in addition to its cell's own.
+    """
+
+    criteria: Criteria
+    max_lost_updates: float | None
+    contract: Contract | None
+
+    @classmethod
+    def of(
+        cls,
+        criterion: Criterion | Mapping[str, Criterion] | None,
+        max_lost_updates: float | None,
+        contract: Contract | None,
+    ) -> Terms:
+        """Return the terms that a test wrote.
+
+        Raises:
+            TypeError: for a criterion, a limit or a contract of another type.
+            ValueError: for a limit that is no share.
+        """
+        _expect_share(max_lost_updates)
+        if contract is not None and not isinstance(contract, Contract):
+            raise TypeError(
+                f"expected a Contract but got contract={contract!r} ({type(contract).__name__}); "
+                "write Contract(dtypes=..., paths=...)"
+            )
+        return cls(Criteria.of(criterion), max_lost_updates, contract)
+
+
+def _expect_share(limit: object) -> None:
+    if limit is None:
+        return
+    got = f"max_lost_updates={limit!r} ({type(limit).__name__})"
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)):
+        raise TypeError(f"expected a share from 0 to 1 but got {got}; pass a Python float")
+    if not 0 <= limit <= 1:
+        raise ValueError(f"expected a share from 0 to 1 but got {got}; 5 % is 0.05")
