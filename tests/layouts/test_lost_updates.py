@@ -39,7 +39,7 @@ def nadam(workload: Workload, cell: Cell) -> Engine:
 
 
 def log_of(parity: Parity, layout: Callable[..., Engine], folder: Path) -> UpdateLog:
-    run, _ = parity._runs(layout, nadam, SLOWLY, None)
+    run, _ = parity._sides(layout, nadam, SLOWLY, None)
     folder.mkdir()
     parity.ranks.run(run.cell.world_size, Side.record, run, str(folder), None)
     return UpdateLog.read(folder, run.cell.world_size)
