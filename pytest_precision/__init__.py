@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from pytest_precision.check.parity import Parity as Parity
     from pytest_precision.check.parity import ParityError as ParityError
     from pytest_precision.engine.engine import Engine as Engine
+    from pytest_precision.engine.observation import Chunk as Chunk
+    from pytest_precision.engine.observation import Observation as Observation
+    from pytest_precision.engine.observation import Span as Span
+    from pytest_precision.engine.observation import piece as piece
+    from pytest_precision.engine.observation import whole as whole
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
     from pytest_precision.parity.criterion import bitwise as bitwise
@@ -28,19 +33,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cell",
+    "Chunk",
     "Contract",
     "Engine",
+    "Observation",
     "Parity",
     "ParityError",
     "PrecisionLeakWarning",
     "RankError",
     "Ranks",
+    "Span",
     "Verdict",
     "Workload",
     "bitwise",
     "close",
+    "piece",
     "ulp",
     "unchecked",
+    "whole",
 ]
 
 __getattr__, __dir__ = _lazy.exports(
@@ -50,6 +60,7 @@ __getattr__, __dir__ = _lazy.exports(
         "check.parity": ("Parity", "ParityError"),
         "matrix.contract": ("Contract",),
         "engine.engine": ("Engine",),
+        "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
         "plugin.fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),

@@ -52,7 +52,7 @@ class Engine(Observable):
             around it.
 
     Attributes:
-        loss_scale: a factor of the loss that nothing divides by again: infinity makes an overflow.
+        overflow_factor: multiplies the loss, and nothing divides by it: infinity makes an overflow.
         scaler: dynamic loss scaling; None unless the precision is fp16.
         microbatch: number of the one under way among those of all ranks.
     """
@@ -81,7 +81,7 @@ class Engine(Observable):
         self.max_norm = workload.max_norm if max_norm is None else max_norm
         self.forward_model = model if forward_model is None else forward_model
         self.rank = dist.get_rank()
-        self.loss_scale = 1.0
+        self.overflow_factor = 1.0
         self.microbatch = 0
 
     # --- the phases of a step -------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Engine(Observable):
         self.optimizer.zero_grad()
         scale = 1.0 if self.scaler is None else self.scaler.scale
         for loss in self._losses_of(step):
-            (loss * scale * self.loss_scale).backward()  # type: ignore[no-untyped-call]
+            (loss * scale * self.overflow_factor).backward()  # type: ignore[no-untyped-call]
             self.microbatch_done()
         modules.finish_step(self.model, self.reduce_amax)
 

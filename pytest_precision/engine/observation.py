@@ -49,15 +49,20 @@ def causal_rank(kind: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A hyper-rectangle of the logical tensor: where a DTensor shard lies."""
+    """A hyper-rectangle of the logical tensor, such as the shard of a DTensor.
 
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
+    Attributes:
+        offsets: where it starts in each dimension.
+        sizes: how long it is in each dimension.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The elements `start` to `stop` of the flattened logical tensor."""
+    """The elements from `start` to before `stop` of the flattened logical tensor."""
 
     start: int
     stop: int
@@ -119,10 +124,10 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
             f"expected {kind} {name!r} to be sharded or replicated but got {tensor.placements}; "
             "reduce it before it is observed"
         )
-    shape, offset = compute_local_shape_and_global_offset(
+    sizes, offsets = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
-    place = Chunk(tuple(offset), tuple(shape))
+    place = Chunk(tuple(offsets), tuple(sizes))
     return Observation(kind, name, tensor.to_local(), tuple(tensor.shape), place, local)
 
 

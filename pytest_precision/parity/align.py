@@ -234,7 +234,7 @@ def _region(tensor: Tensor, piece: Entry) -> Tensor:
     """The part of a logical tensor that `piece` says it holds, as a view."""
     if isinstance(piece.place, Chunk):
         for dim, (start, size) in enumerate(
-            zip(piece.place.offset, piece.place.shape, strict=True)
+            zip(piece.place.offsets, piece.place.sizes, strict=True)
         ):
             stop = min(start + size, tensor.shape[dim])
             tensor = tensor.narrow(dim, min(start, stop), stop - min(start, stop))
@@ -245,7 +245,7 @@ def _region(tensor: Tensor, piece: Entry) -> Tensor:
 
 def _holds(piece: Entry, index: tuple[int, ...]) -> bool:
     if isinstance(piece.place, Chunk):
-        bounds = zip(index, piece.place.offset, piece.place.shape, strict=True)
+        bounds = zip(index, piece.place.offsets, piece.place.sizes, strict=True)
         return all(start <= i < start + size for i, start, size in bounds)
     flat = 0
     for i, size in zip(index, piece.shape, strict=True):

@@ -184,9 +184,9 @@ class EngineRecorder:
         """The next step overflows on one rank; all ranks must leave their state as it was."""
         rates = self._rates()
         last_rank = self.engine.rank == self.cell.world_size - 1
-        self.engine.loss_scale = math.inf if last_rank else 1.0
+        self.engine.overflow_factor = math.inf if last_rank else 1.0
         self.engine.forward_backward(self.step + 1)
-        self.engine.loss_scale = 1.0
+        self.engine.overflow_factor = 1.0
         for phase in STEP_PHASES[1:]:
             getattr(self.engine, phase)()
         self.observe("skip")

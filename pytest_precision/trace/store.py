@@ -317,7 +317,7 @@ def _map(path: Path) -> Tensor:
 
 
 def _plain(place: Place) -> Any:
-    return ("box", *place.offset) if isinstance(place, Chunk) else ("span", place.start)
+    return ("chunk", *place.offsets) if isinstance(place, Chunk) else ("span", place.start)
 
 
 def _slot(fields: list[Any]) -> TensorKey:
@@ -325,7 +325,7 @@ def _slot(fields: list[Any]) -> TensorKey:
     piece = tuple(slot.piece)
     kind, *start = slot.place  # type: ignore[misc]
     place: Place
-    if kind == "box":
+    if kind == "chunk":
         place = Chunk(tuple(start), piece)
     else:
         (first,) = start

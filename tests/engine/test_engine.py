@@ -165,9 +165,9 @@ def test_an_overflow_leaves_everything_as_it_was() -> None:
     step(engine, 1)
     step(straight, 1)
     before = state(engine)
-    engine.loss_scale = float("inf")
+    engine.overflow_factor = float("inf")
     step(engine, 2)
-    engine.loss_scale = 1.0
+    engine.overflow_factor = 1.0
     assert not torch.isfinite(engine.grad_norm)
     assert state(engine) == before
     step(engine, 2)
