@@ -16,6 +16,7 @@ from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.formats.delayed import DelayedScaling
+    from pytest_precision.formats.format import Format, Reducible
     from pytest_precision.formats.layout import (
         gemm_ready_scale,
         padded_scale,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     )
     from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
     from pytest_precision.formats.recipes import recipe
-    from pytest_precision.formats.registry import Format, Reducible, by_name, names
+    from pytest_precision.formats.registry import by_name, names
 
 __all__ = [
     "DelayedScaling",
@@ -46,9 +47,10 @@ __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "delayed": ("DelayedScaling",),
+        "format": ("Format", "Reducible"),
         "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
         "quantized": ("Operand", "QuantizedTensor", "Storage"),
         "recipes": ("recipe",),
-        "registry": ("Format", "Reducible", "by_name", "names"),
+        "registry": ("by_name", "names"),
     },
 )

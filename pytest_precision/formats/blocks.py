@@ -72,5 +72,5 @@ class BlockOperand:
         """The operand, once every tile was stored."""
         rows, columns = self.block[::-1] if self._transposed else self.block
         kind: ScaleKind = "fp32" if self._scale.dtype is torch.float32 else "e8m0"
-        storage = Storage(self._element.name, kind, (rows, columns), self._transposed)
+        storage = Storage(self._element, kind, (rows, columns), self._transposed)
         return Operand(self._data, self._scale, None, storage)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
 
 from pytest_precision.formats.blocks import BlockOperand
+from pytest_precision.formats.elements import ELEMENTS
+from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.in_blocks import InBlocks
 from pytest_precision.formats.inputs import Usage, checked_usage
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
-from pytest_precision.formats.scaling import scale_from_amax
+from pytest_precision.formats.scaling import FP32_MAXIMUM, scale_from_amax
 from pytest_precision.formats.tiles import Block, tiles
 
 SIDE = 128
@@ -31,8 +34,7 @@ class BlockScaling(InBlocks):
         power_of_two: round scales down to powers of two.
         epsilon: least amax of a block that is believed.
         if_infinite: the scale of a block whose amax is too small to divide by; None for the largest
-            finite number of the input's dtype, as the kernels have it. The cast of fp32 masters to
-            primary weights takes that of fp32 whatever the dtype.
+            finite number of the input's dtype, as the kernels have it.
     """
 
     side: ClassVar = SIDE
@@ -40,6 +42,10 @@ class BlockScaling(InBlocks):
     power_of_two: bool = True
     epsilon: float = 0.0
     if_infinite: float | None = None
+
+    def of_masters(self) -> Reducible:
+        """Return a format that takes the largest fp32 for `if_infinite`, whatever the dtype."""
+        return replace(self, if_infinite=FP32_MAXIMUM)
 
     def _quantize(
         self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
@@ -85,3 +91,16 @@ def _transposed(operand: Operand) -> Operand:
     return Operand(
         operand.data.t().contiguous(), operand.scale.t().contiguous(), operand.amax, storage
     )
+
+
+FORMATS: Makers = {
+    f"fp8_block_{block}_{element}_{scales}": partial(
+        BlockScaling,
+        element=ELEMENTS[element],
+        two_dimensional=block == "128x128",
+        power_of_two=scales == "pow2",
+    )
+    for block in ("1x128", "128x128")
+    for element in ELEMENTS
+    for scales in ("pow2", "f32")
+}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import Literal
 
 import torch
 
 from pytest_precision.formats.amaxes import checked_amaxes
-from pytest_precision.formats.elements import element_named
+from pytest_precision.formats.elements import ELEMENTS, element_named
+from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
 from pytest_precision.formats.options import check_options
 from pytest_precision.formats.per_tensor import quantize_by
@@ -19,7 +21,7 @@ MAXIMUM_EXPONENT = 127
 """Of the largest power of two that fp32 has."""
 
 
-class DelayedScaling:
+class DelayedScaling(Reducible):
     """Per-tensor fp8 with delayed scaling: the state of one tensor's slot.
 
     `quantize` casts with the scale as it stands and records the amax in row 0 of the history, which
@@ -82,6 +84,11 @@ class DelayedScaling:
         self._margin = margin
         self._update = update
         self._reduce_amax = reduce_amax
+
+    @property
+    def has_state(self) -> bool:
+        """A scale and a history."""
+        return True
 
     def quantize(
         self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"
@@ -149,3 +156,9 @@ class DelayedScaling:
 
 def _power_of_two(exponent: int) -> float:
     return inf if exponent > MAXIMUM_EXPONENT else 2.0**exponent
+
+
+FORMATS: Makers = {
+    "fp8_delayed": DelayedScaling,
+    **{f"fp8_delayed_{element}": partial(DelayedScaling, element=element) for element in ELEMENTS},
+}

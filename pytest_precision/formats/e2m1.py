@@ -7,10 +7,13 @@ value is the least of the three after each was rounded, which takes no compariso
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 
+from pytest_precision.formats.elements import Coding
 from pytest_precision.formats.tiles import scratch
 
 MAXIMUM = 6.0
@@ -109,6 +112,28 @@ def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     codes = scratch("codes", tuple(data.shape), data, torch.int32).copy_(data)
     torch.index_select(_pairs(data.device), 0, codes.flatten(), out=out.view(torch.int64).flatten())
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class PackedE2m1(Coding):
+    """Two elements per byte, the even column in the low bits."""
+
+    per_byte: ClassVar[int] = 2
+
+    def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Put the fp32 values of bytes into `out`, which is contiguous, and return it."""
+        return decode(data, out)
+
+    def unpacked(self, data: torch.Tensor) -> torch.Tensor:
+        """Return the codes in these bytes, one byte per element."""
+        return unpack_columns(data)
+
+    def pack_(self, codes: torch.Tensor, out: torch.Tensor) -> None:
+        """Store codes that have one byte per element."""
+        pack_columns(codes.contiguous(), out)
+
+
+E2M1 = PackedE2m1()
 
 
 @cache

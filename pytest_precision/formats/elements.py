@@ -5,16 +5,41 @@ OCP 8-bit Floating Point Specification 1.0 for the elements, OCP Microscaling Fo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
 import torch
 
 from pytest_precision.formats.tiles import scratch
 
 
+class Coding(ABC):
+    """How numbers are coded in the bytes of an operand.
+
+    Attributes:
+        per_byte: how many elements of a row share a byte.
+    """
+
+    __slots__ = ()
+
+    per_byte: ClassVar[int] = 1
+
+    @abstractmethod
+    def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Put the fp32 values of bytes into `out`, and return it."""
+
+    def unpacked(self, data: torch.Tensor) -> torch.Tensor:
+        """Return the codes in these bytes, one byte per element."""
+        return data
+
+    def pack_(self, codes: torch.Tensor, out: torch.Tensor) -> None:
+        """Store codes that have one byte per element."""
+        out.copy_(codes)
+
+
 @dataclass(frozen=True, slots=True)
-class Element:
+class Element(Coding):
     """An 8-bit floating-point element.
 
     Attributes:
@@ -25,7 +50,7 @@ class Element:
         dtype: torch's name for it.
     """
 
-    name: Literal["e4m3", "e5m2"]
+    name: str
     maximum: float
     reciprocal: float
     exponent: int

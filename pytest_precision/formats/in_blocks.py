@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,6 +11,7 @@ import torch
 
 from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.elements import Element
+from pytest_precision.formats.format import Reducible
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
 from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.quantized import QuantizedTensor
@@ -18,7 +19,7 @@ from pytest_precision.formats.tiles import Block
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InBlocks(ABC):
+class InBlocks(Reducible):
     """A format whose scales depend on the amaxes of blocks alone.
 
     Attributes:

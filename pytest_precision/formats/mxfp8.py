@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from pytest_precision.formats.blocks import BlockOperand
+from pytest_precision.formats.elements import ELEMENTS
+from pytest_precision.formats.format import Makers
 from pytest_precision.formats.in_blocks import InBlocks
 from pytest_precision.formats.inputs import Usage, checked_usage
 from pytest_precision.formats.quantized import QuantizedTensor
@@ -75,3 +78,16 @@ class Mxfp8(InBlocks):
             return scales
         axis = 0 if block[0] == 1 else 1
         return scales[0].repeat_interleave(SIDE, axis), scales[1].repeat_interleave(SIDE, axis)
+
+
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "": {},
+    "_2d": {"two_dimensional": True},
+    "_floor": {"rounding": "floor"},
+}
+
+FORMATS: Makers = {
+    f"mxfp8_{element}{variant}": partial(Mxfp8, element=ELEMENTS[element], **options)
+    for element in ELEMENTS
+    for variant, options in _VARIANTS.items()
+}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import singledispatch
 from importlib import import_module
 from typing import Any
 
@@ -18,13 +19,14 @@ from torch.nn import functional as F
 from pytest_precision.formats import mxfp8, packed
 from pytest_precision.formats.blockwise import SIDE, BlockScaling
 from pytest_precision.formats.delayed import DelayedScaling
+from pytest_precision.formats.e2m1 import E2M1
 from pytest_precision.formats.elements import Element
-from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
+from pytest_precision.formats.format import Format, RandomSource, Reducible
+from pytest_precision.formats.inputs import Usage, checked_usage, refuse_random_bits
 from pytest_precision.formats.mxfp8 import Mxfp8
 from pytest_precision.formats.nvfp4 import Nvfp4
 from pytest_precision.formats.per_tensor import CurrentScaling
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
-from pytest_precision.formats.registry import Format
 from pytest_precision.formats.scaling import tensor_amax
 
 # What the quantizers do not have: torchao's and the OCP document's arithmetic, the cast of masters,
@@ -37,10 +39,11 @@ _OTHERWISE = {
 }
 
 
-class Native:
+class Native(Format):
     """A format that Transformer Engine quantizes.
 
     Attributes:
+        name: as `by_name` knows it.
         emulated: the same format as this package computes it; where it has a state, the state too.
     """
 
@@ -58,16 +61,36 @@ class Native:
                     f"with {field}={value!r} ({type(value).__name__}); emulate it"
                 )
         self.emulated = emulated
+        self.name = emulated.name
 
     @property
-    def name(self) -> str:
-        """As `by_name` knows it."""
-        return self.emulated.name
+    def block_multiple(self) -> int:
+        """Of the same format."""
+        return self.emulated.block_multiple
 
     @property
     def stochastic(self) -> bool:
-        """Whether elements are rounded stochastically."""
-        return isinstance(self.emulated, Nvfp4) and self.emulated.stochastic
+        """Of the same format."""
+        return self.emulated.stochastic
+
+    @property
+    def has_state(self) -> bool:
+        """Of the same format."""
+        return self.emulated.has_state
+
+    def random_bits(
+        self, source: RandomSource, shape: tuple[int, int], device: torch.device
+    ) -> int | None:
+        """Return a seed: the kernels draw by themselves."""
+        return source.seed if self.stochastic else None
+
+    def of_masters(self) -> Reducible:
+        """Return what casts masters, which is emulated on this backend too."""
+        return self.emulated.of_masters()
+
+    def update(self) -> None:
+        """Move the state on by one step; no kernel is needed for that."""
+        self.emulated.update()
 
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
@@ -89,7 +112,7 @@ class Native:
             ImportError: Transformer Engine is not installed.
         """
         format = self.emulated
-        x = format.checked(x) if isinstance(format, Nvfp4) else checked_matrix(x)
+        x = format.checked(x)
         checked_usage(usage)
         if not self.stochastic:
             refuse_random_bits(random_bits, self.name)
@@ -123,60 +146,82 @@ def _on(device: torch.device, seed: int | None) -> Iterator[None]:
         yield
 
 
+@singledispatch
 def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
-    """The operands "rowwise" and "columnwise" as the kernels make them.
+    """Return the operands "rowwise" and "columnwise" as the kernels make them.
 
     Args:
         format: one that `Native` takes.
         x: fp32, bf16 or fp16 [rows, columns], where the kernels run; checked.
+
+    Raises:
+        ValueError: Transformer Engine has no quantizer for formats of this class.
     """
-    shape = x.shape[0], x.shape[1]
-    if isinstance(format, DelayedScaling):
-        amax = torch.zeros(1, device=x.device)  # the kernel takes the larger of what it finds here
-        kernel = _quantizer("float8_tensor", "Float8Quantizer")
-        made = kernel(format.scale, amax, _element(format.element))(x)
-        format.record(amax)
-        return _per_tensor(made, format.element, amax)
-    if isinstance(format, CurrentScaling):
-        kernel = _quantizer("float8_tensor", "Float8CurrentScalingQuantizer")
-        made = kernel(
-            _element(format.element),
-            device=x.device,
-            force_pow_2_scales=format.power_of_two,
-            amax_epsilon=format.epsilon,
-        )(x)
-        return _per_tensor(made, format.element, tensor_amax(x))  # the kernel's own is not kept
-    if isinstance(format, BlockScaling):
-        kernel = _quantizer("float8_blockwise_tensor", "Float8BlockQuantizer")
-        made = kernel(
-            _element(format.element),
-            rowwise=True,
-            columnwise=True,
-            amax_epsilon=format.epsilon,
-            force_pow_2_scales=format.power_of_two,
-            block_scaling_dim=2 if format.two_dimensional else 1,
-        )(x)
-        block = (SIDE if format.two_dimensional else 1, SIDE)
-        storages = [Storage(format.element.name, "fp32", block, side) for side in (False, True)]
-        return _blocks(made, storages, (None, None), shape)
-    if isinstance(format, Mxfp8):
-        kernel = _quantizer("mxfp8_tensor", "MXFP8Quantizer")
-        # Releases before 2.19, which lack the keyword, have blocks of one dimension only.
-        options = {"with_2d_quantization": True} if format.two_dimensional else {}
-        padding = (0, -shape[1] % mxfp8.SIDE, 0, -shape[0] % mxfp8.SIDE)
-        made = kernel(_element(format.element), **options)(F.pad(x, padding))
-        blocks = ((1, mxfp8.SIDE), (mxfp8.SIDE, 1))
-        storages = [Storage(format.element.name, "e8m0", block) for block in blocks]
-        return _blocks(made, storages, (None, None), shape)
-    assert isinstance(format, Nvfp4)
+    raise ValueError(
+        f"expected a format of Transformer Engine's quantizers but got {format.name} "
+        f"({type(format).__name__}); emulate it"
+    )
+
+
+@kernel_operands.register
+def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
+    amax = torch.zeros(1, device=x.device)  # the kernel takes the larger of what it finds here
+    kernel = _quantizer("float8_tensor", "Float8Quantizer")
+    made = kernel(format.scale, amax, _element(format.element))(x)
+    format.record(amax)
+    return _per_tensor(made, format.element, amax)
+
+
+@kernel_operands.register
+def _current(format: CurrentScaling, x: torch.Tensor) -> dict[str, Operand]:
+    kernel = _quantizer("float8_tensor", "Float8CurrentScalingQuantizer")
+    made = kernel(
+        _element(format.element),
+        device=x.device,
+        force_pow_2_scales=format.power_of_two,
+        amax_epsilon=format.epsilon,
+    )(x)
+    return _per_tensor(made, format.element, tensor_amax(x))  # the kernel's own is not kept
+
+
+@kernel_operands.register
+def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
+    kernel = _quantizer("float8_blockwise_tensor", "Float8BlockQuantizer")
+    made = kernel(
+        _element(format.element),
+        rowwise=True,
+        columnwise=True,
+        amax_epsilon=format.epsilon,
+        force_pow_2_scales=format.power_of_two,
+        block_scaling_dim=2 if format.two_dimensional else 1,
+    )(x)
+    block = (SIDE if format.two_dimensional else 1, SIDE)
+    storages = [Storage(format.element, "fp32", block, side) for side in (False, True)]
+    return _blocks(made, storages, (None, None), x)
+
+
+@kernel_operands.register
+def _mxfp8(format: Mxfp8, x: torch.Tensor) -> dict[str, Operand]:
+    # Releases before 2.19, which lack the keyword, have blocks of one dimension only.
+    options = {"with_2d_quantization": True} if format.two_dimensional else {}
+    padding = (0, -x.shape[1] % mxfp8.SIDE, 0, -x.shape[0] % mxfp8.SIDE)
+    kernel = _quantizer("mxfp8_tensor", "MXFP8Quantizer")
+    made = kernel(_element(format.element), **options)(F.pad(x, padding))
+    blocks = ((1, mxfp8.SIDE), (mxfp8.SIDE, 1))
+    storages = [Storage(format.element, "e8m0", block) for block in blocks]
+    return _blocks(made, storages, (None, None), x)
+
+
+@kernel_operands.register
+def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
     made = _quantizer("nvfp4_tensor", "NVFP4Quantizer")(
         with_rht=format.hadamard,
         with_post_rht_amax=format.hadamard,
         with_2d_quantization=format.two_dimensional,
         stochastic_rounding=format.stochastic,
     )(x)
-    storages = [Storage("e2m1", "nvfp4", (1, packed.SIDE), side) for side in (False, True)]
-    return _blocks(made, storages, (made._amax_rowwise, made._amax_columnwise), shape)
+    storages = [Storage(E2M1, "nvfp4", (1, packed.SIDE), side) for side in (False, True)]
+    return _blocks(made, storages, (made._amax_rowwise, made._amax_columnwise), x)
 
 
 def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:
@@ -185,9 +230,9 @@ def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Op
     if transpose is None:
         transpose = made._data.t().contiguous()
     return {
-        "rowwise": Operand(made._data, made._scale_inv, amax, Storage(element.name, "fp32")),
+        "rowwise": Operand(made._data, made._scale_inv, amax, Storage(element, "fp32")),
         "columnwise": Operand(
-            transpose, made._scale_inv, amax, Storage(element.name, "fp32", transposed=True)
+            transpose, made._scale_inv, amax, Storage(element, "fp32", transposed=True)
         ),
     }
 
@@ -196,7 +241,7 @@ def _blocks(
     made: Any,
     storages: list[Storage],
     amaxes: tuple[torch.Tensor | None, torch.Tensor | None],
-    shape: tuple[int, int],
+    x: torch.Tensor,
 ) -> dict[str, Operand]:
     """The operands of a tensor of Transformer Engine with a scale a block."""
     return {
@@ -205,7 +250,7 @@ def _blocks(
             getattr(made, f"_{side}_scale_inv"),
             amax,
             storage,
-            shape,
+            (x.shape[0], x.shape[1]),
         )
         for side, storage, amax in zip(("rowwise", "columnwise"), storages, amaxes, strict=True)
     }
@@ -233,7 +278,7 @@ def valid(
         scale = scale.t()
     rows, columns = shape[::-1] if storage.transposed else shape
     scale = scale[: -(-rows // down), : -(-columns // across)].contiguous()
-    width = columns // 2 if storage.element == "e2m1" else columns
+    width = columns // storage.element.per_byte
     return Operand(data[:rows, :width].contiguous(), scale, amax, storage)
 
 

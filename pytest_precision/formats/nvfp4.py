@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from pytest_precision.formats import hadamard
 from pytest_precision.formats.amaxes import block_amaxes, by_block
+from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.inputs import (
     RandomBits,
     Usage,
@@ -31,7 +33,7 @@ from pytest_precision.formats.tiles import Block, tiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Nvfp4:
+class Nvfp4(Reducible):
     """NVFP4.
 
     The rowwise operand is the input, the columnwise one the transposed input. Each has blocks of 16
@@ -57,6 +59,11 @@ class Nvfp4:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def block_multiple(self) -> int:
+        """Blocks are whole."""
+        return SIDE
 
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
@@ -103,7 +110,7 @@ class Nvfp4:
         )
 
     def checked(self, x: torch.Tensor) -> torch.Tensor:
-        """`x`, detached, if this format can quantize it.
+        """Return `x`, detached, if this format can quantize it.
 
         Raises:
             TypeError: no tensor of fp32, bf16 or fp16; not bf16 where it would be transformed.
@@ -191,3 +198,13 @@ class Nvfp4:
                     codes = operand.codes(tile, multiplier, block)
                 assert scale is not None
                 operand.store(tile, codes, scale)
+
+
+FORMATS: Makers = {
+    "nvfp4_1d": Nvfp4,
+    "nvfp4_1d_sr": partial(Nvfp4, stochastic=True),
+    "nvfp4_1d_rht": partial(Nvfp4, hadamard=True),
+    "nvfp4_1d_rht_sr": partial(Nvfp4, hadamard=True, stochastic=True),
+    "nvfp4_1d_torchao": partial(Nvfp4, scaling="torchao"),
+    "nvfp4_2d": partial(Nvfp4, two_dimensional=True),
+}

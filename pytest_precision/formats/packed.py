@@ -104,7 +104,7 @@ class PackedOperand:
 
     def finished(self) -> Operand:
         """The operand, once every tile was stored."""
-        storage = Storage("e2m1", self._kind, (1, SIDE), self._transposed)
+        storage = Storage(e2m1.E2M1, self._kind, (1, SIDE), self._transposed)
         return Operand(self._data, self._scale, self.amax, storage)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from pytest_precision.formats.amaxes import checked_amaxes
-from pytest_precision.formats.elements import Element
+from pytest_precision.formats.elements import ELEMENTS, Element
+from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
 from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
@@ -16,7 +18,7 @@ from pytest_precision.formats.tiles import scratch, spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CurrentScaling:
+class CurrentScaling(Reducible):
     """Per-tensor fp8 with current scaling.
 
     Attributes:
@@ -103,10 +105,19 @@ def quantize_by(
     inverse = scale.reciprocal()
     operands = {}
     if rowwise:
-        storage = Storage(element.name, "fp32")
+        storage = Storage(element, "fp32")
         operands["rowwise"] = Operand(data, inverse, amax, storage)
     if columnwise:
         # Bytes of its own, as the kernels write them: a transpose that goes stale must be able to.
-        storage = Storage(element.name, "fp32", transposed=True)
+        storage = Storage(element, "fp32", transposed=True)
         operands["columnwise"] = Operand(data.t().contiguous(), inverse, amax, storage)
     return QuantizedTensor(name, (x.shape[0], x.shape[1]), operands)
+
+
+FORMATS: Makers = {
+    f"fp8_current_{element}{scales}": partial(
+        CurrentScaling, element=ELEMENTS[element], power_of_two=bool(scales)
+    )
+    for element in ELEMENTS
+    for scales in ("", "_pow2")
+}

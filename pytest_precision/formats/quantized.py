@@ -7,8 +7,7 @@ from typing import Literal
 
 import torch
 
-from pytest_precision.formats import e2m1
-from pytest_precision.formats.elements import E4M3, ELEMENTS, e8m0_decode
+from pytest_precision.formats.elements import E4M3, Coding, e8m0_decode
 from pytest_precision.formats.inputs import DTYPES
 from pytest_precision.formats.scaling import NVFP4_RANGE
 from pytest_precision.formats.tiles import scratch, spans, split_blocks
@@ -23,13 +22,13 @@ class Storage:
     """How the bytes of an operand are laid out.
 
     Attributes:
-        element: "e4m3", "e5m2", or "e2m1" (two elements a byte, the even column in the low bits).
+        element: how numbers are coded.
         scale: how the scale is read.
         block: rows and columns of `data`'s matrix that share a scale; None if all of it does.
         transposed: the bytes are those of the transposed matrix.
     """
 
-    element: Literal["e4m3", "e5m2", "e2m1"]
+    element: Coding
     scale: ScaleKind
     block: tuple[int, int] | None = None
     transposed: bool = False
@@ -40,7 +39,8 @@ class Operand:
     """A quantized matrix, as one of the two orders in which a GEMM reads it.
 
     Attributes:
-        data: uint8; [rows, columns], transposed where `storage` says so, half as wide for e2m1.
+        data: uint8; [rows, columns], transposed where `storage` says so, half as wide where two
+            elements share a byte.
         scale: what a decoded element is multiplied by: fp32 (the kernels call it scale_inv), or
             uint8 codes of e8m0 or e4m3; one an element block, without padding.
         amax: fp32 [1], the largest magnitude of the tensor; None where the format keeps none.
@@ -66,7 +66,7 @@ class Operand:
                 f"expected a dtype in ({', '.join(map(str, DTYPES))}) but got dtype={dtype} "
                 f"({type(dtype).__name__}); cast the result instead"
             )
-        packed = 2 if self.storage.element == "e2m1" else 1
+        packed = self.storage.element.per_byte
         rows, columns = self.data.shape[0], self.data.shape[1] * packed
         out = torch.empty((rows, columns), dtype=dtype, device=self.data.device)
         block = self.storage.block
@@ -76,10 +76,7 @@ class Operand:
             # The result is fresh memory: to write it once, when it is whole, is what saves time.
             values = scratch("values", tuple(target.shape), part)
             product = target if dtype is torch.float32 else values
-            if self.storage.element == "e2m1":
-                e2m1.decode(part, values)
-            else:
-                ELEMENTS[self.storage.element].decode(part, values)
+            self.storage.element.decode(part, values)
             if block is None:
                 torch.mul(values, self._factors(self.scale), out=product)
             else:
@@ -91,6 +88,10 @@ class Operand:
             if product is not target:
                 target.copy_(product)
         return out.t() if self.storage.transposed else out
+
+    def unpacked(self) -> torch.Tensor:
+        """Return the codes in `data`, one byte per element."""
+        return self.storage.element.unpacked(self.data)
 
     def _factors(self, scale: torch.Tensor) -> torch.Tensor:
         """Some of the scales as fp32 numbers."""

@@ -17,7 +17,7 @@ from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.modules.slots import DelayedScalingState
+from pytest_precision.modules.slots import scaling_states
 from pytest_precision.workloads.base import Workload
 
 
@@ -172,9 +172,8 @@ class DDPEngine(Engine):
         # Amaxes are reduced by their own rule; DDP would overwrite them by those of rank 0.
         slots = [
             f"{prefix}.{name}"
-            for prefix, module in wrapped.named_modules()
-            if isinstance(module, DelayedScalingState)
-            for name, _ in module.named_buffers()
+            for prefix, slot in scaling_states(wrapped)
+            for name, _ in slot.named_buffers()
         ]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(wrapped, slots)  # type: ignore[no-untyped-call]
         self.ddp = DistributedDataParallel(wrapped)

@@ -21,8 +21,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from pytest_precision.formats.native import Native
-from pytest_precision.formats.nvfp4 import Nvfp4
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.modules.draw import Draw
 from pytest_precision.modules.padding import padded_shape, quantize
@@ -70,13 +68,8 @@ class QuantizedProduct:
     def backward(self, gradient: Tensor, kept: QuantizedTensor) -> tuple[Tensor, Tensor]:
         """As `Product`."""
         format = self.quantizers.gradient
-        bits: Any = None
-        if isinstance(format, Native):
-            bits = self.draw.seed if format.stochastic else None
-        elif isinstance(format, Nvfp4) and format.stochastic:
-            shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
-            bits = self.draw.bits(shape, gradient.device)
-        made = quantize(format, gradient, bits)
+        shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
+        made = quantize(format, gradient, format.random_bits(self.draw, shape, gradient.device))
         dx = made.rowwise.dequantize() @ self.weight.columnwise.dequantize()
         dw = made.columnwise.dequantize().t() @ kept.columnwise.dequantize()
         out, columns = self.shape

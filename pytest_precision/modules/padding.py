@@ -7,20 +7,16 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from pytest_precision.formats.format import Format
 from pytest_precision.formats.inputs import Usage
-from pytest_precision.formats.native import Native
-from pytest_precision.formats.nvfp4 import Nvfp4
-from pytest_precision.formats.packed import SIDE
 from pytest_precision.formats.quantized import QuantizedTensor
-from pytest_precision.formats.registry import Format
 
 Shape = tuple[int, int]
 
 
 def padded_shape(format: Format, shape: Shape) -> Shape:
-    """The least shape around `shape` that `format` quantizes; other formats pad by themselves."""
-    emulated = format.emulated if isinstance(format, Native) else format
-    multiple = SIDE if isinstance(emulated, Nvfp4) else 1
+    """Return the least shape around `shape` that `format` quantizes."""
+    multiple = format.block_multiple
     rows, columns = (-(-length // multiple) * multiple for length in shape)
     return rows, columns
 

@@ -10,11 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.formats.format import Format
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
-from pytest_precision.formats.registry import Format
 from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.read_only import ReadOnly, plain
-from pytest_precision.modules.slots import DelayedScalingState
 
 NOMINAL = torch.bfloat16
 """The dtype that a quantized parameter claims to have, and that it is quantized from."""
@@ -96,8 +95,7 @@ class QuantizedParameter(ReadOnly):
                 "make one a matrix, since a format may have a state"
             )
         for format in each:
-            if isinstance(format, DelayedScalingState):
-                format.of_primary_weight = True
+            format.leave_updates_to_owner()
         kept = value.detach().to(NOMINAL, copy=True)
         parameter = cls(_Storage(kept, each), value.shape, value.device)
         return cast(QuantizedParameter, nn.Parameter(parameter))
@@ -181,8 +179,7 @@ class QuantizedParameter(ReadOnly):
             for place, part in enumerate(parts):
                 (target[place] if self._storage.grouped else target).copy_(part)
         for format in self.formats:
-            if isinstance(format, DelayedScalingState):
-                format.update()
+            format.update()
         return self
 
     @torch.no_grad()

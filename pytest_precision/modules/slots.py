@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from pytest_precision.formats.delayed import DelayedScaling
+from pytest_precision.formats.format import Format, Reducible
 from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.native import Native
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.recipes import recipe
-from pytest_precision.formats.registry import Format, by_name
+from pytest_precision.formats.registry import by_name
 from pytest_precision.formats.scaling import ReduceAmax
 
 
-class DelayedScalingState(nn.Module):
+class DelayedScalingState(nn.Module, Reducible):
     """Delayed scaling of one operand, whose state is in buffers.
 
     Attributes:
@@ -39,6 +41,15 @@ class DelayedScalingState(nn.Module):
         self._format = format
         self.register_buffer("scale", format.scale)
         self.register_buffer("history", format.history)
+
+    @property
+    def has_state(self) -> bool:
+        """In buffers."""
+        return True
+
+    def leave_updates_to_owner(self) -> None:
+        """Have `finish_step` leave it alone."""
+        self.of_primary_weight = True
 
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
@@ -90,8 +101,7 @@ class Quantizers(nn.Module):
         """The formats of a recipe.
 
         Args:
-            precision: a precision of cells that has a recipe: fp8_current, fp8_delayed (e4m3, and
-                e5m2 for gradients), fp8_block, mxfp8, nvfp4.
+            precision: a quantized precision of cells.
             device: of the state of delayed scaling.
             backend: `native` has Transformer Engine quantize.
 
@@ -104,15 +114,21 @@ class Quantizers(nn.Module):
                 f"({type(backend).__name__}); a layout gets one of them in `cell.backend`"
             )
         super().__init__()
-        formats = recipe(precision)
+        native, formats = backend == "native", recipe(precision)
         for operand in ("input", "weight", "gradient"):
-            name = getattr(formats, operand)
-            options = {"device": device} if precision == "fp8_delayed" else {}
-            format = by_name(name, **options)
-            if isinstance(format, DelayedScaling):
-                setattr(self, operand, DelayedScalingState(format, native=backend == "native"))
+            format = by_name(getattr(formats, operand))
+            if format.has_state:  # in buffers, so that it is saved and moved with the model
+                state = DelayedScalingState(cast(DelayedScaling, format), native=native)
+                setattr(self, operand, state.to(device))
             else:
-                setattr(self, operand, Native(format) if backend == "native" else format)
+                setattr(self, operand, Native(format) if native else format)
+
+
+def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]]:
+    """Yield the delayed scaling in a model, with the names that it has there."""
+    for name, module in model.named_modules():
+        if isinstance(module, DelayedScalingState):
+            yield name, module
 
 
 @torch.no_grad()
@@ -128,8 +144,7 @@ def finish_step(model: nn.Module, reduce_amax: ReduceAmax | None = None) -> None
         model: whose slots are updated, in the order of its modules.
         reduce_amax: MAX over the ranks; all amaxes are reduced in one call.
     """
-    slots = [slot for slot in model.modules() if isinstance(slot, DelayedScalingState)]
-    slots = [slot for slot in slots if not slot.of_primary_weight]
+    slots = [slot for _, slot in scaling_states(model) if not slot.of_primary_weight]
     if not slots:
         return
     if reduce_amax is not None:

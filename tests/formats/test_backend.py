@@ -40,9 +40,9 @@ each_machine = pytest.mark.parametrize(
 )
 
 
-def test_all_quantized_precisions_are_known() -> None:
+def test_all_native_precisions_are_known() -> None:
     """And no others: there is nothing to choose for them."""
-    assert {name for name, precision in PRECISIONS.items() if precision.quantized} == set(TAKEN)
+    assert {name for name, precision in PRECISIONS.items() if precision.native} == set(TAKEN)
 
 
 @each_machine

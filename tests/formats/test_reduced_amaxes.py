@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_precision import formats
-from pytest_precision.formats import e2m1
 
 REDUCIBLE = [
     name for name in formats.names() if not name.endswith("_sr") and not name.endswith("_rht")
@@ -42,12 +41,6 @@ def reducible(name: str) -> formats.Reducible:
     return formats.by_name(name)  # type: ignore[return-value]
 
 
-def bytes_of(operand: formats.Operand) -> torch.Tensor:
-    """One byte an element; of parts, zeros are where other ranks' elements are."""
-    packed = operand.storage.element == "e2m1"
-    return e2m1.unpack_columns(operand.data) if packed else operand.data
-
-
 @pytest.mark.parametrize("name", REDUCIBLE)
 @few
 @given(seed=st.integers(0, 99), cuts=st.lists(st.integers(1, 144 * 160 - 1), max_size=3))
@@ -59,8 +52,8 @@ def test_parts_are_cast_as_the_whole(name: str, seed: int, cuts: list[int]) -> N
     made = [reducible(name).quantize_with(part, amaxes) for part in held]
     for side, expected in whole.operands.items():
         operands = [one.operands[side] for one in made]
-        summed = torch.stack([bytes_of(operand) for operand in operands]).sum(0)
-        assert torch.equal(summed, bytes_of(expected))
+        summed = torch.stack([operand.unpacked() for operand in operands]).sum(0)
+        assert torch.equal(summed, expected.unpacked())
         assert all(torch.equal(operand.scale, expected.scale) for operand in operands)
         if expected.amax is not None:
             assert all(torch.equal(operand.amax, expected.amax) for operand in operands)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pytest_precision import layouts, modules
 from pytest_precision.engine.engine import Engine
 from pytest_precision.formats import QuantizedTensor
-from pytest_precision.formats.registry import Format
+from pytest_precision.formats.format import Format
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.replicated import MainGradEngine

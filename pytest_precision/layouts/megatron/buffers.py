@@ -128,7 +128,7 @@ class Buffer:
         operands = first.members[0].operands
         if not operands["columnwise"].storage.transposed:
             self.columns = torch.full_like(self.params, POISON)
-        if operands["rowwise"].storage.element == "e2m1":
+        if operands["rowwise"].storage.element.per_byte > 1:
             sizes = [_stored(slot).numel() for slot in self.slots]
             self.bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=first.device)
             parts: tuple[Tensor, ...] = torch.split(self.bytes, sizes)

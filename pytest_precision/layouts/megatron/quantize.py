@@ -9,7 +9,7 @@ operands differ, has both gathered. Cells of the native backend cast here by emu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -17,18 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_precision.engine.observation import Span
-from pytest_precision.formats import e2m1
-from pytest_precision.formats.blockwise import BlockScaling
-from pytest_precision.formats.native import Native
+from pytest_precision.formats.format import Reducible
 from pytest_precision.formats.quantized import Operand
-from pytest_precision.formats.registry import Reducible
-from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax
+from pytest_precision.formats.scaling import ReduceAmax
 from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
 from pytest_precision.layouts.megatron.packing import overlap
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.modules.padding import padded_shape
 from pytest_precision.modules.parameter import NOMINAL, QuantizedParameter, tensors_of
-from pytest_precision.modules.slots import DelayedScalingState
 
 
 @dataclass(frozen=True)
@@ -83,12 +79,9 @@ def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
     for number, (member, format) in enumerate(
         zip(parameter.members, parameter.formats, strict=True)
     ):
-        emulated = format.emulated if isinstance(format, Native) else format
-        if isinstance(emulated, BlockScaling):  # the kernel that casts masters knows fp32 only
-            emulated = replace(emulated, if_infinite=FP32_MAXIMUM)
         start = slot.span.start + number * rows * columns
         yield ShardedMatrix(
-            cast(Reducible, emulated),
+            format.of_masters(),
             (rows, columns),
             padded_shape(format, (rows, columns)),
             Span(start, start + rows * columns),
@@ -141,27 +134,22 @@ def _cast(
         here = slice(matrix.place.start + span.start, matrix.place.start + span.stop)
         for side, flat in buffer.gathered.items():
             rows, columns = matrix.shape
-            codes = _unpacked(made.operands[side])[:rows, :columns]
+            codes = made.operands[side].unpacked()[:rows, :columns]
             flat[here] = codes.reshape(-1)[span.start : span.stop]
-    if isinstance(matrix.format, DelayedScalingState):
-        matrix.format.update()
+    matrix.format.update()
 
 
 @torch.no_grad()
 def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
     """Make of the gathered bytes of a parameter what does not lie in the buffer itself."""
     for matrix in matrices(slot):
-        rowwise, columnwise = matrix.stored["rowwise.data"], matrix.stored["columnwise.data"]
-        codes = buffer.params[matrix.place.start : matrix.place.stop].view(matrix.shape)
-        if matrix.operands["rowwise"].storage.element == "e2m1":
-            (rows, columns), (down, across) = matrix.shape, matrix.padded
+        (rows, columns), (down, across) = matrix.shape, matrix.padded
+        for side, operand in matrix.operands.items():
+            storage, gathered = operand.storage, side in buffer.gathered
+            if gathered and storage.element.per_byte == 1:
+                continue
+            flat = buffer.gathered[side if gathered else "rowwise"]
+            codes = flat[matrix.place.start : matrix.place.stop].view(matrix.shape)
             padded = F.pad(codes, (0, across - columns, 0, down - rows))
-            e2m1.pack_columns(padded, rowwise)
-            e2m1.pack_columns(padded.t().contiguous(), columnwise)
-        elif matrix.operands["columnwise"].storage.transposed:
-            columnwise.copy_(codes.t())
-
-
-def _unpacked(operand: Operand) -> Tensor:
-    """One byte an element."""
-    return e2m1.unpack_columns(operand.data) if operand.storage.element == "e2m1" else operand.data
+            stored = matrix.stored[f"{side}.data"]
+            storage.element.pack_(padded.t() if storage.transposed else padded, stored)
