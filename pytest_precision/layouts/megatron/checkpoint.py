@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
+from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.layouts.megatron.packing import values
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
 from pytest_precision.optim.fused_adam import FusedAdam
 from pytest_precision.optim.scaled_state import decode, encode_, scale_name
 
-if TYPE_CHECKING:
-    from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 
-
-def state_dict(engine: DistributedOptimizer) -> dict[str, Any]:
+def state_dict(engine: GatheredEngine) -> dict[str, Any]:
     """All training state of all ranks; a collective."""
     state: dict[str, Any] = {
         "model": dict(_model(engine)),
@@ -40,7 +38,7 @@ def state_dict(engine: DistributedOptimizer) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load(engine: DistributedOptimizer, folder: Path) -> None:
+def load(engine: GatheredEngine, folder: Path) -> None:
     """Take over what `state_dict` of an engine of any world size has given.
 
     Raises:
@@ -72,7 +70,7 @@ def load(engine: DistributedOptimizer, folder: Path) -> None:
     engine.load_state_beside_weights(state)
 
 
-def _model(engine: DistributedOptimizer) -> Iterator[tuple[str, Tensor]]:
+def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
     """The resident parameters and buffers by logical names, as views of what the engine has."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
@@ -85,7 +83,7 @@ def _model(engine: DistributedOptimizer) -> Iterator[tuple[str, Tensor]]:
     yield from engine.named_buffers()
 
 
-def _tied(engine: DistributedOptimizer) -> Iterator[tuple[str, str]]:
+def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
     """The further names of parameters that have several, each with the first one."""
     firsts = {id(parameter): name for name, parameter in engine.model.named_parameters()}
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
@@ -93,7 +91,7 @@ def _tied(engine: DistributedOptimizer) -> Iterator[tuple[str, str]]:
             yield name, firsts[id(parameter)]
 
 
-def _kept(engine: DistributedOptimizer) -> dict[str, dict[str, Tensor]]:
+def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
     """What the optimizer keeps of each logical tensor; nothing before the first step.
 
     Of shards that were scaled by themselves, the scale of every element.
@@ -120,7 +118,7 @@ def _one_scale(scales: Tensor) -> Tensor:
 
 
 def _kept_of(
-    engine: DistributedOptimizer, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
+    engine: GatheredEngine, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
     """What the optimizer keeps of a shard, by what was kept of the logical tensors in it.
 
@@ -161,7 +159,7 @@ def _expect_state(
         )
 
 
-def _groups(engine: DistributedOptimizer) -> list[dict[str, Any]]:
+def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
     """As torch's `get_state_dict` gives them, with all parameters of all ranks."""
     own = [
         {key: value for key, value in group.items() if key != "params"}
@@ -170,13 +168,13 @@ def _groups(engine: DistributedOptimizer) -> list[dict[str, Any]]:
     named: list[list[str]] = [[] for _ in own]
     for name, _ in engine.model.named_parameters():
         for part in engine.parts[name]:
-            group = engine.group_of(part.name)
+            group = engine.group_numbers.get(part.name)
             if group is not None:
                 named[group].append(part.name)
     return [{**group, "params": names} for group, names in zip(own, named, strict=True)]
 
 
-def _gathered(engine: DistributedOptimizer, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Whole logical tensors of what the shards of all ranks hold, each by its parameter's name."""
     whole: dict[str, Tensor] = {}
     sample = next(iter(held.values()))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
+from pytest_precision.layouts.megatron.packing import Parts
 from pytest_precision.layouts.megatron.quantize import quantize_shards, take_gathered
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.layouts.megatron.stored_model import Options
@@ -25,13 +26,24 @@ class GatheredEngine(Engine):
 
     Attributes:
         options: of the distributed optimizer.
+        parts: what the parameters of the model hold.
+        group_numbers: of logical tensors, the number of the parameter group that they are in.
         buffers: that parameters are gathered in.
         shards: that this rank updates.
     """
 
     options: Options
+    parts: Parts
+    group_numbers: dict[str, int]
     buffers: list[Buffer]
     shards: list[Shard]
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether there are masters in addition to the parameters and the optimizer's state."""
+        if self.options.masters_in_state:
+            return False
+        return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
 
     def hand_over_gradients(self) -> None:
         """Give the reduced gradients of its shards to the optimizer, in fp32."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
+from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
 
-if TYPE_CHECKING:
-    from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 
-
-def breaches(engine: DistributedOptimizer) -> Iterator[str]:
+def breaches(engine: GatheredEngine) -> Iterator[str]:
     """What is stored elsewhere than it must be, in words."""
     owned = {id(p): name for name, p in engine.model.named_parameters()}
     for buffer in engine.buffers:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pytest_precision.engine.engine import Engine
@@ -56,7 +55,9 @@ class DistributedOptimizer(GatheredEngine):
             f"master {name} was initialised from dequantized weights"
             for name in arrangement.from_dequantized
         ]
-        self._groups = {n: g for g, group in enumerate(arrangement.groups) for n in group.names}
+        self.group_numbers = {
+            name: number for number, group in enumerate(arrangement.groups) for name in group.names
+        }
         self._last_microbatch = False
         self._accumulated: list[Observation] = []
         optimizer = optimizer_of(self.shards, arrangement, options)
@@ -172,13 +173,6 @@ class DistributedOptimizer(GatheredEngine):
 
     # --- checkpoints ----------------------------------------------------------------------------
 
-    @property
-    def has_masters(self) -> bool:
-        """Whether there are masters beside the parameters and the optimizer's state."""
-        if self.options.masters_in_state:
-            return False
-        return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
-
     def state_dict(self) -> dict[str, Any]:
         """All training state by logical names, whole: any world size and layout can load it."""
         return checkpoint.state_dict(self)
@@ -245,10 +239,6 @@ class DistributedOptimizer(GatheredEngine):
                     self._used[f"{prefix}.{name}"] = [*map(self.snapshot, seen)]
 
         return hook
-
-    def group_of(self, name: str) -> int | None:
-        """Number of the parameter group of a logical tensor; None where it is in none."""
-        return self._groups.get(name)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """With its place in the flattened logical tensor, where it is a shard of one."""
