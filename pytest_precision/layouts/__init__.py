@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
+    from pytest_precision.layouts.compute import compute_in as compute_in
     from pytest_precision.layouts.declarations import fresh_ranks as fresh_ranks
     from pytest_precision.layouts.declarations import may_leave as may_leave
     from pytest_precision.layouts.declarations import with_environment as with_environment
+    from pytest_precision.layouts.dtypes import resident as resident
     from pytest_precision.layouts.megatron.experts import discrete_experts as discrete_experts
     from pytest_precision.layouts.megatron.experts import grouped_experts as grouped_experts
     from pytest_precision.layouts.megatron.optimizer import (
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
     from pytest_precision.layouts.replicated import ddp as ddp
     from pytest_precision.layouts.replicated import master_adamw as master_adamw
     from pytest_precision.layouts.sharded import fsdp2 as fsdp2
+    from pytest_precision.layouts.support import supports as supports
 
 __all__ = [
     "adamw",
     "any_precision_adamw",
+    "compute_in",
     "ddp",
     "discrete_experts",
     "distributed_optimizer",
@@ -38,17 +42,22 @@ __all__ = [
     "grouped_experts",
     "master_adamw",
     "may_leave",
+    "resident",
+    "supports",
     "with_environment",
 ]
 
 __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
+        "compute": ("compute_in",),
         "declarations": ("fresh_ranks", "may_leave", "with_environment"),
+        "dtypes": ("resident",),
         "megatron.optimizer": ("distributed_optimizer",),
         "megatron.experts": ("discrete_experts", "grouped_experts"),
         "optimizers": ("any_precision_adamw", "fused_adam"),
         "replicated": ("adamw", "ddp", "master_adamw"),
         "sharded": ("fsdp2",),
+        "support": ("supports",),
     },
 )

@@ -20,10 +20,11 @@ from pytest_precision.layouts.dtypes import (
     MASTERS,
     MOMENTS,
     UNSCALED,
-    dtypes,
     resident,
     state_dtype,
+    storage_dtype,
 )
+from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim.any_precision import AnyPrecisionAdamW
 from pytest_precision.optim.fused_adam import FusedAdam
@@ -114,6 +115,7 @@ class FusedAdamEngine(ExactStateEngine):
         self.clip(owners)
 
 
+@supports({**ON_PARAMETERS, "fp16": ["fp32", "fp16"]})
 def fused_adam(
     workload: Workload,
     cell: Cell,
@@ -139,10 +141,11 @@ def fused_adam(
     Raises:
         ValueError: for a dtype that is not known, and for options that would have no effect.
     """
-    storage, _ = dtypes(cell, "fused_adam")
     if master_weight_dtype != "fp32" or store_param_remainders:
-        _expect_masters(master_weights, storage, master_weight_dtype, store_param_remainders)
-    model, compute = resident(workload.model(cell), cell, "fused_adam")
+        _expect_masters(
+            master_weights, storage_dtype(cell), master_weight_dtype, store_param_remainders
+        )
+    model, compute = resident(workload.model(cell), cell)
     optimizer = FusedAdam(
         workload.groups(model),
         master_weights=master_weights,
@@ -157,6 +160,7 @@ def fused_adam(
     )
 
 
+@supports(ON_PARAMETERS)
 def any_precision_adamw(
     workload: Workload,
     cell: Cell,
@@ -181,7 +185,7 @@ def any_precision_adamw(
     Raises:
         ValueError: for a dtype that is not known.
     """
-    model, compute = resident(workload.model(cell), cell, "any_precision_adamw")
+    model, compute = resident(workload.model(cell), cell)
     optimizer = AnyPrecisionAdamW(
         workload.groups(model),
         use_kahan_summation=use_kahan_summation,

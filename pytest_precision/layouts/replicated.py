@@ -16,11 +16,13 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
+from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.slots import scaling_states
 from pytest_precision.workloads.base import Workload
 
 
+@supports(ON_PARAMETERS)
 def adamw(workload: Workload, cell: Cell) -> Engine:
     """`torch.optim.AdamW` on resident parameters in the dtype of `cell.primary_weight`.
 
@@ -28,7 +30,7 @@ def adamw(workload: Workload, cell: Cell) -> Engine:
     both moments and the update itself are bf16, and updates below half a unit in the last place of
     a weight are lost. Quantized precisions quantize the weights anew in every step.
     """
-    model, compute = resident(workload.model(cell), cell, "adamw")
+    model, compute = resident(workload.model(cell), cell)
     optimizer = torch.optim.AdamW(workload.groups(model))
     return Engine(workload, cell, model, optimizer, forward_model=compute_in(model, compute))
 
@@ -144,6 +146,10 @@ class MainGradEngine(MasterEngine):
         yield from seen
 
 
+@supports(
+    {"bf16": ["bf16"], "fp16": ["fp16"], "quantized": ["bf16", "quantized"]},
+    fused=["bf16", "quantized"],
+)
 def master_adamw(workload: Workload, cell: Cell, *, main_grad: bool = False) -> Engine:
     """fp32 AdamW on fp32 masters, which are initialised from the unrounded model.
 
@@ -154,7 +160,7 @@ def master_adamw(workload: Workload, cell: Cell, *, main_grad: bool = False) -> 
             parameters; fused accumulation does so anyhow.
     """
     master = workload.model(cell)
-    model, _ = resident(deepcopy(master), cell, "master_adamw")
+    model, _ = resident(deepcopy(master), cell)
     engine = MainGradEngine if main_grad or cell.grad_accum_fusion else MasterEngine
     return engine(workload, cell, model, master)
 
@@ -197,10 +203,11 @@ def _sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
     return work.get_future().then(lambda future: future.value()[0])
 
 
+@supports(ON_PARAMETERS)
 def ddp(workload: Workload, cell: Cell) -> Engine:
     """`DistributedDataParallel` with `torch.optim.AdamW`, stored in `cell.primary_weight`.
 
     Every forward overwrites the buffers of all ranks by those of rank 0, as torch does by default.
     """
-    model, compute = resident(workload.model(cell), cell, "ddp")
+    model, compute = resident(workload.model(cell), cell)
     return DDPEngine(workload, cell, model, compute)

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.dtypes import DTYPES, resident
+from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
@@ -40,6 +41,7 @@ class FSDP2Engine(Engine):
                 module.reshard()
 
 
+@supports(ON_PARAMETERS)
 def fsdp2(
     workload: Workload,
     cell: Cell,
@@ -59,7 +61,7 @@ def fsdp2(
     Raises:
         ValueError: for a dtype that this layout does not know.
     """
-    model, compute = resident(workload.model(cell), cell, "fsdp2")
+    model, compute = resident(workload.model(cell), cell)
     inner = MixedPrecisionPolicy(
         param_dtype=compute, reduce_dtype=_dtype("reduce_dtype", reduce_dtype)
     )

@@ -25,7 +25,7 @@ from pytest_precision.workloads.base import Workload
 
 def planted_quantized(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:
     """Replicated AdamW with one engine's defect."""
-    model, compute = resident(workload.model(cell), cell, "adamw")
+    model, compute = resident(workload.model(cell), cell)
     optimizer = torch.optim.AdamW(workload.groups(model))
     return kind(workload, cell, model, optimizer, forward_model=compute_in(model, compute))
 
@@ -43,7 +43,7 @@ def unquantized_again(workload: Workload, cell: Cell) -> Engine:
 def planted_main_grad(workload: Workload, cell: Cell, *, kind: type[MainGradEngine]) -> Engine:
     """Masters and fp32 gradient buffers with one engine's defect."""
     master = workload.model(cell)
-    model, _ = resident(deepcopy(master), cell, "master_adamw")
+    model, _ = resident(deepcopy(master), cell)
     return kind(workload, cell, model, master)
 
 

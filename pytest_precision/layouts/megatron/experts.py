@@ -14,6 +14,7 @@ from pytest_precision.engine.observation import Span
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.layouts.megatron.packing import Part
 from pytest_precision.layouts.megatron.stored_model import Arranged
+from pytest_precision.layouts.support import supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.linear import Linear
@@ -137,6 +138,13 @@ def _part(name: str, number: int, size: int, shape: tuple[int, ...]) -> Part:
     return Part(name, shape, Span(number * size, (number + 1) * size))
 
 
+# Their layers compute in bf16.
+_supported = supports(
+    {"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16", "quantized"]
+)
+
+
+@_supported
 def grouped_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
     """The distributed optimizer, with a single weight `[experts, out, in]` for all experts.
 
@@ -149,10 +157,11 @@ def grouped_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
         ValueError: as `distributed_optimizer`, and for a workload without experts.
     """
     return DistributedOptimizer.of(
-        workload, cell, "grouped_experts", partial(arrange, single_grouped_weight=True), **options
+        workload, cell, partial(arrange, single_grouped_weight=True), **options
     )
 
 
+@_supported
 def discrete_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
     """The distributed optimizer, with a weight of its own for every expert.
 
@@ -167,5 +176,5 @@ def discrete_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
         ValueError: as `distributed_optimizer`, and for a workload without experts.
     """
     return DistributedOptimizer.of(
-        workload, cell, "discrete_experts", partial(arrange, single_grouped_weight=False), **options
+        workload, cell, partial(arrange, single_grouped_weight=False), **options
     )

@@ -21,6 +21,7 @@ from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.layouts.megatron.logical_names import Names
 from pytest_precision.layouts.megatron.shards import optimizer_of, shards_of
 from pytest_precision.layouts.megatron.stored_model import Arrange, Arrangement, Options
+from pytest_precision.layouts.support import supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.parameter import QuantizedParameter
@@ -78,7 +79,6 @@ class DistributedOptimizer(GatheredEngine):
         cls,
         workload: Workload,
         cell: Cell,
-        layout: str,
         arrange: Arrange | None = None,
         **options: Any,
     ) -> DistributedOptimizer:
@@ -87,11 +87,10 @@ class DistributedOptimizer(GatheredEngine):
         Args:
             workload: what is trained.
             cell: where.
-            layout: name of the layout that it is made for.
             arrange: puts modules of the layout into the model.
             **options: as `distributed_optimizer` takes them.
         """
-        arrangement = Arrangement.of(workload, cell, layout, arrange)
+        arrangement = Arrangement.of(workload, cell, arrange)
         return cls(workload, cell, arrangement, Options.of(cell, **options))
 
     def move_into(self, buffer: Buffer, slot: BufferSlot) -> None:
@@ -248,6 +247,15 @@ class DistributedOptimizer(GatheredEngine):
         return Observation(kind, name, tensor, *place, local)
 
 
+@supports(
+    {
+        "fp32": ["fp32"],
+        "bf16": ["bf16"],
+        "fp16": ["fp16"],
+        "quantized": ["bf16", "quantized"],
+    },
+    fused=["bf16", "quantized"],
+)
 def distributed_optimizer(
     workload: Workload,
     cell: Cell,
@@ -293,7 +301,6 @@ def distributed_optimizer(
     return DistributedOptimizer.of(
         workload,
         cell,
-        "distributed_optimizer",
         bucket_size=bucket_size,
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,

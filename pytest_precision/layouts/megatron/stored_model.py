@@ -164,14 +164,8 @@ class Arrangement:
     groups: tuple[ParameterGroup, ...]
 
     @classmethod
-    def of(
-        cls, workload: Workload, cell: Cell, layout: str, arrange: Arrange | None
-    ) -> Arrangement:
-        """Make the model of a workload and store it as the cell says.
-
-        Raises:
-            ValueError: for a cell that `layout` does not do.
-        """
+    def of(cls, workload: Workload, cell: Cell, arrange: Arrange | None) -> Arrangement:
+        """Make the model of a workload and store it as the cell says."""
         model = workload.model(cell)
         initial = {name: p.detach().clone() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}
@@ -182,7 +176,7 @@ class Arrangement:
             )
             for group in workload.groups(model)
         )
-        model, _ = resident(model, cell, layout)
+        model, _ = resident(model, cell)
         arranged = Arranged({}, {}) if arrange is None else arrange(model, cell)
         parts = {
             # A tied parameter is used under each of its names.
