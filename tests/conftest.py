@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+SLOW = frozenset({"faults", "layouts", "modes", "plugin", "ranks", "regressions", "report"})
+"""Folders whose tests start processes: ranks, sessions of pytest, launchers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what the inner loop leaves out: `ci/test -m "not slow"`."""
+    tests = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(tests).parts[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 # Of a module, since the ranks that run inline need a process without a group.

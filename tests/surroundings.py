@@ -50,7 +50,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(autouse=True, scope="module", params=["usual", "foreign"])
+@pytest.fixture(
+    autouse=True, scope="module", params=["usual", pytest.param("foreign", marks=pytest.mark.slow)]
+)
 def surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
     """The two surroundings."""
     if request.param == "usual":

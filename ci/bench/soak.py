@@ -108,8 +108,11 @@ class Soak:
                 self.problems.append(f"{what}: {check} of {task}: not {wanted} but {outcome}")
 
     def pytest_runtest_logfinish(self) -> None:
-        """Look at all processes after each test."""
+        """Look at all processes after each test, and say now and then how far it is."""
         self.processes.sample()
+        if self.ended % 100 == 0:
+            wrong = sum((of for of in self.counts.values()), Counter())
+            print(f"{self.ended} jobs:", *(f"{wrong[w]} {w}" for w in WRONG), flush=True)
 
     @property
     def ended(self) -> int:

@@ -19,9 +19,10 @@ import pytest
 # The sessions run in this process, which forgets afterwards what they have imported: torch cannot
 # be imported twice, and a second copy of a module has other functions than the first.
 import torch  # noqa: F401
+from slack import slack
 
 import pytest_precision.plugin.fixtures  # noqa: F401
-from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.ranks import RankError
 
 SUITE = """
     import pytest
@@ -39,9 +40,6 @@ SUITE = """
     def test_after(ranks):
         assert ranks.run(sum_of_ranks) == [3, 3]
 """
-
-GONE_SECONDS = 3.0
-"""For the fork server to bury its children, on a machine that does something else."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ Suffer = Callable[..., Suffered]
 @pytest.fixture(scope="session")
 def _server(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The fork server, which imports torch: no test's own time, descriptors and processes."""
-    ranks = RankPool("fresh", timeout=60)
-    ranks.run(1, os.getpid)
+    slack()
 
 
 @pytest.fixture
@@ -86,7 +83,7 @@ def nothing_left(_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     me = psutil.Process()
     processes, descriptors = set(me.children(recursive=True)), me.num_fds()
     yield
-    until = time.monotonic() + GONE_SECONDS
+    until = time.monotonic() + slack()
     while (left := set(me.children(recursive=True)) - processes) and time.monotonic() < until:
         time.sleep(0.02)
     assert left == set()
@@ -106,7 +103,7 @@ def suffer(pytester: pytest.Pytester, request: pytest.FixtureRequest, nothing_le
         fault: Callable[..., object], *arguments: object, timeout: float = 30, mode: str = "reuse"
     ) -> Suffered:
         options = f"--precision-timeout={timeout}", f"--precision-ranks={mode}"
-        names = {"module": request.module.__name__, "function": fault.__name__}
+        names = {"module": Path(request.module.__file__).stem, "function": fault.__name__}
         pytester.makepyfile(test_session=SUITE.format(arguments=arguments, **names))
         recorder = pytester.inline_run(*options, "--precision-device=cpu")
         calls = recorder.getcalls("pytest_runtest_logreport")
@@ -146,7 +143,7 @@ class Session:
 
     def until_busy(self) -> None:
         """Waits until one rank works and the other is stopped."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + slack()
         while len(self.numbers) < 4 or not self._stopped:
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < until
@@ -189,7 +186,7 @@ def session_of(
             finally:
                 process.kill()
         assert len(session.numbers) == 4
-        until = time.monotonic() + GONE_SECONDS
+        until = time.monotonic() + slack()
         while (left := [*filter(_alive, session.numbers)]) and time.monotonic() < until:
             time.sleep(0.02)
         assert left == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from slack import slack
+
 
 def leave():
     import torch
@@ -23,4 +25,4 @@ def test_an_exit_is_named_with_its_status(suffer):
     assert suffered.headline == "rank 1 of 2 in test_exit_status:leave died: exit status 3"
     assert "last words\nbelow python\n" in suffered.text
     assert "\nrank 0: RuntimeError" in str(suffered.error)
-    assert suffered.seconds < 5
+    assert suffered.seconds < slack()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from slack import slack
 
 from pytest_precision.ranks.process.server import short_folder
 
@@ -75,7 +76,7 @@ def controller(
             process.wait(10)
         finally:
             process.kill()
-    _, alive = psutil.wait_procs(members, timeout=10)
+    _, alive = psutil.wait_procs(members, timeout=slack())
     assert alive == []
 
 
@@ -90,7 +91,7 @@ def test_a_killed_controller_leaves_nothing(folder, number):
     """Whatever its ranks are doing, and what they have started; its folders go with them."""
     job = f"ranks.run(2, test_controller.work, {str(folder)!r})"
     with controller(folder, job) as (process, members):
-        until = time.monotonic() + 10
+        until = time.monotonic() + slack()
         stopped = False
         while not (stopped and (folder / "busy").exists()) and time.monotonic() < until:
             time.sleep(0.02)

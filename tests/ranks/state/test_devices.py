@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slack import slack
 
 from pytest_precision.ranks.errors import DevicesBusyError
 from pytest_precision.ranks.state.devices import backend, chosen, held, visible, worker_number
@@ -118,7 +119,7 @@ def test_a_wait_is_bounded(tmp_path, holder):
     words = rf"device gpu-b to be free within 0\.3 s but process {holder.pid} still has it"
     with pytest.raises(DevicesBusyError, match=words), held(["gpu-a", "gpu-b"], 0.3, tmp_path):
         pytest.fail("both have it")
-    assert 0.3 <= time.monotonic() - started < 1
+    assert 0.3 <= time.monotonic() - started < 0.3 + slack()
     with held(["gpu-a"], 0.1, tmp_path):
         pass  # what was taken before was let go
 
