@@ -31,10 +31,11 @@ from pytest_precision import layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import Observation, cloned
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.digests import digest, digested
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.record import THREADS
-from pytest_precision.trace.store import TraceWriter, digest, digested
 from pytest_precision.trace.updates import UpdateMeter
+from pytest_precision.trace.writer import TraceWriter
 
 MEBIBYTE = 2**20
 

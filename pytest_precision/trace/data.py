@@ -7,7 +7,6 @@ where it is asked for, and looked at before anything else is.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ import xxhash
 from torch import Tensor
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.store import bytes_of
+from pytest_precision.trace.digests import bytes_of
+from pytest_precision.trace.files import write_whole
 from pytest_precision.workloads.base import Workload
 
 Given = Mapping[int, Sequence[str]]
@@ -75,9 +75,7 @@ class DataWatch:
 
     def write(self, folder: Path, rank: int) -> None:
         """Keep the digests beside the trace of the run."""
-        partial = _path(folder, rank).with_suffix(".partial")
-        partial.write_text(json.dumps({"given": self._given, "unsteady": [*self._unsteady]}))
-        os.replace(partial, _path(folder, rank))
+        write_whole(_path(folder, rank), {"given": self._given, "unsteady": [*self._unsteady]})
 
 
 def digest_of(microbatch: Any) -> str:

@@ -18,10 +18,12 @@ from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.trace.data import DataWatch
+from pytest_precision.trace.digests import digested
 from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.products import COMPUTED, Products
-from pytest_precision.trace.store import Header, TraceWriter, digested
+from pytest_precision.trace.store import Header
 from pytest_precision.trace.updates import UpdateMeter
+from pytest_precision.trace.writer import TraceWriter
 from pytest_precision.workloads.base import Workload
 
 Layout = Callable[[Workload, Cell], Engine]

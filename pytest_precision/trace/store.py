@@ -10,38 +10,21 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-import xxhash
 from torch import Tensor
 
-from pytest_precision.engine.observation import Chunk, Observation, Place, Span, cloned
-from pytest_precision.engine.readable import expect_readable
+from pytest_precision.engine.observation import Chunk, Place, Span
+from pytest_precision.trace.digests import kept_as_it_is
+from pytest_precision.trace.files import mapped
 from pytest_precision.trace.moment import Moment
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-
-ALIGNMENT = 64
-"""Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
-
-SMALL = 64
-"""Bytes up to which a tensor is kept as it is: a digest and its place would take as much."""
-
-LARGE = 8 << 20
-"""Bytes a tensor from which on two threads are faster than one; xxhash lets go of the interpreter's
-lock while it reads."""
-
-READ = frozenset({"loss", "grad_norm"})
-"""Kinds whose values say whether a run proves anything; they are kept whatever their size."""
 
 
 class TensorKey(NamedTuple):
@@ -106,103 +89,6 @@ class Header:
     products: tuple[str, ...] = ()
 
 
-class TraceWriter:
-    """Writes one rank's part of a trace into `folder`.
-
-    Args:
-        folder: an existing one.
-        rank: of this process.
-        digests: as of `Header`.
-        threads: that digests are computed on.
-    """
-
-    def __init__(self, folder: Path, rank: int, *, digests: bool = False, threads: int = 1) -> None:
-        self._index = folder / f"rank{rank}.json"
-        self._digests = digests
-        self._file = open(folder / f"rank{rank}.bin", "wb")  # noqa: SIM115, closed by __exit__
-        self._end = 0
-        self._threads, self._pool = threads, ThreadPoolExecutor(threads)
-        self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
-        self._slots: dict[TensorKey, int] = {}
-
-    def add(self, moment: Moment, observations: Iterable[Observation]) -> None:
-        """Keep what was observed at `moment`; a tensor observed twice is kept once."""
-        kept: dict[tuple[Any, ...], int | str] = {}
-        entries: list[tuple[int, tuple[Any, ...]]] = []
-        # Keeps every tensor alive until the moment ends: an address that was freed and used again
-        # would make two tensors look like one.
-        alive: list[Tensor] = []
-        to_digest: dict[tuple[Any, ...], Tensor] = {}
-        for seen in observations:
-            tensor = seen.tensor.detach()
-            if not seen.digest:
-                expect_readable(seen.kind, seen.name, tensor)
-            alive.append(tensor)
-            identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), seen.digest)
-            nbytes = tensor.numel() * tensor.element_size()
-            if seen.digest:
-                kept[identity] = seen.digest
-            elif self._digests and not _kept_as_it_is(seen.kind, nbytes):
-                to_digest[identity] = tensor
-            elif identity not in kept:
-                kept[identity] = self._write(tensor)
-            slot = TensorKey(
-                seen.kind,
-                seen.name,
-                str(tensor.dtype).removeprefix("torch."),
-                tuple(tensor.shape),
-                seen.shape,
-                seen.place,
-                seen.local,
-                nbytes,
-            )
-            entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
-        kept.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
-        self._moments.append((moment, [(slot, kept[identity]) for slot, identity in entries]))
-
-    @property
-    def observations(self) -> int:
-        """Number of observations so far."""
-        return sum(len(entries) for _, entries in self._moments)
-
-    def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Of each tensor; on threads only where there is more to read than to hand out."""
-        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if self._threads > 1 and nbytes > LARGE * len(tensors):
-            return self._pool.map(digest, tensors)
-        return map(digest, tensors)
-
-    def _write(self, tensor: Tensor) -> int:
-        start = -(-self._end // ALIGNMENT) * ALIGNMENT
-        self._file.write(b"\0" * (start - self._end))
-        held = _in_order(tensor)
-        self._end = start + self._file.write(bytes_of(held))
-        return start
-
-    def close(self, header: Header) -> None:
-        """Finish the trace: from now on it is whole."""
-        self._file.close()
-        slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
-        index = (
-            asdict(header) | {"digests": self._digests} | {"slots": slots, "moments": self._moments}
-        )
-        partial = self._index.with_suffix(".partial")
-        partial.write_text(json.dumps(index))
-        os.replace(partial, self._index)
-
-    def __enter__(self) -> TraceWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._pool.shutdown()
-        self._file.close()
-
-
 class Trace:
     """All observations of one run, in causal order of their moments, read from `folder`.
 
@@ -233,7 +119,7 @@ class Trace:
         self._slots = [[_slot(fields) for fields in index["slots"]] for index in indices]
         self._entries = [[entries for _, entries in index["moments"]] for index in indices]
         self._number = {moment: number for number, moment in enumerate(self.moments)}
-        self._bytes = [_map(folder / f"rank{rank}.bin") for rank in range(world_size)]
+        self._bytes = [mapped(folder / f"rank{rank}.bin") for rank in range(world_size)]
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
         """What was observed at `moment`, rank by rank in each rank's order."""
@@ -259,7 +145,7 @@ class Trace:
     def decisive(self) -> bool:
         """Whether all that differs can be seen: a digest of a mere piece has no counterpart."""
         return not self.header.digests or all(
-            slot.piece == slot.shape or _kept_as_it_is(slot.kind, slot.nbytes)
+            slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for slots in self._slots
             for slot in slots
         )
@@ -279,45 +165,6 @@ class Trace:
         here = self._bytes[entry.rank].data_ptr() + entry.offset
         there = other._bytes[theirs.rank].data_ptr() + theirs.offset
         return bool(_memcmp(here, there, entry.nbytes) == 0)
-
-
-def digest(tensor: Tensor) -> str:
-    """xxh3-128 of the bytes in row-major order, hexadecimal: any order, sign or position counts."""
-    return xxhash.xxh3_128_hexdigest(bytes_of(_in_order(tensor.detach())))
-
-
-def _in_order(tensor: Tensor) -> Tensor:
-    """Return it with its bytes in row-major order; a conjugate may be a mere mark on others."""
-    return tensor.cpu().resolve_conj().resolve_neg().contiguous()
-
-
-def digested(seen: Observation) -> Observation:
-    """`seen` as a trace of digests keeps it, whatever becomes of the tensor afterwards."""
-    if _kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
-        return cloned(seen)
-    return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))
-
-
-def _kept_as_it_is(kind: str, nbytes: int) -> bool:
-    return nbytes <= SMALL or kind in READ
-
-
-def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
-    """Return the memory of a contiguous tensor on the CPU, which must outlive what is returned."""
-    # Not through numpy(): that forbids the storage of an observed tensor to be resized, which FSDP2
-    # does with its unsharded parameters.
-    nbytes = held.numel() * held.element_size()
-    return (ctypes.c_char * nbytes).from_address(held.data_ptr())
-
-
-def _map(path: Path) -> Tensor:
-    if path.stat().st_size == 0:  # which cannot be mapped
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
-
-
-def _plain(place: Place) -> Any:
-    return ("chunk", *place.offsets) if isinstance(place, Chunk) else ("span", place.start)
 
 
 def _slot(fields: list[Any]) -> TensorKey:

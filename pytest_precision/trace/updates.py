@@ -10,7 +10,6 @@ over shards, never compared between two sides.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from pytest_precision.trace.exact_update import (
     gradient,
     rule,
 )
+from pytest_precision.trace.files import write_whole
 
 CHUNK = {"cpu": 1 << 15, "cuda": 1 << 24}
 """Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
@@ -155,9 +155,7 @@ class UpdateMeter:
     def write(self, folder: Path, rank: int) -> None:
         """Keep what was measured beside the trace of the run."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
-        partial = _path(folder, rank).with_suffix(".partial")
-        partial.write_text(json.dumps(part))
-        os.replace(partial, _path(folder, rank))
+        write_whole(_path(folder, rank), part)
 
     def _watched(self, engine: Engine) -> Iterator[_Watched]:
         groups = {

@@ -15,7 +15,7 @@ from pytest_precision.engine.observation import Chunk, Observation, whole
 from pytest_precision.engine.readable import stored
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.moment import INIT
-from pytest_precision.trace.store import TraceWriter
+from pytest_precision.trace.writer import TraceWriter
 
 
 def freed() -> Tensor:

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_precision.engine.observation import Observation
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Header, Trace, TraceWriter
+from pytest_precision.trace.store import Header, Trace
+from pytest_precision.trace.writer import TraceWriter
 
 Recorded = Sequence[tuple[Moment, Sequence[Observation]]]
 

@@ -9,8 +9,10 @@ import torch
 
 from pytest_precision.engine.observation import Chunk, Observation, Span, whole
 from pytest_precision.trace import store
+from pytest_precision.trace.digests import digested
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Header, Trace, TraceWriter, digested
+from pytest_precision.trace.store import Header, Trace
+from pytest_precision.trace.writer import TraceWriter
 
 HEADER = Header(1, {"grad": "no reason"}, {"torch": "x"})
 

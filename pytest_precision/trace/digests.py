@@ -1,0 +1,47 @@
+"""Digests: what a trace keeps of tensors that are too large to keep at every moment."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import xxhash
+from torch import Tensor
+
+from pytest_precision.engine.observation import Observation, cloned
+
+SMALL = 64
+"""Bytes up to which a tensor is kept as it is: a digest and its place would take as much."""
+
+READ = frozenset({"loss", "grad_norm"})
+"""Kinds whose values say whether a run proves anything; they are kept whatever their size."""
+
+
+def digest(tensor: Tensor) -> str:
+    """xxh3-128 of the bytes in row-major order, hexadecimal: any order, sign or position counts."""
+    return xxhash.xxh3_128_hexdigest(bytes_of(in_order(tensor.detach())))
+
+
+def in_order(tensor: Tensor) -> Tensor:
+    """Return it with its bytes in row-major order; a conjugate may be a mere mark on others."""
+    return tensor.cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def digested(seen: Observation) -> Observation:
+    """`seen` as a trace of digests keeps it, whatever becomes of the tensor afterwards."""
+    if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
+        return cloned(seen)
+    return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))
+
+
+def kept_as_it_is(kind: str, nbytes: int) -> bool:
+    """Return whether a trace of digests keeps the bytes of such a tensor themselves."""
+    return nbytes <= SMALL or kind in READ
+
+
+def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
+    """Return the memory of a contiguous tensor on the CPU, which must outlive what is returned."""
+    # Not through numpy(): that forbids the storage of an observed tensor to be resized, which FSDP2
+    # does with its unsharded parameters.
+    nbytes = held.numel() * held.element_size()
+    return (ctypes.c_char * nbytes).from_address(held.data_ptr())

@@ -1,0 +1,125 @@
+"""Writer: what one rank observes, moment by moment, into its part of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from pytest_precision.engine.observation import Chunk, Observation, Place
+from pytest_precision.engine.readable import expect_readable
+from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
+from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Header, TensorKey
+
+ALIGNMENT = 64
+"""Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
+
+LARGE = 8 << 20
+"""Bytes a tensor from which on two threads are faster than one; xxhash lets go of the interpreter's
+lock while it reads."""
+
+
+class TraceWriter:
+    """Writes one rank's part of a trace into `folder`.
+
+    Args:
+        folder: an existing one.
+        rank: of this process.
+        digests: as of `Header`.
+        threads: that digests are computed on.
+    """
+
+    def __init__(self, folder: Path, rank: int, *, digests: bool = False, threads: int = 1) -> None:
+        self._index = folder / f"rank{rank}.json"
+        self._digests = digests
+        self._file = open(folder / f"rank{rank}.bin", "wb")  # noqa: SIM115, closed by __exit__
+        self._end = 0
+        self._threads, self._pool = threads, ThreadPoolExecutor(threads)
+        self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
+        self._slots: dict[TensorKey, int] = {}
+
+    def add(self, moment: Moment, observations: Iterable[Observation]) -> None:
+        """Keep what was observed at `moment`; a tensor observed twice is kept once."""
+        kept: dict[tuple[Any, ...], int | str] = {}
+        entries: list[tuple[int, tuple[Any, ...]]] = []
+        # Keeps every tensor alive until the moment ends: an address that was freed and used again
+        # would make two tensors look like one.
+        alive: list[Tensor] = []
+        to_digest: dict[tuple[Any, ...], Tensor] = {}
+        for seen in observations:
+            tensor = seen.tensor.detach()
+            if not seen.digest:
+                expect_readable(seen.kind, seen.name, tensor)
+            alive.append(tensor)
+            identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), seen.digest)
+            nbytes = tensor.numel() * tensor.element_size()
+            if seen.digest:
+                kept[identity] = seen.digest
+            elif self._digests and not kept_as_it_is(seen.kind, nbytes):
+                to_digest[identity] = tensor
+            elif identity not in kept:
+                kept[identity] = self._write(tensor)
+            slot = TensorKey(
+                seen.kind,
+                seen.name,
+                str(tensor.dtype).removeprefix("torch."),
+                tuple(tensor.shape),
+                seen.shape,
+                seen.place,
+                seen.local,
+                nbytes,
+            )
+            entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
+        kept.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
+        self._moments.append((moment, [(slot, kept[identity]) for slot, identity in entries]))
+
+    @property
+    def observations(self) -> int:
+        """Number of observations so far."""
+        return sum(len(entries) for _, entries in self._moments)
+
+    def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
+        """Of each tensor; on threads only where there is more to read than to hand out."""
+        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if self._threads > 1 and nbytes > LARGE * len(tensors):
+            return self._pool.map(digest, tensors)
+        return map(digest, tensors)
+
+    def _write(self, tensor: Tensor) -> int:
+        start = -(-self._end // ALIGNMENT) * ALIGNMENT
+        self._file.write(b"\0" * (start - self._end))
+        held = in_order(tensor)
+        self._end = start + self._file.write(bytes_of(held))
+        return start
+
+    def close(self, header: Header) -> None:
+        """Finish the trace: from now on it is whole."""
+        self._file.close()
+        slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
+        index = (
+            asdict(header) | {"digests": self._digests} | {"slots": slots, "moments": self._moments}
+        )
+        write_whole(self._index, index)
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown()
+        self._file.close()
+
+
+def _plain(place: Place) -> Any:
+    return ("chunk", *place.offsets) if isinstance(place, Chunk) else ("span", place.start)
