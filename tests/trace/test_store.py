@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_precision.engine.observation import Chunk, Observation, Span, whole
-from pytest_precision.trace import store
+from pytest_precision.trace import writer
 from pytest_precision.trace.digests import digested
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Header, Trace
@@ -134,7 +134,7 @@ def test_a_digest_taken_at_once_is_that_of_the_bytes(tmp_path: Path) -> None:
 
 def test_digests_do_not_depend_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tensor gets its own, in the order of the observations."""
-    monkeypatch.setattr(store, "LARGE", 0)
+    monkeypatch.setattr(writer, "LARGE", 0)
     seen = [whole("param", f"w{n}", torch.full((100 + n,), float(n))) for n in range(9)]
     two, one = (digests(tmp_path / str(n), *seen, threads=n) for n in (2, 1))
     assert two == one
