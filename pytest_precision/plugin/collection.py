@@ -47,7 +47,7 @@ class Collection:
         plans: node id of each matrix test, without parameters, to what it is to run.
         errors: what is wrong with markers and selection, one message each.
         census: complete once collection has finished.
-        collected: whether it came to its end without an error, here or in a worker.
+        collected: whether it is known which cells there are, here or from a worker.
         distributed: whether workers collected, and this process did not.
     """
 
@@ -57,7 +57,6 @@ class Collection:
         self.errors: list[str] = []
         self.census = Census()
         self.collected = False
-        self._broken = False
         self.distributed = False
         self._matrices: dict[str, Matrix] = {}
 
@@ -129,9 +128,9 @@ class Collection:
             not_made=dict(not_made),
             formats=announcements(asked),
         )
-        self.collected = self.collected and not self.errors
-        # Modules that could not be collected, as one that was interrupted is to pytest 8.2.
-        self._broken = session.testsfailed > 0
+        # A module that could not be collected, or was interrupted there, may have all the cells.
+        known = bool(self.census.made) or not session.testsfailed
+        self.collected = self.collected and known and not self.errors
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
             worker_output["precision"] = {
@@ -167,8 +166,7 @@ class Collection:
     def summary(self, verbosity: int) -> list[str]:
         """What the terminal summary has to add: that nothing ran, or what workers collected."""
         lines = self.header(verbosity) if self.distributed else []
-        known = self.collected and not (self._broken and not self.census.made)
-        if self.settings.enabled and known and not self.census.cells:
+        if self.settings.enabled and self.collected and not self.census.cells:
             nothing = (
                 f"none of the {self.census.made} cells that were collected was left to run"
                 if self.census.made
