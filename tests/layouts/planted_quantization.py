@@ -61,7 +61,7 @@ class StaleWeights(Engine):
 
 
 @dataclass
-class ColumnwiseOfRowwise:
+class ColumnwiseOfRowwise(Format):
     """The columnwise operand is quantized from the values of the rowwise one."""
 
     format: Format

@@ -171,7 +171,7 @@ class StrangeOptimizer(DistributedOptimizer):
 
 def made(workload: Workload, cell: Cell, *, engine: type[DistributedOptimizer]) -> Engine:
     """The distributed optimizer as one of the above."""
-    return engine.of(workload, cell, "distributed_optimizer")
+    return engine.of(workload, cell)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def planted(
 ) -> Engine:
     """`grouped_experts` with another engine or layer, or one that forgets what it quantized."""
     put = partial(_arrange, layer=layer, forgetful=forgetful)
-    return engine.of(workload, cell, "grouped_experts", put, **options)
+    return engine.of(workload, cell, put, **options)
 
 
 def _arrange(

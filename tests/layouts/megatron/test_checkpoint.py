@@ -101,7 +101,7 @@ class LosesScales(DistributedOptimizer):
 
 def losing_scales(workload: Workload, cell: Cell, **options: object) -> Engine:
     """`distributed_optimizer` with that defect."""
-    return LosesScales.of(workload, cell, "distributed_optimizer", **options)
+    return LosesScales.of(workload, cell, **options)
 
 
 def test_lost_scales_are_caught(parity_in: ParityIn) -> None:

@@ -161,7 +161,7 @@ class LosesRemainders(DistributedOptimizer):
 
 def losing_remainders(workload: Workload, cell: Cell, **options: object) -> Engine:
     """`distributed_optimizer` with that defect."""
-    return LosesRemainders.of(workload, cell, "distributed_optimizer", **options)
+    return LosesRemainders.of(workload, cell, **options)
 
 
 def test_lost_remainders_are_caught(parity_in: ParityIn) -> None:
@@ -248,7 +248,7 @@ class NormOfBuffers(DistributedOptimizer):
 
 def norm_of_buffers(workload: Workload, cell: Cell) -> Engine:
     """`distributed_optimizer` with that defect."""
-    return NormOfBuffers.of(workload, cell, "distributed_optimizer")
+    return NormOfBuffers.of(workload, cell)
 
 
 def test_a_norm_that_reads_padding_is_caught(parity_in: ParityIn) -> None:
@@ -271,7 +271,7 @@ class LosesHistory(DistributedOptimizer):
 
 def losing_history(workload: Workload, cell: Cell, **options: object) -> Engine:
     """`distributed_optimizer` with that defect."""
-    return LosesHistory.of(workload, cell, "distributed_optimizer", **options)
+    return LosesHistory.of(workload, cell, **options)
 
 
 def test_overlap_does_not_hide_delayed_scaling(parity_in: ParityIn) -> None:

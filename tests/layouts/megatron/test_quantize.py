@@ -120,7 +120,7 @@ class OwnAmaxes(DistributedOptimizer):
 def planted(workload: Workload, cell: Cell, *, engine: type[DistributedOptimizer]) -> Engine:
     """`grouped_experts` with another engine, and half of each weight on either of two ranks."""
     put = partial(arrange, single_grouped_weight=True)
-    return engine.of(workload, cell, "grouped_experts", put, bucket_size=1)
+    return engine.of(workload, cell, put, bucket_size=1)
 
 
 @pytest.mark.parametrize(
