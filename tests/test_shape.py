@@ -1,0 +1,45 @@
+"""Shape of the package: one word for one thing, and functions that fit a screen."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest_precision
+
+PACKAGE = Path(pytest_precision.__file__).parent
+
+LONGEST = 40
+"""Lines of a function's body, without its docstring."""
+
+
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    """Yield every node of every module, with the module's path in the package."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            yield str(file.relative_to(PACKAGE)), node
+
+
+def test_names_of_public_classes_are_unique() -> None:
+    """No two modules have a public class of one name, so that a name in a traceback says which."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for file, node in nodes():
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            homes[node.name].append(file)
+    assert len(homes) > 100
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+def test_functions_are_short() -> None:
+    """A longer one has several thoughts, each of which deserves a name."""
+    lengths: dict[str, int] = {}
+    for file, node in nodes():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            if body:
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
+                lengths[f"{file}:{node.name}"] = lines
+    assert len(lengths) > 1000
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
