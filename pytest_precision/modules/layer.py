@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.formats.quantized import QuantizedTensor
-from pytest_precision.modules.draw import Draw
 from pytest_precision.modules.multiply import (
     COMPUTE,
     Call,
@@ -20,6 +19,7 @@ from pytest_precision.modules.multiply import (
 )
 from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.parameter import QuantizedParameter, quantized_parameters
+from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
 
 UNQUANTIZED = "bf16"
@@ -103,7 +103,7 @@ class Layer(nn.Module):
                 cast(Quantizers, quantizers),
                 used,
                 (rows, columns),
-                Draw(stream, self.step, self.microbatch),
+                RoundingRng(stream, self.step, self.microbatch),
             )
             for quantizers, used, stream in zip(
                 self.quantizers, self.used_weights, streams, strict=True

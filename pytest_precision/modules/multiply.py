@@ -22,8 +22,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from pytest_precision.formats.quantized import QuantizedTensor
-from pytest_precision.modules.draw import Draw
 from pytest_precision.modules.padding import padded_shape, quantize
+from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
 
 COMPUTE = torch.bfloat16
@@ -48,13 +48,13 @@ class QuantizedProduct:
         quantizers: of the input and of the gradient.
         weight: both operands of the weight.
         shape: [out, in].
-        draw: random bits of the gradient, where its format is stochastic.
+        rng: random bits of the gradient, where its format is stochastic.
     """
 
     quantizers: Quantizers
     weight: QuantizedTensor
     shape: tuple[int, int]
-    draw: Draw
+    rng: RoundingRng
 
     def forward(
         self, x: Tensor, bias: Tensor | None, *, backward: bool
@@ -69,7 +69,7 @@ class QuantizedProduct:
         """As `Product`."""
         format = self.quantizers.gradient
         shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
-        made = quantize(format, gradient, format.random_bits(self.draw, shape, gradient.device))
+        made = quantize(format, gradient, format.random_bits(self.rng, shape, gradient.device))
         dx = made.rowwise.dequantize() @ self.weight.columnwise.dequantize()
         dw = made.columnwise.dequantize().t() @ kept.columnwise.dequantize()
         out, columns = self.shape

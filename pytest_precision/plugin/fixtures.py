@@ -17,7 +17,7 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.errors import RanksSkipped, WorldSizeError
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
-from pytest_precision.report import carry
+from pytest_precision.report import attributes
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
@@ -134,7 +134,7 @@ def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int)
     """
     assert isinstance(item, pytest.Function)
     found = item.stash.get(PARITY, None)
-    carry.attach(
+    attributes.attach(
         report,
         item,
         axes=cell.axes,

@@ -21,7 +21,7 @@ import pytest
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.launch.rendezvous import RefusedError, Roll
+from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, RefusedError
 from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
 
@@ -180,7 +180,7 @@ def reason(error: BaseException) -> str:
 def refuse(launch: Launch, reason: str) -> None:
     """Leaves word for the other processes of a launch that this one will not take part."""
     with contextlib.suppress(OSError):  # then nobody hears of it, as of a process that died
-        Roll(launch).refuse(reason)
+        LaunchRendezvous(launch).refuse(reason)
 
 
 def _tell(config: pytest.Config, text: str) -> None:

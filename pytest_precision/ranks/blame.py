@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from pytest_precision.ranks.errors import Cause, RankError
 from pytest_precision.ranks.process.messages import Raised, Skipped
-from pytest_precision.ranks.watch import Died, Heard
+from pytest_precision.ranks.watch import Died, Received
 
 SETTLE_SECONDS = 0.1
 """A death cannot stamp itself: its peers feel it, and say so, before the controller hears of it. A
-death heard this soon after the first words of a failure came before them. The other way round, a
+death noticed this soon after the first words of a failure came before them. The other way round, a
 peer that dies natively of another's exception, takes longer: a watchdog has to notice."""
 
 SERVER_GONE = 255
@@ -25,7 +25,7 @@ class Evidence:
 
     Attributes:
         world_size: number of ranks.
-        heard: rank to what was heard of it; a rank that did not answer is missing.
+        received: rank to what was received from it; a rank that did not answer is missing.
         started: when the ranks were asked (monotonic clock).
         seconds: that they had.
         overdue: the moment from which on a collective gives up by itself: an exception from then on
@@ -36,7 +36,7 @@ class Evidence:
     """
 
     world_size: int
-    heard: Mapping[int, Heard]
+    received: Mapping[int, Received]
     started: float
     seconds: float
     overdue: float
@@ -47,13 +47,13 @@ class Evidence:
     @property
     def silent(self) -> list[int]:
         """The ranks that did not answer."""
-        return [rank for rank in range(self.world_size) if rank not in self.heard]
+        return [rank for rank in range(self.world_size) if rank not in self.received]
 
 
-def first_failure(heard: Mapping[int, Heard]) -> int | None:
+def first_failure(received: Mapping[int, Received]) -> int | None:
     """The rank whose exception, skip or death came first; None where there is none of them."""
-    ended = {rank: h for rank, h in heard.items() if isinstance(h.what, Raised | Skipped)}
-    died = {rank: h.at for rank, h in heard.items() if isinstance(h.what, Died)}
+    ended = {rank: h for rank, h in received.items() if isinstance(h.what, Raised | Skipped)}
+    died = {rank: h.at for rank, h in received.items() if isinstance(h.what, Died)}
     settled = min((h.at for h in ended.values()), default=float("inf")) + SETTLE_SECONDS
     early = {rank: at for rank, at in died.items() if at <= settled}
     if early:
@@ -62,19 +62,19 @@ def first_failure(heard: Mapping[int, Heard]) -> int | None:
     return min(stamps, key=lambda rank: (stamps[rank], rank), default=None)
 
 
-def is_hang(heard: Mapping[int, Heard], overdue: float) -> bool:
+def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
     """Whether the run failed by time: nobody failed, or only collectives that gave up."""
-    first = first_failure(heard)
+    first = first_failure(received)
     if first is None:
         return True
-    what = heard[first].what
+    what = received[first].what
     return isinstance(what, Raised) and what.when >= overdue
 
 
 def judge(evidence: Evidence) -> RankError:
     """The one error of a run in which not every rank answered as it should."""
-    first = first_failure(evidence.heard)
-    if is_hang(evidence.heard, evidence.overdue):
+    first = first_failure(evidence.received)
+    if is_hang(evidence.received, evidence.overdue):
         # Where every rank answered, the one whose collective gave up is the one that hung.
         # Of several that are silent, one that does not react to a signal holds up the others, and
         # one that is in no collective those that wait for it there.
@@ -83,7 +83,7 @@ def judge(evidence: Evidence) -> RankError:
         assert rank is not None
         return _error(evidence, rank, "hung", f"hung: no answer within {evidence.seconds:g} s")
     assert first is not None
-    what = evidence.heard[first].what
+    what = evidence.received[first].what
     if isinstance(what, Skipped):
         return _error(evidence, first, "skipped", _alone(evidence, what.reason))
     if isinstance(what, Raised):
@@ -163,17 +163,17 @@ def _patience(stacks: str) -> int:
 
 def _account(evidence: Evidence, rank: int) -> list[str]:
     """What a rank was doing when it ended: its traceback, or its stacks."""
-    if rank not in evidence.heard:
+    if rank not in evidence.received:
         stacks = evidence.stacks.get(rank) or "none: the process did not react, it may be stopped"
         return _block(f"Stacks of rank {rank}", stacks)
-    what = evidence.heard[rank].what
+    what = evidence.received[rank].what
     return _block(f"Rank {rank}", what.traceback) if isinstance(what, Raised) else []
 
 
 def _consequence(evidence: Evidence, rank: int) -> str:
-    if rank not in evidence.heard:
+    if rank not in evidence.received:
         return "no answer, ended"
-    what = evidence.heard[rank].what
+    what = evidence.received[rank].what
     if isinstance(what, Raised):
         after = what.when - evidence.started
         return f"{what.headline.splitlines()[0]} (after {after:.3f} s)"
@@ -183,7 +183,7 @@ def _consequence(evidence: Evidence, rank: int) -> str:
 
 
 def _alone(evidence: Evidence, reason: str) -> str:
-    skipped = [r for r in evidence.heard if isinstance(evidence.heard[r].what, Skipped)]
+    skipped = [r for r in evidence.received if isinstance(evidence.received[r].what, Skipped)]
     others = [rank for rank in range(evidence.world_size) if rank not in skipped]
     return (
         f"skipped, and not all ranks did: {_listed(skipped)} skipped, {_listed(others)} did not; "

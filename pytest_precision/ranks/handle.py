@@ -22,7 +22,7 @@ class Rank(Protocol):
     membership: Membership
 
     @property
-    def doors(self) -> Sequence[Connection | int]:
+    def waitables(self) -> Sequence[Connection | int]:
         """What is ready in `multiprocessing.connection.wait` when there is something to hear."""
 
     @property
@@ -30,10 +30,10 @@ class Rank(Protocol):
         """Whether the process is there."""
 
     def send(self, message: ToRank) -> None:
-        """Says something to it; what happened to a rank that is gone is heard in `hear`."""
+        """Says something to it; what happened to a rank that is gone is told by `recv`."""
 
-    def hear(self) -> FromRank | int | None:
-        """What a rank with a door that is ready says.
+    def recv(self) -> FromRank | int | None:
+        """What a rank with a waitable that is ready says.
 
         Returns:
             its message; or, where it is gone without one, its exit status, as

@@ -15,10 +15,10 @@ from pytest_precision.ranks.errors import RankError, RanksSkipped, WorldSizeErro
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.process import output, process
-from pytest_precision.ranks.process.meeting import FileMeeting
 from pytest_precision.ranks.process.messages import Done, Ready, RunJob, Skipped, Stop, Unavailable
-from pytest_precision.ranks.process.parcel import Parcel
+from pytest_precision.ranks.process.payload import Payload
 from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.ranks.process.rendezvous import FileRendezvous
 from pytest_precision.ranks.process.worker import Membership
 from pytest_precision.ranks.state import devices, leaks
 from pytest_precision.ranks.state.environment import Environment
@@ -75,7 +75,7 @@ class LocalGroup:
                     sharing=world_size,
                     device=device,
                     folder=self._folder,
-                    meeting=FileMeeting(self._folder / "store", world_size),
+                    rendezvous=FileRendezvous(self._folder / "store", world_size),
                     environment=environment,
                     start_seconds=START_SECONDS,
                     collective_seconds=self._collective_seconds,
@@ -96,21 +96,21 @@ class LocalGroup:
     def run(self, job: Job, timeout: float) -> list[Any]:
         """See `Group.run`."""
         __tracebackhide__ = True
-        parcel = Parcel.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._folder / "job")
-        task = RunJob(parcel, secrets.token_hex(8))
+        payload = Payload.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._folder / "job")
+        task = RunJob(payload, secrets.token_hex(8))
         with devices.held(self._devices, timeout):
             started = time.monotonic()
             for rank in self._ranks:
                 rank.send(task)
-            heard = watch.collect(self._ranks, started + timeout)
-        answers = [heard[rank].what for rank in sorted(heard)]
+            received = watch.collect(self._ranks, started + timeout)
+        answers = [received[rank].what for rank in sorted(received)]
         done = [answer for answer in answers if isinstance(answer, Done)]
         skips = [answer.reason for answer in answers if isinstance(answer, Skipped)]
         if len(skips) == len(self._ranks):
             raise RanksSkipped("; ".join(dict.fromkeys(skips)))
         if len(done) < len(self._ranks):
             overdue = started + self._collective_seconds
-            raise self._failure(heard, started, timeout, overdue, job.name)
+            raise self._failure(received, started, timeout, overdue, job.name)
         blame.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
         self.late = tuple(dict.fromkeys(path for answer in done for path in answer.late))
@@ -134,32 +134,34 @@ class LocalGroup:
         started = time.monotonic()
         # The ranks' own deadline comes first, since it tells more.
         deadline = started + START_SECONDS / COLLECTIVE_SHARE
-        heard = watch.collect(self._ranks, deadline)
-        for answer in heard.values():
+        received = watch.collect(self._ranks, deadline)
+        for answer in received.values():
             if isinstance(answer.what, Unavailable):
                 limit = f"{self._ranks_per_device} for each GPU"
                 raise WorldSizeError(world_size, answer.what.available, limit)
             if isinstance(answer.what, Ready):
                 self._devices.add(answer.what.device)
-        if len(heard) < world_size or not all(isinstance(h.what, Ready) for h in heard.values()):
+        if len(received) < world_size or not all(
+            isinstance(h.what, Ready) for h in received.values()
+        ):
             overdue = started + START_SECONDS
-            raise self._failure(heard, started, START_SECONDS, overdue, "the start of the group")
+            raise self._failure(received, started, START_SECONDS, overdue, "the start of the group")
 
     def _failure(
         self,
-        heard: Mapping[int, watch.Heard],
+        received: Mapping[int, watch.Received],
         started: float,
         seconds: float,
         overdue: float,
         doing: str,
     ) -> RankError:
-        silent = [rank for rank in self._ranks if rank.number not in heard]
-        stacks = watch.stacks(silent) if blame.is_hang(heard, overdue) else {}
+        silent = [rank for rank in self._ranks if rank.number not in received]
+        stacks = watch.stacks(silent) if blame.is_hang(received, overdue) else {}
         process.end(self._ranks)  # what they still had to say is in their logs now
         return blame.judge(
             blame.Evidence(
                 world_size=len(self._ranks),
-                heard=heard,
+                received=received,
                 started=started,
                 seconds=seconds,
                 overdue=overdue,
@@ -169,7 +171,7 @@ class LocalGroup:
             )
         )
 
-    def _unpacked(self, rank: int, result: Parcel, job: Job) -> Any:
+    def _unpacked(self, rank: int, result: Payload, job: Job) -> Any:
         try:
             return result.unpack()
         except Exception as error:  # unpickling runs the value's own code

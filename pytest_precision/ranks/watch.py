@@ -30,37 +30,37 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What was heard of a rank, and when (monotonic clock, here)."""
+class Received:
+    """What was received from a rank, and when (monotonic clock, here)."""
 
     what: FromRank | Died
     at: float
 
 
-def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Heard]:
+def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
     """What each rank says by `deadline`, or within the grace after a failure, if it says anything.
 
     Args:
         ranks: that were asked something.
         deadline: on the monotonic clock.
     """
-    heard: dict[int, Heard] = {}
+    received: dict[int, Received] = {}
     failed = False
-    while silent := [rank for rank in ranks if rank.number not in heard]:
-        doors = [door for rank in silent for door in rank.doors]
-        ready = wait(doors, max(0.0, deadline - time.monotonic()))
+    while silent := [rank for rank in ranks if rank.number not in received]:
+        waitables = [waitable for rank in silent for waitable in rank.waitables]
+        ready = wait(waitables, max(0.0, deadline - time.monotonic()))
         if not ready:
             break
         now = time.monotonic()
         for rank in silent:
-            if any(door in ready for door in rank.doors):
-                said = rank.hear()
+            if any(waitable in ready for waitable in rank.waitables):
+                said = rank.recv()
                 what = Died(said) if said is None or isinstance(said, int) else said
-                heard[rank.number] = Heard(what, now)
+                received[rank.number] = Received(what, now)
                 if isinstance(what, Died | Raised) and not failed:
                     failed = True
                     deadline = min(deadline, now + GRACE_SECONDS)
-    return heard
+    return received
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:

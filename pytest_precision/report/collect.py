@@ -17,7 +17,7 @@ import pytest
 
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.verdict import Verdict
-from pytest_precision.report.carry import test_of
+from pytest_precision.report.attributes import test_of
 from pytest_precision.report.status import STATUSES, worst
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from pytest_precision.workloads.batches import LONGEST, Extent
 from pytest_precision.workloads.initial import initialised
 from pytest_precision.workloads.recipe import TrainingRecipe
-from pytest_precision.workloads.walk import walk
+from pytest_precision.workloads.token_chain import token_chain
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
@@ -107,5 +107,5 @@ class Gpt(TrainingRecipe):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens and the tokens that follow them, int64 `[rows, LONGEST]` each."""
         rows = sum(len(shape.stops) for shape in shapes)
-        tokens = walk(generator, rows, LONGEST + 1, _VOCABULARY)
+        tokens = token_chain(generator, rows, LONGEST + 1, _VOCABULARY)
         return tokens[:, :-1], tokens[:, 1:]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from pytest_precision.workloads.batches import LONGEST, Extent
 from pytest_precision.workloads.initial import initialised
 from pytest_precision.workloads.recipe import TrainingRecipe
-from pytest_precision.workloads.walk import walk
+from pytest_precision.workloads.token_chain import token_chain
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
@@ -182,7 +182,7 @@ class Moe(TrainingRecipe):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens and the tokens that follow them, int64 `[rows, LONGEST]` each."""
         rows = [len(shape.stops) for shape in shapes]
-        tokens = walk(generator, sum(rows), LONGEST + 1, _COMMON)
+        tokens = token_chain(generator, sum(rows), LONGEST + 1, _COMMON)
         if step % 2:
             chosen = step // 2 % len(shapes)
             first = sum(rows[:chosen])

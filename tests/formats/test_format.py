@@ -9,7 +9,7 @@ from pytest_precision import formats
 from pytest_precision.formats.blockwise import BlockScaling
 from pytest_precision.formats.native import Native, kernel_operands
 from pytest_precision.formats.scaling import FP32_MAXIMUM
-from pytest_precision.modules.draw import Draw
+from pytest_precision.modules.rng import RoundingRng
 
 SHAPE, CPU = (16, 32), torch.device("cpu")
 
@@ -30,7 +30,7 @@ def test_a_format_is_an_ordinary_one_unless_it_says_otherwise() -> None:
     """Any size, rounding to nearest, no state."""
     format = Doubled()
     assert (format.block_multiple, format.stochastic, format.has_state) == (1, False, False)
-    assert format.random_bits(Draw("mine"), SHAPE, CPU) is None
+    assert format.random_bits(RoundingRng("mine"), SHAPE, CPU) is None
 
 
 def test_masters_are_cast_by_formats_that_reduce_amaxes() -> None:
@@ -51,12 +51,12 @@ def test_a_class_that_no_kernel_quantizes_is_refused() -> None:
 def test_the_native_one_differs_in_its_bits_alone(name: str) -> None:
     """It pads, draws and keeps a state where the emulated one does; the kernels take a seed."""
     format = formats.by_name(name)
-    native, draw = Native(format), Draw("mine")
+    native, rng = Native(format), RoundingRng("mine")
     assert native.block_multiple == format.block_multiple == (16 if "nvfp4" in name else 1)
     assert native.has_state is format.has_state is ("delayed" in name)
     assert native.stochastic is format.stochastic is name.endswith("_sr")
-    assert native.random_bits(draw, SHAPE, CPU) == (draw.seed if format.stochastic else None)
-    bits = format.random_bits(draw, SHAPE, CPU)
+    assert native.random_bits(rng, SHAPE, CPU) == (rng.seed if format.stochastic else None)
+    bits = format.random_bits(rng, SHAPE, CPU)
     assert [one.shape for one in bits or ()] == [(16, 32), (32, 16)][: 2 * format.stochastic]
 
 

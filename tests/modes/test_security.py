@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.launch.rendezvous import Address, RefusedError, Roll
+from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous, RefusedError
 
 SUITE = """
 import os
@@ -77,20 +77,22 @@ def launch() -> Launch:
 
 
 @pytest.fixture
-def roll(launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Roll]:
+def rendezvous(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LaunchRendezvous]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    roll = Roll(launch)
-    roll.register(Address.here(launch, "127.0.0.1", 4711, b"secret"))
-    yield roll
-    roll.close()
+    rendezvous = LaunchRendezvous(launch)
+    rendezvous.register(Address.here(launch, "127.0.0.1", 4711, b"secret"))
+    yield rendezvous
+    rendezvous.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_key_is_in_a_file_of_this_user_alone(roll: Roll) -> None:
+def test_the_key_is_in_a_file_of_this_user_alone(rendezvous: LaunchRendezvous) -> None:
     """Nobody else may look into the folder, nor into the file."""
-    [file] = roll.folder.glob("rank1*")
-    assert (roll.folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
-    found = roll.find(1)
+    [file] = rendezvous.folder.glob("rank1*")
+    assert (rendezvous.folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+    found = rendezvous.find(1)
     assert found is not None
     assert bytes.fromhex(found.key) == b"secret"
     assert found.key not in repr(found)
@@ -100,17 +102,17 @@ def test_the_key_is_in_a_file_of_this_user_alone(roll: Roll) -> None:
 @pytest.mark.parametrize("open_folder", [False, True])
 def test_another_user_cannot_read_the_key(launch: Launch, open_folder: bool) -> None:
     """Neither the folder nor the file lets him in."""
-    roll = Roll(launch)  # in a temporary folder that all users can enter
-    roll.register(Address.here(launch, "127.0.0.1", 4711, b"secret"))
-    [file] = roll.folder.glob("rank1*")
+    rendezvous = LaunchRendezvous(launch)  # in a temporary folder that all users can enter
+    rendezvous.register(Address.here(launch, "127.0.0.1", 4711, b"secret"))
+    [file] = rendezvous.folder.glob("rank1*")
     other = {"user": 65534, "group": 65534, "extra_groups": [], "capture_output": True}
     try:
         if open_folder:
-            roll.folder.chmod(0o755)
+            rendezvous.folder.chmod(0o755)
         own = subprocess.run(["cat", file], capture_output=True)
         tried = subprocess.run(["cat", file], **other)
     finally:
-        roll.close()
+        rendezvous.close()
     assert b"secret".hex().encode() in own.stdout
     assert tried.stdout == b""
     assert b"Permission denied" in tried.stderr
@@ -118,28 +120,28 @@ def test_another_user_cannot_read_the_key(launch: Launch, open_folder: bool) -> 
 
 @pytest.mark.parametrize("kind", ["open", "link"])
 def test_a_folder_that_others_have_prepared(
-    launch: Launch, roll: Roll, tmp_path: Path, kind: str
+    launch: Launch, rendezvous: LaunchRendezvous, tmp_path: Path, kind: str
 ) -> None:
     """It is not taken: its name can be guessed."""
-    roll.close()
+    rendezvous.close()
     if kind == "open":
-        roll.folder.mkdir()
-        roll.folder.chmod(0o777)
+        rendezvous.folder.mkdir()
+        rendezvous.folder.chmod(0o777)
     else:
         (tmp_path / "own").mkdir(0o700)
-        roll.folder.symlink_to(tmp_path / "own")
+        rendezvous.folder.symlink_to(tmp_path / "own")
     with pytest.raises(PermissionError, match=r"expected a folder that only user .* can enter"):
-        Roll(launch)
-    roll.folder.rmdir() if kind == "open" else roll.folder.unlink()
+        LaunchRendezvous(launch)
+    rendezvous.folder.rmdir() if kind == "open" else rendezvous.folder.unlink()
     shutil.rmtree(tmp_path / "own", ignore_errors=True)
 
 
-def test_a_word_is_no_address(launch: Launch, roll: Roll) -> None:
+def test_a_word_is_no_address(launch: Launch, rendezvous: LaunchRendezvous) -> None:
     """Who will hold no rank says why, and whoever asks for him hears it."""
-    roll.refuse("Traceback: planted")
+    rendezvous.refuse("Traceback: planted")
     with pytest.raises(RefusedError, match=r"rank 1, process .* holds no rank: Traceback: planted"):
-        roll.find(1)
-    assert roll.find(0) is None
+        rendezvous.find(1)
+    assert rendezvous.find(0) is None
 
 
 @pytest.fixture(params=["loopback", "network namespace"])
@@ -185,16 +187,16 @@ def test_strangers_run_nothing(tmp_path: Path, stranger: tuple[str, list[str]]) 
         until = time.monotonic() + launches.SECONDS
         while len(list(tmp_path.glob("busy*"))) < 2 and time.monotonic() < until:
             time.sleep(0.1)
-        doors = [door for process in running for door in listening(process)]
+        addresses = [address for process in running for address in listening(process)]
         job = int(processes[0][1]["SLURM_JOB_ID"])
-        ports = [str(port) for _, port in doors] + [str(16_384 + job * 31 % 16_384)]
+        ports = [str(port) for _, port in addresses] + [str(16_384 + job * 31 % 16_384)]
         command = [*prefix, sys.executable, tmp_path / "stranger.py", address, tmp_path / "bomb"]
         tried = subprocess.run([*command, *ports], capture_output=True, text=True)
         (tmp_path / "enough").touch()
     assert session.statuses == [0, 0], session.output
     assert not (tmp_path / "exploded").exists()
-    assert {address} == {door for door, _ in doors}
-    assert len(doors) == 2, "the host's calls, and torch's store"
+    assert {address} == {address for address, _ in addresses}
+    assert len(addresses) == 2, "the host's calls, and torch's store"
     said = [line.split(maxsplit=1)[1] for line in tried.stdout.splitlines()]
     assert len(said) == 3 * len(ports), tried
     assert all("#CHALLENGE#" in line or line == "b'' 0" for line in said), said

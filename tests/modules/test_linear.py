@@ -10,8 +10,8 @@ from pytest_precision import modules
 from pytest_precision.formats import by_name
 from pytest_precision.formats.hadamard import transformed
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.modules.draw import Draw
 from pytest_precision.modules.multiply import main_grad
+from pytest_precision.modules.rng import RoundingRng
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
 ROWS, IN, OUT = 37, 45, 23
@@ -94,7 +94,10 @@ def test_nvfp4_transforms_the_operands_of_the_weight_gradient_only() -> None:
 def test_random_bits_go_by_module_step_and_microbatch() -> None:
     """Each changes them; drawing again does not, nor does drawing on another rank."""
     seen = {
-        Draw(stream, step, microbatch).bits((16, 32), torch.device("cpu"))[0].numpy().tobytes()
+        RoundingRng(stream, step, microbatch)
+        .bits((16, 32), torch.device("cpu"))[0]
+        .numpy()
+        .tobytes()
         for stream in ("up", "down")
         for step in (1, 11)
         for microbatch in (1, 11)
@@ -252,10 +255,10 @@ def test_layers_of_the_constructor_draw_their_own_bits() -> None:
 def test_random_bits_follow_from_the_whole_seed() -> None:
     """Seeds that differ above their lowest 32 bits draw other bits."""
 
-    class Seeded(Draw):
+    class Seeded(RoundingRng):
         seed = 1
 
-    class SeededAbove(Draw):
+    class SeededAbove(RoundingRng):
         seed = 1 + (1 << 32)
 
     drawn = [kind("up").bits((4, 32), torch.device("cpu"))[0] for kind in (Seeded, SeededAbove)]
@@ -264,7 +267,7 @@ def test_random_bits_follow_from_the_whole_seed() -> None:
 
 def test_random_bits_are_spread_over_all_bytes() -> None:
     """Each of the 256 comes about as often: within 6 standard deviations."""
-    rowwise, columnwise = Draw("up").bits((512, 512), torch.device("cpu"))
+    rowwise, columnwise = RoundingRng("up").bits((512, 512), torch.device("cpu"))
     for bits in (rowwise, columnwise):
         counts = torch.bincount(bits.flatten().long(), minlength=256)
         assert bool(((counts - 1024).abs() < 6 * 32).all())

@@ -9,9 +9,9 @@ import pytest
 from pytest_precision.ranks import RankError
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.process.messages import Done
-from pytest_precision.ranks.process.parcel import Parcel
+from pytest_precision.ranks.process.payload import Payload
 
-WITHOUT = Parcel(b"\x80\x04N.")
+WITHOUT = Payload(b"\x80\x04N.")
 """None, pickled."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from made_up import divergence, verdict
 
-from pytest_precision.report.carry import attach
+from pytest_precision.report.attributes import attach
 from pytest_precision.report.environment import environment
 from pytest_precision.report.session import SessionReport
 

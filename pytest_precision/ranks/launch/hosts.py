@@ -15,10 +15,10 @@ from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch
 from pytest_precision.ranks.launch.remote import RemoteRank, Start
-from pytest_precision.ranks.launch.rendezvous import Address, Roll
+from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous
 from pytest_precision.ranks.launch.serve import Goodbye, Hello, Welcome
-from pytest_precision.ranks.process.meeting import FileMeeting, ServedStore, StoreMeeting
 from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.ranks.process.rendezvous import FileRendezvous, ServedStore, StoreRendezvous
 from pytest_precision.ranks.process.worker import Membership
 from pytest_precision.ranks.state.environment import Environment
 
@@ -58,9 +58,9 @@ class Hosts:
         self.launch = launch
         self._hosts: dict[int, Host] = {}
         self._failures: dict[int, OSError] = {}
-        self._roll = Roll(launch)
-        self._roll.wait(self._all_met, self._missing, tell)
-        self._roll.close()
+        self._hosts_rendezvous = LaunchRendezvous(launch)
+        self._hosts_rendezvous.wait(self._all_met, self._missing, tell)
+        self._hosts_rendezvous.close()
         others = {rank: host.address for rank, host in self._hosts.items()}
         self._places = {0: Address.here(launch, "", 0, b""), **others}
         os.environ[SERVED] = launch.name
@@ -86,7 +86,7 @@ class Hosts:
             local_world_size=len(here),
             # Slurm's --gpus-per-task shows each process its own GPU alone.
             sharing=sum(place.devices == own.devices for place in here),
-            meeting=self._meeting(membership, places),
+            rendezvous=self._rendezvous(membership, places),
         )
         if number == 0:
             return RankProcess(placed)
@@ -116,7 +116,7 @@ class Hosts:
 
     def _all_met(self) -> bool:
         for rank in range(1, self.launch.world_size):
-            address = None if rank in self._hosts else self._roll.find(rank)
+            address = None if rank in self._hosts else self._hosts_rendezvous.find(rank)
             if address is not None:
                 try:
                     self._hosts[rank] = _greeted(address)
@@ -133,10 +133,12 @@ class Hosts:
         size, launcher = self.launch.world_size, self.launch.launcher
         return f"rank {', '.join(map(str, ranks))} of {size} of {launcher} to come{failures}"
 
-    def _meeting(self, membership: Membership, places: list[Address]) -> FileMeeting | StoreMeeting:
+    def _rendezvous(
+        self, membership: Membership, places: list[Address]
+    ) -> FileRendezvous | StoreRendezvous:
         if len({place.node for place in places}) == 1:
-            return membership.meeting
-        return self._store.meeting(membership.folder.name)
+            return membership.rendezvous
+        return self._store.rendezvous(membership.folder.name)
 
     @functools.cached_property
     def _store(self) -> ServedStore:

@@ -69,7 +69,7 @@ class RemoteRank:
         self._say(start)
 
     @property
-    def doors(self) -> tuple[Connection]:
+    def waitables(self) -> tuple[Connection]:
         """See `Rank`."""
         return (self._line,)
 
@@ -82,7 +82,7 @@ class RemoteRank:
         """See `Rank`."""
         self._say(message)
 
-    def hear(self) -> FromRank | int | None:
+    def recv(self) -> FromRank | int | None:
         """See `Rank`; None also where the host itself is gone."""
         if self._over:
             return self._status
@@ -110,12 +110,12 @@ class RemoteRank:
     def join(self, deadline: float) -> None:
         """See `Rank`; what the process still says is dropped."""
         while not self._over and self._line.poll(max(0.0, deadline - time.monotonic())):
-            self.hear()
+            self.recv()
 
     def close(self) -> None:
         """See `Rank`; the host kills what is still there."""
         self._line.close()
 
     def _say(self, message: Start | Signal | ToRank) -> None:
-        with contextlib.suppress(OSError):  # what happened to the host is heard in `hear`
+        with contextlib.suppress(OSError):  # what happened to the host is told by `recv`
             self._line.send(message)

@@ -1,4 +1,4 @@
-"""Roll: how the processes of a launch find each other, in a folder that all of them see.
+"""Rendezvous of a launch: how its processes find each other, in a folder that all of them see.
 
 Each but the first leaves word where it listens, with the key that its callers must prove to have:
 who has it can give orders there. So the folder and all in it are this user's alone, and no key
@@ -75,7 +75,7 @@ class Refusal:
     reason: str
 
 
-class Roll:
+class LaunchRendezvous:
     """The words of the processes of a launch.
 
     Args:

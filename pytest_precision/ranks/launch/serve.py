@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, wait
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch
 from pytest_precision.ranks.launch.remote import Ended, Signal, Start
-from pytest_precision.ranks.launch.rendezvous import Address, Roll
+from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous
 from pytest_precision.ranks.process.messages import Raised, RunJob, Stop
 from pytest_precision.ranks.process.process import KILL_SECONDS, RankProcess
 from pytest_precision.ranks.process.server import ensure_running, kill
@@ -139,7 +139,7 @@ def serve(launch: Launch, tell: Callable[[str], object]) -> int:
         would otherwise wait for the success of all nodes.
 
     Raises:
-        ConnectionError: no controller has come within `roll.MEET_SECONDS`, or it needs no ranks.
+        ConnectionError: no controller has come within `MEET_SECONDS`, or it needs no ranks.
     """
     # Ctrl-C reaches all processes of a launch, and only the controller acts on it; the others end
     # with it.
@@ -152,39 +152,42 @@ def serve(launch: Launch, tell: Callable[[str], object]) -> int:
     with wire.listen(own) as listener:
         host, port = listener.getsockname()[:2]
         server = Server(listener, key)
-        _meet(Roll(launch), Address.here(launch, host, port, key), server.met, tell)
+        _meet(LaunchRendezvous(launch), Address.here(launch, host, port, key), server.met, tell)
         server.over.wait()
         server.close()
     return server.status if launch.node else 0
 
 
 def _meet(
-    roll: Roll, address: Address, met: threading.Event, tell: Callable[[str], object]
+    rendezvous: LaunchRendezvous,
+    address: Address,
+    met: threading.Event,
+    tell: Callable[[str], object],
 ) -> None:
     def arrived() -> bool:
-        roll.find(0)  # which leaves no word but a refusal
+        rendezvous.find(0)  # which leaves no word but a refusal
         return met.is_set()
 
-    roll.register(address)
+    rendezvous.register(address)
     try:
-        roll.wait(arrived, lambda: f"rank 0 of {roll.launch.launcher} to call", tell)
+        rendezvous.wait(arrived, lambda: f"rank 0 of {rendezvous.launch.launcher} to call", tell)
     except ConnectionError:
         kill()  # it would import torch to its end
         raise
     finally:
-        roll.withdraw()
+        rendezvous.withdraw()
 
 
 def _attend(line: Connection, rank: RankProcess) -> None:
     """Passes on what is said on a line, until the controller closes it."""
-    doors: list[Connection | int] = list(rank.doors)
+    waitables: list[Connection | int] = list(rank.waitables)
     with line, contextlib.suppress(EOFError, OSError):
         while True:
-            ready = wait([line, *doors])
+            ready = wait([line, *waitables])
             if line in ready:
                 _tell(rank, line.recv())
-            elif (said := rank.hear()) is None or isinstance(said, int):
-                doors = [rank.sentinel] if said is None else []
+            elif (said := rank.recv()) is None or isinstance(said, int):
+                waitables = [rank.sentinel] if said is None else []
                 line.send(Ended(said))
             else:
                 line.send(said)

@@ -1,6 +1,6 @@
 """What the controller and a rank say to each other: frozen plain data, and always small.
 
-Whatever may be large travels as a parcel. So neither side ever blocks in a send, or in the middle
+Whatever may be large travels as a payload. So neither side ever blocks in a send, or in the middle
 of a receive, because the other one has stopped.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.process.parcel import Parcel
+from pytest_precision.ranks.process.payload import Payload
 from pytest_precision.ranks.state.leaks import Leak
 
 LONGEST = 16_000
@@ -28,7 +28,7 @@ class RunJob:
         nonce: of this one run; an answer without it is none.
     """
 
-    job: Parcel
+    job: Payload
     nonce: str
 
 
@@ -66,7 +66,7 @@ class Done:
         late: modules of the user's own that the job imported while it ran.
     """
 
-    result: Parcel
+    result: Payload
     nonce: str
     leaks: tuple[Leak, ...] = ()
     late: tuple[ImportPath, ...] = ()

@@ -74,7 +74,7 @@ class RankProcess:
         return RankError(text, self.number, "hung")
 
     @property
-    def doors(self) -> tuple[Connection, int]:
+    def waitables(self) -> tuple[Connection, int]:
         """See `Rank`."""
         return self.connection, self.sentinel
 
@@ -84,11 +84,11 @@ class RankProcess:
         return self._process.is_alive()
 
     def send(self, message: ToRank) -> None:
-        """Says something to it; what happened to a rank that is gone is heard in `hear`."""
+        """Says something to it; what happened to a rank that is gone is told by `recv`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
 
-    def hear(self) -> FromRank | int | None:
+    def recv(self) -> FromRank | int | None:
         """What a rank that is ready in `wait` says.
 
         Returns:

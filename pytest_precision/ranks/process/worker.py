@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_precision.ranks.process import lifeline, output
-from pytest_precision.ranks.process.meeting import FileMeeting, StoreMeeting
 from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,
@@ -23,7 +22,8 @@ from pytest_precision.ranks.process.messages import (
     Unavailable,
     last_words,
 )
-from pytest_precision.ranks.process.parcel import Parcel
+from pytest_precision.ranks.process.payload import Payload
+from pytest_precision.ranks.process.rendezvous import FileRendezvous, StoreRendezvous
 from pytest_precision.ranks.state import devices
 from pytest_precision.ranks.state.environment import Environment
 
@@ -40,7 +40,7 @@ class Membership:
         sharing: number of these that choose from the same visible devices.
         device: `cpu` (gloo) or `cuda` (nccl, and gloo for what lies on the CPU).
         folder: of the group, where the ranks leave their files.
-        meeting: where the ranks meet.
+        rendezvous: where the ranks meet.
         environment: of the group.
         start_seconds: until all ranks must have met.
         collective_seconds: until a collective gives up.
@@ -54,7 +54,7 @@ class Membership:
     sharing: int
     device: str
     folder: Path
-    meeting: FileMeeting | StoreMeeting
+    rendezvous: FileRendezvous | StoreRendezvous
     environment: Environment
     start_seconds: float
     collective_seconds: float
@@ -141,7 +141,7 @@ def _join(membership: Membership) -> FromRank:
         device = torch.device("cuda", membership.local_rank % len(ours))
         torch.cuda.set_device(device)
         name = str(torch.cuda.get_device_properties(device).uuid)
-    store = membership.meeting.store(membership.start_seconds)
+    store = membership.rendezvous.store(membership.start_seconds)
     # The deadline of a collective may be short; it must not run while a peer still imports torch.
     store.set(f"here{rank}", "")
     everybody = [f"here{peer}" for peer in range(world_size)]
@@ -171,4 +171,4 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
             f"{done.result!r} ({type(done.result).__name__}) of {job.name}: {error}; return plain "
             "data"
         ) from error
-    return Done(Parcel.of(pickled, membership.result), message.nonce, done.leaks, done.late)
+    return Done(Payload.of(pickled, membership.result), message.nonce, done.leaks, done.late)

@@ -14,7 +14,7 @@ _SEEDS = 1 << 63
 
 
 @dataclass(frozen=True)
-class Draw:
+class RoundingRng:
     """The random bits of one gradient of one microbatch.
 
     They are the same on both sides of a check, and on whatever rank the microbatch is computed.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FileMeeting:
+class FileRendezvous:
     """In a file that all see.
 
     Attributes:
@@ -35,7 +35,7 @@ class FileMeeting:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMeeting:
+class StoreRendezvous:
     """In a part of a store that another process serves.
 
     Attributes:
@@ -74,9 +74,9 @@ class ServedStore:
                 address, self._port, is_master=True, master_listen_fd=server.detach()
             )
 
-    def meeting(self, prefix: str) -> StoreMeeting:
+    def rendezvous(self, prefix: str) -> StoreRendezvous:
         """A meeting of its own in this store."""
-        return StoreMeeting(self._address, self._port, prefix)
+        return StoreRendezvous(self._address, self._port, prefix)
 
 
 def _store(address: str, port: int, **options: Any) -> Store:

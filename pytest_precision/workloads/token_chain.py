@@ -9,7 +9,9 @@ _JUMPS = 0.1
 """Share of tokens that are random: it keeps the loss, and so the gradient, away from zero."""
 
 
-def walk(generator: torch.Generator, rows: int, length: int, vocabulary: int) -> torch.Tensor:
+def token_chain(
+    generator: torch.Generator, rows: int, length: int, vocabulary: int
+) -> torch.Tensor:
     """Sequences with `t[i + 1] = (5 t[i] + 3) mod vocabulary`, but for a tenth of random tokens.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Parcel: a value on its way, in the message where it is small and in a file where it is not."""
+"""Payload: a value on its way, in the message where it is small and in a file where it is not."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ results are smaller; rewriting a file for each of them costs milliseconds on a j
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Payload:
     """A pickled value, or the name of the file that holds it."""
 
     content: bytes | str
 
     @classmethod
-    def of(cls, pickled: bytes, file: Path) -> Parcel:
-        """The parcel of a pickled value, which goes into `file` where it is large."""
+    def of(cls, pickled: bytes, file: Path) -> Payload:
+        """The payload of a pickled value, which goes into `file` where it is large."""
         if len(pickled) <= SMALL:
             return cls(pickled)
         file.write_bytes(pickled)

@@ -1,4 +1,4 @@
-"""Carry: what pytest's reports take along from the process that ran a test to the controller."""
+"""Attributes that go with reports, from the process that ran a test to the controller."""
 
 from __future__ import annotations
 
