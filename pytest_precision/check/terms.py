@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity.criterion import Criteria, Criterion
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import Criterion
 
 
 class Terms(NamedTuple):

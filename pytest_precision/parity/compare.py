@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from pytest_precision.parity import dense
-from pytest_precision.parity.criterion import Bitwise, Close, Criterion, Ulp, Unchecked
+from pytest_precision.parity.criterion import (
+    Bitwise,
+    Criterion,
+    Elementwise,
+    Unchecked,
+    no_criterion,
+)
 from pytest_precision.parity.scratch import scratch
 from pytest_precision.parity.statistics import (
     COMPLEX,
@@ -74,6 +80,7 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
         return None
     if candidate.shape != reference.shape:
         return Difference("shape")
+    criterion = _elementwise(criterion)
     dtype = _common_dtype(candidate, reference, criterion)
     if dtype is None:
         return Difference("dtype")
@@ -97,7 +104,7 @@ def statistics(
         TypeError: for dtypes and criteria that are not known here.
         ValueError: for tensors that have no values to compare: `compare` gives their difference.
     """
-    criterion = Bitwise() if criterion is None else criterion
+    criterion = Bitwise() if criterion is None else _elementwise(criterion)
     dtype = _common_dtype(candidate, reference, criterion)
     if candidate.shape != reference.shape or dtype is None:
         raise ValueError(
@@ -120,39 +127,44 @@ def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
     )
 
 
-def common_dtype(ours: torch.dtype, theirs: torch.dtype, *, storage: bool) -> torch.dtype | None:
+def common_dtype(
+    ours: torch.dtype, theirs: torch.dtype, *, check_dtype: bool
+) -> torch.dtype | None:
     """Return the dtype that two are compared in, None for two that are not.
 
     Args:
         ours: one dtype.
         theirs: the other one.
-        storage: as of `Bitwise`.
+        check_dtype: as of a criterion.
     """
     if ours is theirs:
         return ours
-    if storage or not (ours in FLOATS and theirs in FLOATS):
+    if check_dtype or not (ours in FLOATS and theirs in FLOATS):
         return None
     return torch.float64 if torch.float64 in (ours, theirs) else torch.float32
 
 
-def _common_dtype(candidate: Tensor, reference: Tensor, criterion: Criterion) -> torch.dtype | None:
+def _elementwise(criterion: Criterion) -> Elementwise:
+    if not isinstance(criterion, Elementwise):
+        raise no_criterion("criterion", criterion)
+    return criterion
+
+
+def _common_dtype(
+    candidate: Tensor, reference: Tensor, criterion: Elementwise
+) -> torch.dtype | None:
     """The dtype to compare in; None where there is none that holds the values of both."""
-    if not isinstance(criterion, (Bitwise, Ulp, Close)):
-        raise TypeError(
-            f"expected a criterion but got criterion={criterion!r} ({type(criterion).__name__}); "
-            "make one with bitwise(), ulp(n) or close(rtol=..., atol=...)"
-        )
     for name, tensor in (("candidate", candidate), ("reference", reference)):
         if tensor.dtype not in DTYPES:
             raise TypeError(
                 f"expected a dtype with one value an element but got {name}.dtype={tensor.dtype} "
                 f"({type(tensor.dtype).__name__}); compare its bytes: tensor.view(torch.uint8)"
             )
-    return common_dtype(candidate.dtype, reference.dtype, storage=criterion.storage)
+    return common_dtype(candidate.dtype, reference.dtype, check_dtype=criterion.check_dtype)
 
 
 def _measure(
-    candidate: Tensor, reference: Tensor, criterion: Criterion, dtype: torch.dtype
+    candidate: Tensor, reference: Tensor, criterion: Elementwise, dtype: torch.dtype
 ) -> Accumulator:
     figures = Accumulator(criterion, dtype)
     if _same_at_once(candidate, reference, dtype):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pytest_precision.parity.criterion import Close, Criterion, Ulp
+from pytest_precision.parity.criterion import Measure
 from pytest_precision.parity.scratch import scratch
 from pytest_precision.parity.statistics import (
     IEEE,
@@ -139,8 +139,9 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
     max_abs = 0.0
     if plain is None or plain.max_abs > figures.max_abs:
         max_abs = max(difference.max().item(), -difference.min().item())
-    bound = _largest_bound(figures.criterion, b)
-    if not max_abs + bound < LIMITS[b.dtype].max:
+    bound = _bound(figures, b)
+    largest_bound = 0.0 if bound is None else bound.max().item()
+    if not max_abs + largest_bound < LIMITS[b.dtype].max:
         return False
     figures.mismatched += count
     figures.max_abs = max(figures.max_abs, max_abs)
@@ -154,10 +155,10 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
         steps = apart.max().item() - zero
     figures.max_ulp = max(figures.max_ulp or 0, steps)
     chunk = _Chunk(start, c, r, b, difference, apart, zero, steps)
-    if isinstance(figures.criterion, Close):
-        _judge_close(figures, figures.criterion, chunk, bound)
-    else:
+    if bound is None:
         _judge(figures, chunk, count)
+    else:
+        _judge_values(figures, chunk, bound, largest_bound)
     return True
 
 
@@ -226,12 +227,12 @@ def _max_rel(difference: Working, b: Working) -> float:
     return float(largest)
 
 
-def _largest_bound(criterion: Criterion, b: Working) -> float:
-    """No value of the bound of `close` is larger, and neither is its `rtol`."""
-    if not isinstance(criterion, Close):
-        return 0.0
+def _bound(figures: Accumulator, b: Working) -> Working | None:
+    """Return by how much each element may be off in value; None where values do not decide."""
+    if figures.measure is not Measure.VALUE:
+        return None
     size = np.abs(b, out=scratch.take("ratio", b.dtype, len(b)))
-    return criterion.atol + criterion.rtol * max(1.0, float(size.max()))
+    return np.broadcast_to(figures.criterion.bound(size), b.shape)
 
 
 def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
@@ -264,12 +265,12 @@ def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
 
 
 def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
-    """Count what is beyond `bitwise` or `ulp` in a chunk in which `count` elements differ."""
+    """Count what is beyond, in bytes or steps, in a chunk in which `count` elements differ."""
     start, c, r = chunk.start, chunk.c, chunk.r
-    if not isinstance(figures.criterion, Ulp):
+    if figures.measure is Measure.BYTES:
         figures.count_beyond(count, lambda: start + int(differ(c, r).argmax()))
-    elif chunk.max_ulp > figures.criterion.n:
-        beyond = chunk.distances() > figures.criterion.n + chunk.zero
+    elif chunk.max_ulp > (steps := int(figures.criterion.bound(chunk.b))):
+        beyond = chunk.distances() > steps + chunk.zero
         figures.count_beyond(int(np.count_nonzero(beyond)), lambda: start + int(beyond.argmax()))
     # Where all that differs is the sign of zeros, the largest distance is that of equals too.
     figures.keep_worst(
@@ -278,25 +279,25 @@ def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
     )
 
 
-def _judge_close(figures: Accumulator, criterion: Close, chunk: _Chunk, bound: float) -> None:
-    """Count what is beyond `close`, of which `bound` is no less than the largest bound.
+def _judge_values(
+    figures: Accumulator, chunk: _Chunk, bound: Working, largest_bound: float
+) -> None:
+    """Count what is beyond `bound`; `excess` decides what the working precision cannot tell.
 
-    What the working precision cannot tell, `excess` decides. Overwrites `chunk.difference`.
+    Overwrites `chunk.difference`.
     """
     start, c, r = chunk.start, chunk.c, chunk.r
-    doubt = DOUBT * (2 * figures.max_abs + bound) + LIMITS[chunk.b.dtype].tiny
-    size = np.abs(chunk.b, out=scratch.take("ratio", chunk.b.dtype, len(chunk.b)))
-    size *= criterion.rtol
+    doubt = DOUBT * (2 * figures.max_abs + largest_bound) + LIMITS[chunk.b.dtype].tiny
     over = np.abs(chunk.difference, out=chunk.difference)
-    over -= size
+    over -= bound
     at = int(over.argmax())
     if c[at] == r[at]:  # an equal element is not the worst, however small its bound
         np.copyto(over, -math.inf, where=np.equal(c, r))
         at = int(over.argmax())
     top = over[at].item()
-    if top >= criterion.atol - doubt:
-        beyond = over > criterion.atol + doubt
-        unsure = np.flatnonzero((over >= criterion.atol - doubt) & ~beyond & differ(c, r))
-        beyond[unsure] = excess(c[unsure], r[unsure], figures.dtype, criterion) > 0
+    if top >= -doubt:
+        beyond = over > doubt
+        unsure = np.flatnonzero((over >= -doubt) & ~beyond & differ(c, r))
+        beyond[unsure] = excess(c[unsure], r[unsure], figures.dtype, figures.criterion) > 0
         figures.count_beyond(int(np.count_nonzero(beyond)), lambda: start + int(beyond.argmax()))
-    figures.keep_worst((False, top - criterion.atol), lambda: start + at)
+    figures.keep_worst((False, top), lambda: start + at)

@@ -15,7 +15,8 @@ from torch import Tensor
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.parity.align import align
-from pytest_precision.parity.criterion import Criteria, Unchecked, bitwise
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import Unchecked, bitwise
 from pytest_precision.parity.judge import (
     Finding,
     Tally,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pytest_precision.engine.observation import CAUSAL_KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes
-from pytest_precision.parity.criterion import Bitwise, Criteria, Criterion, Unchecked, bitwise
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, bitwise
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -127,7 +128,7 @@ def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
     problem = difference.reason
     if problem == "dtype":
         # The dtype is what is wrong, but the values tell how the difference spreads.
-        values = compare(a, b, bitwise(storage=False))
+        values = compare(a, b, bitwise(check_dtype=False))
         difference = values if values is not None else difference
     tally.findings.append(Finding(pair, problem, difference))
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pytest_precision.parity.criterion import Close, Criterion, Ulp
+from pytest_precision.parity.criterion import Elementwise, Measure
 
 Bits = npt.NDArray[Any]
 Values = npt.NDArray[Any]
@@ -127,6 +127,7 @@ class Accumulator:
 
     Attributes:
         criterion: decides which elements count as beyond, and which as worst.
+        measure: that of the criterion, or `BYTES` where the dtype does not have it.
         dtype: that both sides are compared in.
         norm: of the difference of the finite elements.
         reference_norm: of the finite elements of the reference.
@@ -136,8 +137,9 @@ class Accumulator:
             the measure that `Statistics.worst` names.
     """
 
-    def __init__(self, criterion: Criterion, dtype: torch.dtype) -> None:
+    def __init__(self, criterion: Elementwise, dtype: torch.dtype) -> None:
         self.criterion = criterion
+        self.measure = _measure(criterion.measure, dtype)
         self.dtype = dtype
         self.mismatched = self.beyond = 0
         self.nan_mismatched = self.inf_mismatched = 0
@@ -174,9 +176,10 @@ class Accumulator:
         if self.max_ulp is not None:
             severity = np.where(no_nan, _ulps(candidate, reference, self.dtype), np.uint64(0))
             self.max_ulp = max(self.max_ulp, int(severity.max()))
-            if isinstance(self.criterion, Ulp):
-                beyond = one_nan | (severity > np.uint64(min(self.criterion.n, UINT64_MAX)))
-        if isinstance(self.criterion, Close) and self.dtype is not torch.bool:
+        if self.measure is Measure.STEPS:
+            steps = int(self.criterion.bound(_size(r)))
+            beyond = one_nan | (severity > np.uint64(min(steps, UINT64_MAX)))
+        elif self.measure is Measure.VALUE:
             over = _excess(c, r, distance, self.criterion)
             severity = np.where(infinite, np.inf, np.where(finite, over, -np.inf))
             beyond = one_nan | (severity > 0)
@@ -234,7 +237,7 @@ def values(bits: Bits, dtype: torch.dtype) -> Values:
     return tensor.numpy()
 
 
-def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Close) -> Values:
+def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwise) -> Values:
     """By how much finite pairs exceed the bound of `criterion`; above 0 only if they do."""
     c, r = values(c_bits, dtype), values(r_bits, dtype)
     return _excess(c, r, _distance(c, r), criterion)
@@ -252,7 +255,7 @@ def _distance(c: Values, r: Values) -> Values:
 
 
 def _size(values: Values) -> npt.NDArray[np.float64]:
-    """|values|, where that of the smallest int64 is no int64."""
+    """Return |values| in float64, since that of the smallest int64 is no int64."""
     size: npt.NDArray[np.float64] = np.abs(values.astype(np.result_type(values, np.float64)))
     return size
 
@@ -270,14 +273,27 @@ def _ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
     return across
 
 
-def _excess(c: Values, r: Values, distance: Values, criterion: Close) -> npt.NDArray[np.float64]:
-    bound = criterion.atol + criterion.rtol * _size(r)
+def _excess(
+    c: Values, r: Values, distance: Values, criterion: Elementwise
+) -> npt.NDArray[np.float64]:
+    bound = np.broadcast_to(criterion.bound(_size(r)), r.shape)
     over: npt.NDArray[np.float64] = distance - bound
     if distance.dtype == np.uint64:
         # float64 does not hold every distance of integers, so an integer bound decides.
         limit = np.where(bound < 2.0**64, bound, 0).astype(np.uint64)
         limit[bound >= 2.0**64] = UINT64_MAX
         return np.where(distance > limit, np.maximum(over, TINY), np.minimum(over, 0))
-    # Where float64 overflows both sides, an eighth of them does not.
-    eighth = np.abs(c / 8 - r / 8) - (criterion.atol / 8 + criterion.rtol * np.abs(r / 8))
-    return np.where(np.isfinite(distance) & np.isfinite(bound), over, eighth)
+    # What float64 cannot hold, whose difference would be NaN.
+    beyond = ~(np.isfinite(distance) & np.isfinite(bound))
+    if beyond.any():
+        wide = np.result_type(c, np.longdouble)
+        c, r = c[beyond].astype(wide), r[beyond].astype(wide)
+        over[beyond] = np.abs(c - r) - criterion.bound(np.abs(r))
+    return over
+
+
+def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
+    """Return what a criterion is counted in, which not every dtype has."""
+    if asked is Measure.STEPS and dtype not in FLOATS:
+        return Measure.BYTES
+    return Measure.BYTES if dtype is torch.bool else asked

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import causal_rank
 from pytest_precision.parity.compare import common_dtype
-from pytest_precision.parity.criterion import Criteria, Tolerance
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import Elementwise, Measure
 from pytest_precision.parity.explain import percent
 from pytest_precision.trace.store import Entry, Trace
 
@@ -73,7 +74,11 @@ def proves_nothing(
         compared: kinds.
     """
     criterion = {kind: criteria.for_kind(kind) for kind in sorted(compared, key=causal_rank)}
-    held = {kind: own for kind, own in criterion.items() if isinstance(own, Tolerance)}
+    held = {
+        kind: own
+        for kind, own in criterion.items()
+        if isinstance(own, Elementwise) and own.measure is not Measure.BYTES
+    }
     found = []
     for kind, pieces in _pieces(candidate, reference, held).items():
         if not _held_at_the_end(reference, pieces, held[kind]):
@@ -86,8 +91,25 @@ def proves_nothing(
     return found
 
 
+def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return how far elements may be off in value.
+
+    Args:
+        criterion: of bytes, whose bound is 0, or of steps, which grow with the size, or of values.
+        size: magnitudes of the reference, in fp64.
+        dtype: that both sides are compared in.
+    """
+    bound = criterion.bound(size.numpy())
+    if criterion.measure is not Measure.STEPS:
+        return torch.as_tensor(bound, dtype=torch.float64)
+    limits = torch.finfo(dtype)
+    size = size.clamp(min=limits.tiny)
+    significand, _ = size.frexp()
+    return int(bound) * limits.eps * size / (2 * significand)  # as if steps did not grow on the way
+
+
 def _pieces(
-    candidate: Trace, reference: Trace, held: Mapping[str, Tolerance]
+    candidate: Trace, reference: Trace, held: Mapping[str, Elementwise]
 ) -> dict[str, list[Piece]]:
     """Return the pieces of each kind that have a size; of replicas only one."""
     theirs = candidate.dtypes()
@@ -102,7 +124,7 @@ def _pieces(
             if known is None:
                 names = entry.dtype, theirs.get(entry.kind, {}).get(entry.name, entry.dtype)
                 ours, other = (getattr(torch, name) for name in names)
-                dtype = common_dtype(other, ours, storage=held[entry.kind].storage)
+                dtype = common_dtype(other, ours, check_dtype=held[entry.kind].check_dtype)
                 if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
                     found[entry.kind][key] = Piece([entry], dtype)
             elif known.entries[-1].rank == entry.rank:
@@ -110,7 +132,7 @@ def _pieces(
     return {kind: [*pieces.values()] for kind, pieces in found.items()}
 
 
-def _held_at_the_end(trace: Trace, pieces: list[Piece], criterion: Tolerance) -> bool:
+def _held_at_the_end(trace: Trace, pieces: list[Piece], criterion: Elementwise) -> bool:
     """Tell by a sample whether most elements are held at the last moment: the usual case."""
     counted = free = 0.0
     for dtype in {piece.dtype for piece in pieces}:
@@ -128,11 +150,11 @@ def _held_at_the_end(trace: Trace, pieces: list[Piece], criterion: Tolerance) ->
             way = (end - torch.cat(starts)).abs()
         there = way > 0
         counted += float(share[there].sum())
-        free += float(share[there & (criterion.bound(end.abs(), dtype) > way)].sum())
+        free += float(share[there & (allowed(criterion, end.abs(), dtype) > way)].sum())
     return counted > 0 and 2 * free <= counted
 
 
-def _slack(trace: Trace, piece: Piece, criterion: Tolerance) -> Slack:
+def _slack(trace: Trace, piece: Piece, criterion: Elementwise) -> Slack:
     start = torch.zeros(())
     if piece.entries[0].kind in WEIGHTS:
         start = _values(trace, piece.entries[0])
@@ -143,7 +165,7 @@ def _slack(trace: Trace, piece: Piece, criterion: Tolerance) -> Slack:
         way = torch.maximum(way, (values - start).abs())
     there = way > 0
     counted = int(there.count_nonzero())
-    free = int((there & (criterion.bound(size, piece.dtype) > way)).count_nonzero())
+    free = int((there & (allowed(criterion, size, piece.dtype) > way)).count_nonzero())
     return Slack(counted, free, float(way.max()) if counted else 0.0)
 
 
@@ -154,7 +176,7 @@ def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:
     return tensor.to(wide).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _words(kind: str, criterion: Tolerance, slacks: Mapping[str, Slack]) -> str:
+def _words(kind: str, criterion: Elementwise, slacks: Mapping[str, Slack]) -> str:
     """Say what is allowed to the tensor that has the most elements of which anything is."""
     name = max(slacks, key=lambda name: slacks[name].free)
     counted, free, largest = slacks[name]

@@ -232,35 +232,35 @@ def test_close_complex():
     assert compare(ours, theirs, close(rtol=0, atol=4.9)).statistics.max_abs == 5
 
 
-@pytest.mark.parametrize("make", [bitwise, lambda storage: ulp(0, storage=storage)])
+@pytest.mark.parametrize("make", [bitwise, lambda check_dtype: ulp(0, check_dtype=check_dtype)])
 @pytest.mark.parametrize("narrow", [d for d in FLOATS if d.itemsize < 4], ids=str)
-def test_storage(narrow, make):
-    """Without storage, a float of any dtype agrees with its exact upcast, and no other value."""
+def test_check_dtype(narrow, make):
+    """Unchecked, a float of any dtype agrees with its exact upcast, and no other value."""
     codes = patterns(narrow, 256)
     # By bytes: not every release of torch can index every float8 dtype.
     bits = codes.view(torch.uint8 if narrow.itemsize == 1 else torch.int16)
     values = bits[~codes.float().isnan()].view(narrow)
-    assert compare(values, values.float(), make(storage=False)) is None
-    assert compare(values.double(), values, make(storage=False)) is None
+    assert compare(values, values.float(), make(check_dtype=False)) is None
+    assert compare(values.double(), values, make(check_dtype=False)) is None
     moved = values.float()
     moved.view(torch.int32)[7] ^= 1
-    assert compare(values, moved, make(storage=False)).statistics.first == (7,)
+    assert compare(values, moved, make(check_dtype=False)).statistics.first == (7,)
 
 
-def test_storage_of_two_narrow_dtypes():
+def test_check_dtype_of_two_narrow_dtypes():
     """Two narrow dtypes that do not hold each other's values meet in float32."""
     ours, theirs = torch.tensor([0.5, 1e-7]).half(), torch.tensor([0.5, 1e-7]).bfloat16()
-    assert compare(ours[:1], theirs[:1], bitwise(storage=False)) is None
-    statistics_ = compare(ours, theirs, bitwise(storage=False)).statistics
+    assert compare(ours[:1], theirs[:1], bitwise(check_dtype=False)) is None
+    statistics_ = compare(ours, theirs, bitwise(check_dtype=False)).statistics
     assert statistics_.candidate_first == ours[1].item()
     assert statistics_.reference_first == theirs[1].item()
 
 
-def test_storage_of_float64():
+def test_check_dtype_of_float64():
     """Against float64 the values are compared in float64."""
     ours, theirs = torch.tensor([1 + 2.0**-40], dtype=torch.float64), fp32(1)
-    assert compare(ours, theirs, ulp(1, storage=False)).statistics.max_ulp == 2**12
-    assert compare(theirs, ours, bitwise(storage=False)).statistics.beyond == 1
+    assert compare(ours, theirs, ulp(1, check_dtype=False)).statistics.max_ulp == 2**12
+    assert compare(theirs, ours, bitwise(check_dtype=False)).statistics.beyond == 1
 
 
 @pytest.mark.parametrize(
@@ -272,10 +272,10 @@ def test_storage_of_float64():
         (torch.complex64, torch.complex128),
     ],
 )
-def test_storage_without_common_dtype(pair):
-    """Without storage, dtypes differ all the same unless both are floating."""
+def test_check_dtype_without_common_dtype(pair):
+    """Unchecked, dtypes differ all the same unless both are floating."""
     ours, theirs = (torch.zeros(1, dtype=dtype) for dtype in pair)
-    assert compare(ours, theirs, bitwise(storage=False)).reason == "dtype"
+    assert compare(ours, theirs, bitwise(check_dtype=False)).reason == "dtype"
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_autograd_and_inference():
     """Parameters and inference tensors are compared, in and out of inference mode."""
     parameter = torch.nn.Parameter(fp32(1, 2))
     assert compare(parameter, fp32(1, 3), bitwise()).statistics.first == (1,)
-    assert compare(parameter.half(), parameter, bitwise(storage=False)) is None
+    assert compare(parameter.half(), parameter, bitwise(check_dtype=False)) is None
     assert compare(parameter.view(1, 2).t(), fp32(1, 2).view(2, 1), bitwise()) is None
     with torch.inference_mode():
         inside = torch.ones(3, 2).t()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import explain
-from pytest_precision.parity.criterion import Criteria, bitwise, close, ulp, unchecked
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
 from pytest_precision.parity.judge import Judgement, judge, unknown_kinds
 from pytest_precision.parity.locate import locate
 from pytest_precision.trace.moment import INIT, Moment

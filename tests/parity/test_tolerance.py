@@ -11,8 +11,9 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, Span, whole
 from pytest_precision.parity.compare import compare
-from pytest_precision.parity.criterion import Criteria, Tolerance, close, ulp
-from pytest_precision.parity.tolerance import proves_nothing
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import Elementwise, close, ulp
+from pytest_precision.parity.tolerance import allowed, proves_nothing
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -130,17 +131,17 @@ def test_sides_stored_otherwise_are_held_in_the_wider_dtype(write_trace: Write) 
     """200 steps of bf16 are anything; of fp32, which the candidate is in, next to nothing."""
     narrow = write_trace(run(*state("exp_avg", [1.0, 0.7], dtype=torch.bfloat16)))
     wide = write_trace(run(*state("exp_avg", [1.0, 0.7])))
-    criteria = Criteria.of(ulp(300, storage=False))
+    criteria = Criteria.of(ulp(300, check_dtype=False))
     assert proves_nothing(narrow, narrow, criteria, {"exp_avg"})
     assert not proves_nothing(wide, narrow, criteria, {"exp_avg"})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize("criterion", [ulp(1), ulp(3), close(rtol=0.25, atol=0.5)], ids=str)
-def test_bounds_are_what_the_comparison_allows(criterion: Tolerance, dtype: torch.dtype) -> None:
+def test_bounds_are_what_the_comparison_allows(criterion: Elementwise, dtype: torch.dtype) -> None:
     """A reference moved up by half its bound agrees, by four bounds it does not."""
     reference = torch.tensor([0.0, 0.75, 1.0, 3.5, 20.0], dtype=dtype).double()
-    bound = criterion.bound(reference, dtype)
+    bound = allowed(criterion, reference, dtype)
 
     def agrees(candidate: Tensor) -> bool:
         return compare(candidate.to(dtype), reference.to(dtype), criterion) is None

@@ -115,7 +115,7 @@ def test_the_dtype_is_seen_before_the_first_step(parity: Parity) -> None:
 def test_the_first_lost_update_is_seen_at_step_1(parity: Parity) -> None:
     """With the dtypes left aside, and the moments: the weight that should have moved."""
     apart = unchecked(reason="bf16 moments are rounded")
-    criterion = {"default": bitwise(storage=False), "exp_avg": apart, "exp_avg_sq": apart}
+    criterion = {"default": bitwise(check_dtype=False), "exp_avg": apart, "exp_avg_sq": apart}
     with pytest.raises(ParityError, match="updates lost in") as failure:
         parity.check(layouts.adamw, layouts.master_adamw, workload=FineTuning, criterion=criterion)
     found = failure.value.verdict.divergence
