@@ -11,40 +11,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from pytest_precision.engine.kinds import is_local
 from pytest_precision.engine.readable import expect_readable
-
-CAUSAL_KINDS = (
-    "used_param",
-    "used_quantized",
-    "loss",
-    "grad",
-    "reduced_grad",
-    "grad_norm",
-    "lr",
-    "loss_scale",
-    "step",
-    "exp_avg",
-    "exp_avg_sq",
-    "master",
-    "quantized",
-    "scale",
-    "amax",
-    "recorded_amax",
-    "param",
-    "buffer",
-    "rng",
-)
-"""The kinds of observation, causes before effects.
-
-An optimizer's state under a name that is not listed is a kind of its own name; see `causal_rank`.
-"""
-
-
-def causal_rank(kind: str) -> int:
-    """Position of `kind` in causal order; unknown optimizer state stands right before `master`."""
-    return CAUSAL_KINDS.index(kind if kind in CAUSAL_KINDS else "master") * 2 - (
-        kind not in CAUSAL_KINDS
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +44,14 @@ class Observation:
     """One rank's piece of one logical tensor.
 
     Attributes:
-        kind: one of `CAUSAL_KINDS`, or the optimizer's own name of a state tensor.
+        kind: one of `KINDS`, or the optimizer's own name of a state tensor.
         name: the logical tensor's name, the same in every layout of the same model.
         tensor: this rank's piece, of any dtype; on the meta device where only its digest was kept.
         shape: shape of the logical tensor.
         place: which part of the logical tensor the piece holds.
         local: every rank has a logical tensor of its own under this name (a partial sum of
             gradients, a generator's state): such tensors are neither pieced together nor replicas.
+            So are all tensors of a kind that is local.
         digest: as a trace keeps it, where it was taken at once; else empty.
     """
 
@@ -94,6 +63,10 @@ class Observation:
     local: bool = False
     digest: str = ""
 
+    def __post_init__(self) -> None:
+        if is_local(self.kind):
+            object.__setattr__(self, "local", True)
+
 
 def cloned(seen: Observation) -> Observation:
     """The same with a copy of the tensor, which may be gone or overwritten before it is kept."""
@@ -102,6 +75,12 @@ def cloned(seen: Observation) -> Observation:
 
 def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
     """Observe a tensor that this rank holds whole.
+
+    Args:
+        kind: as of `Observation`, like the others.
+        name: of the logical tensor.
+        tensor: all of it.
+        local: whether every rank has one of its own under this name.
 
     Raises:
         ValueError: for one that cannot be read.

@@ -1,9 +1,10 @@
 """Sequences: `train2-eval-train2` to and from a tuple of operations.
 
     sequence  = operation *("-" operation)
-    operation = ("train" / "eval" / "skip") [count] / "save" / "load" / "swap"
+    operation = name [count]
 
-`load` and `swap` need a `save` before them, and a sequence without `train` trains nothing.
+`OPERATIONS` says which names there are, which of them take a count, and which need a `save` before
+them. A sequence without `train` trains nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +12,72 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import groupby
+from typing import NamedTuple
 
-COUNTED = ("train", "eval", "skip")
-"""Operations that take a count: a training step, an evaluation, a step that overflows."""
 
-SINGLE = ("save", "load", "swap")
-"""A checkpoint; a fresh engine that loads it; the other layout's fresh engine that loads it."""
+class Operation(NamedTuple):
+    """What one word of a sequence stands for.
+
+    Attributes:
+        name: the word.
+        run: name of the method of `trace.record.EngineRecorder` that does it; nothing here may
+            import that.
+        counted: whether it works through microbatches, so that a number of times may follow.
+        held_out: whether these are the evaluation data rather than those of the next step.
+        needs_save: whether it brings back the state of the last save, which it then must have left.
+        leaves_state: None where it may change training state; where it must leave it as it was, the
+            kinds that move all the same.
+    """
+
+    name: str
+    run: str
+    counted: bool = False
+    held_out: bool = False
+    needs_save: bool = False
+    leaves_state: frozenset[str] | None = None
+
+
+_ROWS = (
+    Operation("train", "train", counted=True),
+    # Delayed scaling records the amaxes of an evaluation too: that is what the recipe does.
+    Operation(
+        "eval",
+        "evaluate",
+        counted=True,
+        held_out=True,
+        leaves_state=frozenset({"recorded_amax"}),
+    ),
+    # The forward of a skipped step did run, and moves what every forward moves; and an overflow
+    # moves the scale of the loss.
+    Operation(
+        "skip",
+        "skip",
+        counted=True,
+        leaves_state=frozenset({"buffer", "rng", "scale", "amax", "recorded_amax", "loss_scale"}),
+    ),
+    Operation("save", "save", leaves_state=frozenset()),
+    Operation("load", "load", needs_save=True, leaves_state=frozenset()),
+    Operation("swap", "swap", needs_save=True, leaves_state=frozenset()),
+)
+
+OPERATIONS = {operation.name: operation for operation in _ROWS}
+"""Name to operation."""
 
 LONGEST = 100_000
 """Number of operations that a sequence may have; one by mistake would use up the memory."""
 
+
+def _named(*, counted: bool) -> str:
+    suffix = "[N]" if counted else ""
+    return ", ".join(o.name + suffix for o in _ROWS if o.counted == counted)
+
+
 GRAMMAR = (
-    "operations joined by '-': train[N], eval[N], skip[N] with N from 1, save, load, swap; "
-    "load and swap after a save; at least one train"
+    f"operations joined by '-': {_named(counted=True)} with N from 1, {_named(counted=False)}; "
+    f"{' and '.join(o.name for o in _ROWS if o.needs_save)} after a save; at least one train"
 )
 
-_OPERATION = re.compile(r"(?:(train|eval|skip)([1-9][0-9]*)?|(save|load|swap))\Z")
+_OPERATION = re.compile(r"([a-z]+)([1-9][0-9]*)?\Z")
 
 
 class SequenceError(ValueError):
@@ -50,15 +101,16 @@ def _operations(text: str) -> tuple[str, ...]:
     position = 0
     for word in text.split("-"):
         match = _OPERATION.match(word)
-        if match is None:
+        operation = OPERATIONS.get(match[1]) if match else None
+        if match is None or operation is None or (match[2] and not operation.counted):
             raise _refused(text, position, f"{word!r} is no operation")
-        counted, count, single = match.groups()
-        if single in ("load", "swap") and "save" not in operations:
-            raise _refused(text, position, f"{single!r} has no save before it")
+        if operation.needs_save and "save" not in operations:
+            raise _refused(text, position, f"{word!r} has no save before it")
+        count = match[2] or "1"
         # The digits first: a number of thousands of them cannot even be converted.
-        if len(count or "") > len(str(LONGEST)) or len(operations) + int(count or 1) > LONGEST:
+        if len(count) > len(str(LONGEST)) or len(operations) + int(count) > LONGEST:
             raise _refused(text, position, f"{word!r} makes it longer than {LONGEST} operations")
-        operations += [counted] * int(count or 1) if counted else [single]
+        operations += [operation.name] * int(count)
         position += len(word) + 1
     if "train" not in operations:
         raise _refused(text, 0, "nothing is trained")
@@ -70,7 +122,7 @@ def unparse(operations: tuple[str, ...]) -> str:
     words: list[str] = []
     for operation, run in groupby(operations):
         length = len(list(run))
-        if operation in COUNTED:
+        if OPERATIONS[operation].counted:
             words.append(operation if length == 1 else f"{operation}{length}")
         else:
             words += [operation] * length
@@ -80,10 +132,10 @@ def unparse(operations: tuple[str, ...]) -> str:
 def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
     """The steps whose microbatches are read, each once; 0 is the evaluation data."""
     read, trained = [], 0
-    for operation in operations:
-        if operation in COUNTED:
-            read.append(0 if operation == "eval" else trained + 1)
-        trained += operation == "train"
+    for operation in (OPERATIONS[name] for name in operations):
+        if operation.counted:
+            read.append(0 if operation.held_out else trained + 1)
+        trained += operation.name == "train"
     return tuple(dict.fromkeys(read))
 
 

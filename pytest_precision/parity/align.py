@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import Chunk, causal_rank
+from pytest_precision.engine.kinds import causal_rank
+from pytest_precision.engine.observation import Chunk
 from pytest_precision.parity.compare import Difference, compare
 from pytest_precision.parity.criterion import bitwise
 from pytest_precision.trace.moment import Moment

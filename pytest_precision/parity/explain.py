@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_precision.engine.observation import causal_rank
+from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.parity.judge import Finding, Judgement, Tally
 from pytest_precision.parity.statistics import NotFinite, Statistics
 from pytest_precision.trace.moment import Moment

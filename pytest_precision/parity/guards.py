@@ -12,8 +12,10 @@ from collections.abc import Iterator, Set
 import torch
 from torch import Tensor
 
+from pytest_precision.engine.kinds import KINDS, lasting
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.parity.align import align
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Unchecked, bitwise
@@ -26,27 +28,21 @@ from pytest_precision.parity.judge import (
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
-# Observed beside the state: by the operation itself or, like the learning rate, not in every phase.
-_BESIDE = frozenset({"used_param", "used_quantized", "loss", "lr"})
+LOADS = frozenset(o.name for o in OPERATIONS.values() if o.needs_save)
+"""Operations that bring the training state back, from the last save."""
+
+EVALUATIONS = frozenset(o.name for o in OPERATIONS.values() if o.held_out)
+"""Operations that must have computed a loss."""
 
 STILL = {
-    # Delayed scaling records the amaxes of an evaluation too: that is what the recipe does.
-    "eval": _BESIDE | {"recorded_amax"},
-    "save": _BESIDE,
-    # The start is the state at the save, where the learning rate was observed too.
-    "load": _BESIDE - {"lr"},
-    "swap": _BESIDE - {"lr"},
-    # The forward of a skipped step did run, and moves what every forward moves; and an overflow
-    # moves the scale of the loss.
-    "skip": _BESIDE | {"buffer", "rng", "scale", "amax", "recorded_amax", "loss_scale"},
+    operation.name: operation.leaves_state
+    | lasting("passing")
+    # The start of a load is the state at the save, which shows the settings too.
+    | (frozenset() if operation.needs_save else lasting("setting"))
+    for operation in OPERATIONS.values()
+    if operation.leaves_state is not None
 }
 """Operations that leave the training state as it was, or bring it back: the kinds left aside."""
-
-SHOWN_BY = {"param": "used_param"} | dict.fromkeys(("quantized", "scale", "amax"), "used_quantized")
-"""Kinds that an engine may hide where the other kind, of the same tensors in use, is compared."""
-
-LOADS = ("load", "swap")
-"""Those that bring it back, from the last save."""
 
 
 def vacuous(trace: Trace, cell: Cell) -> str | None:
@@ -62,9 +58,10 @@ def vacuous(trace: Trace, cell: Cell) -> str | None:
             return f"the gradient norm is zero at step {moment.step}"
     if not _moved(trace):
         return "no weight moved between the first step and the last"
-    evaluated = sum(moment.operation == "eval" for moment, _ in _firsts(losses))
-    if losses and evaluated < cell.operations.count("eval"):
-        return f"{evaluated} of {cell.operations.count('eval')} evaluations computed a loss"
+    evaluated = sum(moment.operation in EVALUATIONS for moment, _ in _firsts(losses))
+    asked = sum(operation in EVALUATIONS for operation in cell.operations)
+    if losses and evaluated < asked:
+        return f"{evaluated} of {asked} evaluations computed a loss"
     if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "used_quantized")):
         return f"nothing was quantized, but the precision is {cell.precision}"
     return None
@@ -83,9 +80,13 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, s
     """
     for kind, reason in trace.header.unobservable.items():
         accepted = isinstance(criteria.for_kind(kind), Unchecked)
-        if kind != "grad" and SHOWN_BY.get(kind) not in compared and not accepted:
+        if kind != "grad" and _shown_by(kind) not in compared and not accepted:
             return kind, reason
     return None
+
+
+def _shown_by(kind: str) -> str:
+    return KINDS[kind].shown_by if kind in KINDS else ""
 
 
 def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from pytest_precision.engine.observation import CAUSAL_KINDS, causal_rank
+from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes
 from pytest_precision.parity.criteria import Criteria
@@ -140,7 +140,7 @@ def unknown_kinds(criteria: Criteria, judgement: Judgement) -> str:
     """
     observed = {kind for kind, _ in judgement.spread}
     for kind, criterion in criteria.by_kind.items():
-        if kind in observed or kind in CAUSAL_KINDS or isinstance(criterion, Unchecked):
+        if kind in observed or kind in KINDS or isinstance(criterion, Unchecked):
             continue
         kinds = ", ".join(sorted(observed, key=causal_rank))
         return f"the criterion names the kind {kind}, which was not observed; there are {kinds}"

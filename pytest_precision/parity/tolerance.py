@@ -14,14 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import causal_rank
+from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare import common_dtype
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Elementwise, Measure
 from pytest_precision.parity.explain import percent
 from pytest_precision.trace.store import Entry, Trace
 
-WEIGHTS = frozenset({"used_param", "master", "param"})
+WEIGHTS = frozenset(name for name, kind in KINDS.items() if kind.weight)
 """Kinds that both sides start alike, so that only what they do from there proves anything."""
 
 

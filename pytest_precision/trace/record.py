@@ -17,6 +17,7 @@ from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import digested
 from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
@@ -72,14 +73,6 @@ def record(
     """
     cell, taken = _with_backend(cell)
     run = EngineRecorder(layout, other, workload(), cell, folder, window)
-    operations: dict[str, Callable[[], None]] = {
-        "train": run.train,
-        "eval": run.evaluate,
-        "skip": run.skip,
-        "save": run.save,
-        "load": run.load,
-        "swap": run.swap,
-    }
     threads = min(THREADS, max(1, (os.cpu_count() or 1) // cell.world_size))
     writer = TraceWriter(folder, dist.get_rank(), digests=run.digests, threads=threads)
     with writer as run.writer:
@@ -87,7 +80,7 @@ def record(
         for run.op, run.operation in enumerate(cell.operations):
             if window is not None and run.step + (run.operation == "train") > window.last:
                 break
-            operations[run.operation]()
+            getattr(run, OPERATIONS[run.operation].run)()
         if run.meter is not None:
             run.meter.write(folder, dist.get_rank())
         run.data.write(folder, dist.get_rank())

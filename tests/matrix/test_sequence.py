@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_precision.matrix.sequence import (
-    COUNTED,
     GRAMMAR,
-    SINGLE,
+    OPERATIONS,
     SequenceError,
     parse,
     steps,
@@ -20,10 +19,10 @@ from pytest_precision.matrix.sequence import (
 @st.composite
 def sequences(draw: st.DrawFn) -> tuple[str, ...]:
     """Operations that make sense: what loads comes after a save, something trains."""
-    drawn = draw(st.lists(st.sampled_from([*COUNTED, *SINGLE])))
+    drawn = draw(st.lists(st.sampled_from([*OPERATIONS])))
     drawn.insert(draw(st.integers(0, len(drawn))), "train")
     saved = drawn.index("save") if "save" in drawn else len(drawn)
-    return tuple(op for at, op in enumerate(drawn) if op not in ("load", "swap") or at > saved)
+    return tuple(op for at, op in enumerate(drawn) if not OPERATIONS[op].needs_save or at > saved)
 
 
 @given(sequences())
@@ -100,6 +99,14 @@ def test_refused_with_position(text: str, position: int) -> None:
         parse(text)
     assert f"sequence {text!r}, position {position}: " in str(refusal.value)
     assert GRAMMAR in str(refusal.value)
+
+
+def test_the_grammar_is_that_of_the_table() -> None:
+    """What a refusal tells the reader follows from the rows."""
+    assert GRAMMAR == (
+        "operations joined by '-': train[N], eval[N], skip[N] with N from 1, save, load, swap; "
+        "load and swap after a save; at least one train"
+    )
 
 
 def test_only_text() -> None:

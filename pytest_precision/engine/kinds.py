@@ -1,0 +1,82 @@
+"""Kinds: what an observation can be, causes before effects.
+
+A row is all that the comparison has to know of a kind. State that an optimizer keeps under a name
+of its own is a kind without a row; see `causal_rank`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Kind(NamedTuple):
+    """What the observations of one kind are.
+
+    Attributes:
+        meaning: in words, for the reader of a report.
+        dtype: in words, or torch's name.
+        local: whether every rank has a tensor of its own under each name, which is neither a piece
+            of a logical tensor nor a replica.
+        lasts: `state` outlives a step and is shown after every operation; a `setting` outlives it
+            too, but is not shown after an update, when the next step's is there already; what is
+            `passing` belongs to the phase that made it.
+        weight: whether both sides start with the same, so that only the way from there proves
+            anything.
+        shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
+    """
+
+    meaning: str
+    dtype: str
+    local: bool = False
+    lasts: Literal["passing", "setting", "state"] = "state"
+    weight: bool = False
+    shown_by: str = ""
+
+
+KINDS = {
+    "used_param": Kind(
+        "each weight, where the forward reads it", "of the weight", lasts="passing", weight=True
+    ),
+    "used_quantized": Kind(
+        "the bytes and scales that the GEMMs of a quantized layer read",
+        "of the format",
+        lasts="passing",
+    ),
+    "loss": Kind("of every microbatch", "of the loss", lasts="passing"),
+    "grad": Kind(
+        "each rank's own sum over its microbatches", "of the buffer", local=True, lasts="passing"
+    ),
+    "reduced_grad": Kind("the sum over all ranks", "of the buffer", lasts="passing"),
+    "grad_norm": Kind("of all reduced gradients, before clipping", "float32", lasts="passing"),
+    "lr": Kind("the learning rate of each parameter", "float64", lasts="setting"),
+    "loss_scale": Kind("of dynamic loss scaling, and its count of good steps", "float64"),
+    "step": Kind("the optimizer's count of steps", "of the counter"),
+    "exp_avg": Kind("the first moment", "of the state"),
+    "exp_avg_sq": Kind("the second moment", "of the state"),
+    "master": Kind("what the optimizer updates", "of the master", weight=True),
+    "quantized": Kind("the bytes of quantized weights", "uint8", shown_by="used_quantized"),
+    "scale": Kind("their scales", "of the format", shown_by="used_quantized"),
+    "amax": Kind("their amaxes", "float32", shown_by="used_quantized"),
+    "recorded_amax": Kind("the amaxes that delayed scaling has recorded", "float32", local=True),
+    "param": Kind("the resident weight", "of the weight", weight=True, shown_by="used_param"),
+    "buffer": Kind("the model's buffers", "of the buffer", local=True),
+    "rng": Kind("the state of the generator on the CPU", "uint8", local=True),
+}
+"""Name to row, causes before effects: the order in which a divergence is looked for."""
+
+_ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
+
+
+def causal_rank(kind: str) -> int:
+    """Return the position of `kind` in causal order; state without a row is before `master`."""
+    return _ORDER.get(kind, _ORDER["master"] - 1)
+
+
+def is_local(kind: str) -> bool:
+    """Return whether every rank has tensors of its own of this kind."""
+    return kind in KINDS and KINDS[kind].local
+
+
+def lasting(lasts: str) -> frozenset[str]:
+    """Return the kinds that last as `Kind.lasts` says."""
+    return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

@@ -1,0 +1,23 @@
+"""Operations: each row of the table is something that the recorder and the kinds know."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_precision.engine.kinds import KINDS
+from pytest_precision.matrix.sequence import OPERATIONS, Operation
+from pytest_precision.trace.record import EngineRecorder
+
+ROWS = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda row: row.name)
+
+
+@ROWS
+def test_the_recorder_runs_it(operation: Operation) -> None:
+    """A row names a method without arguments."""
+    assert callable(getattr(EngineRecorder, operation.run))
+
+
+@ROWS
+def test_what_it_moves_is_state(operation: Operation) -> None:
+    """What is no state, or no kind, needs no exception."""
+    assert all(KINDS[kind].lasts == "state" for kind in operation.leaves_state or ())
