@@ -13,7 +13,7 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.contract import breach, not_exercised
 from pytest_precision.parity import curves, explain, given, guards
 from pytest_precision.parity.computed import computed_elsewhere
-from pytest_precision.parity.judge import Finding, unknown_kinds
+from pytest_precision.parity.judge import Finding
 from pytest_precision.parity.locate import locate
 from pytest_precision.parity.tolerance import proves_nothing
 from pytest_precision.parity.verdict import Ruling
@@ -123,8 +123,10 @@ def compared(case: Case) -> Ruling | None:
 
 
 def known_kinds(case: Case) -> Ruling | None:
-    """Refuse a criterion for a kind that was never observed."""
-    return _vacuous(unknown_kinds(case.terms.criteria, case.judgement))
+    """Refuse a criterion for a kind, or for a name, that was never observed."""
+    held = case.candidate.trace.dtypes()
+    names = {kind: names for kind, names in held.items() if kind in case.compared}
+    return _vacuous(case.terms.criteria.unknown(names))
 
 
 def tolerances(case: Case) -> Ruling | None:

@@ -1,68 +1,165 @@
-"""Criteria: which tensors are held to which criterion."""
+"""Criteria: which tensors are held to which criterion, by kind and by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
+from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, no_criterion
 
 DEFAULT = "default"
-"""The key of a mapping of criteria that stands for every kind that has none of its own."""
+"""The kind in a key that stands for every kind."""
+
+WILDCARDS = frozenset("*?[]")
+
+FEW = 5
+"""Names that a message lists."""
+
+
+class KeyedCriterion(NamedTuple):
+    """The criterion of some tensors.
+
+    Attributes:
+        kind: of the tensors; `default` for every kind.
+        pattern: of their names, as in a shell; empty for all tensors of the kind.
+        criterion: that they are held to.
+    """
+
+    kind: str
+    pattern: str
+    criterion: Criterion
+
+    @property
+    def key(self) -> str:
+        """Return how a test writes it: `exp_avg` or `exp_avg:*.qkv.bias`."""
+        return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
+
+    @property
+    def specificity(self) -> tuple[bool, bool, bool, int]:
+        """Return what is greater for a rule that goes before another."""
+        literal = sum(character not in WILDCARDS for character in self.pattern)
+        exact = literal == len(self.pattern)
+        return bool(self.pattern), self.kind != DEFAULT, exact, literal
+
+    def may_fit(self, kind: str) -> bool:
+        """Return whether it is for tensors of this kind."""
+        return self.kind in (kind, DEFAULT)
+
+    def fits_name(self, name: str) -> bool:
+        """Return whether it is for tensors of this name."""
+        return not self.pattern or fnmatchcase(name, self.pattern)
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """A criterion for every kind of observation.
+    """A criterion for every tensor.
 
     Attributes:
-        default: for the kinds that have none of their own.
-        by_kind: kind to criterion, of those that have.
+        rules: the first one that fits a tensor decides; the last one fits all.
     """
 
-    default: Criterion = field(default_factory=Bitwise)
-    by_kind: Mapping[str, Criterion] = field(default_factory=dict)
+    rules: tuple[KeyedCriterion, ...] = (KeyedCriterion(DEFAULT, "", Bitwise()),)
 
     @classmethod
     def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
-        """What a caller gave for `criterion=`: nothing means bitwise, one criterion is for all.
+        """Return what a caller gave for `criterion=`: nothing means bitwise, one is for all.
+
+        The most specific key of a mapping decides: one with names before one without, then one of
+        the kind before one of `default`, then a whole name before a pattern, then the pattern with
+        more characters that are no wildcards, then the later one.
 
         Args:
-            given: a mapping goes from kind to criterion, and its key `default` stands for every
-                other kind. Kinds are free text, since optimizers name their own state.
+            given: a mapping goes from `kind`, or `kind:pattern of names`, to criterion; the kind
+                `default` stands for every kind. Kinds are free text, since optimizers name their
+                own state.
 
         Raises:
             TypeError: for anything else, and for a mapping that holds anything but criteria.
+            ValueError: for a key without a kind, or with an empty pattern.
         """
-        if given is None:
-            return cls()
         if isinstance(given, Criteria):
             return given
-        if isinstance(given, Criterion):
-            return cls(given)
+        if given is None or isinstance(given, Criterion):
+            given = {DEFAULT: given or Bitwise()}
         if not isinstance(given, Mapping):
             raise no_criterion("criterion", given)
-        for kind, criterion in given.items():
-            if not isinstance(kind, str):
-                raise TypeError(
-                    f"expected the name of a kind but got {kind!r} ({type(kind).__name__}) as a "
-                    "key of criterion; write {'grad': ulp(1)}"
-                )
-            if not isinstance(criterion, Criterion):
-                raise no_criterion(f"criterion[{kind!r}]", criterion)
-        own = dict(given)
-        return cls(own.pop(DEFAULT, Bitwise()), own)
+        rules = [_rule(key, criterion) for key, criterion in {DEFAULT: Bitwise(), **given}.items()]
+        rules.sort(key=lambda rule: rule.specificity)
+        return cls(tuple(reversed(rules)))
 
     @property
     def bitwise(self) -> bool:
         """Whether digests of the bytes decide: nothing compared may differ in a single one."""
-        given = (self.default, *self.by_kind.values())
+        given = (rule.criterion for rule in self.rules)
         return all(isinstance(c, Unchecked) or c == Bitwise() for c in given)
 
-    def for_kind(self, kind: str) -> Criterion:
-        """The criterion of the observations of `kind`."""
-        return self.by_kind.get(kind, self.default)
+    def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
+        """Return the rule that decides about a tensor."""
+        return next(rule for rule in self.rules if rule.may_fit(kind) and rule.fits_name(name))
+
+    def of_kind(self, kind: str) -> list[KeyedCriterion]:
+        """Return the rules that may decide about tensors of a kind; the last one is for all."""
+        rules = [rule for rule in self.rules if rule.may_fit(kind)]
+        whole = next(number for number, rule in enumerate(rules) if not rule.pattern)
+        return rules[: whole + 1]
+
+    def unchecked(self, kind: str) -> str:
+        """Return why tensors of `kind` are not compared; nothing where some may be."""
+        criteria = [rule.criterion for rule in self.of_kind(kind)]
+        own = criteria[-1]
+        left_out = all(isinstance(criterion, Unchecked) for criterion in criteria)
+        return own.reason if left_out and isinstance(own, Unchecked) else ""
+
+    def unknown(self, names: Mapping[str, Collection[str]]) -> str:
+        """Say which key fits nothing that was compared; nothing where all do.
+
+        A misspelt key would leave the real tensors to another one, which may be looser. Kinds that
+        not every cell has may be missing, and so may what is left out anyway.
+
+        Args:
+            names: kind to the names of its tensors.
+        """
+        for rule in self.rules:
+            if isinstance(rule.criterion, Unchecked) or rule.key == DEFAULT:
+                continue
+            kinds = [kind for kind in names if rule.may_fit(kind)]
+            if not kinds:
+                if rule.kind in KINDS:
+                    continue
+                known = ", ".join(sorted(names, key=causal_rank))
+                return (
+                    f"the criterion names the kind {rule.kind}, which was not observed; there are "
+                    f"{known}"
+                )
+            there = list(dict.fromkeys(name for kind in kinds for name in names[kind]))
+            if not any(map(rule.fits_name, there)):
+                more = f" and {len(there) - FEW} more" if len(there) > FEW else ""
+                return (
+                    f"the criterion names {rule.key}, but no tensor is called so; there are "
+                    f"{', '.join(there[:FEW])}{more}"
+                )
+        return ""
 
     def __str__(self) -> str:
-        own = [f"{kind}: {criterion}" for kind, criterion in self.by_kind.items()]
-        return "; ".join([str(self.default), *own])
+        default, *own = reversed(self.rules)
+        return "; ".join([str(default.criterion), *(f"{r.key}: {r.criterion}" for r in own)])
+
+
+def _rule(key: object, criterion: object) -> KeyedCriterion:
+    if not isinstance(key, str):
+        raise TypeError(
+            f"expected the name of a kind but got {key!r} ({type(key).__name__}) as a "
+            "key of criterion; write {'grad': ulp(1)}"
+        )
+    kind, colon, pattern = key.partition(":")
+    if not kind or (colon and not pattern):
+        raise ValueError(
+            f"expected a kind, or a kind and a pattern of names, but got {key!r} (str) as a key of "
+            "criterion; write {'exp_avg': ulp(1), 'exp_avg:*.qkv.bias': ulp(4)}"
+        )
+    if not isinstance(criterion, Criterion):
+        raise no_criterion(f"criterion[{key!r}]", criterion)
+    return KeyedCriterion(kind, pattern, criterion)

@@ -79,7 +79,7 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, s
         compared: kinds.
     """
     for kind, reason in trace.header.unobservable.items():
-        accepted = isinstance(criteria.for_kind(kind), Unchecked)
+        accepted = isinstance(criteria.of_kind(kind)[-1].criterion, Unchecked)
         if kind != "grad" and _shown_by(kind) not in compared and not accepted:
             return kind, reason
     return None
@@ -108,7 +108,7 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
         for pair in align(trace, source, (moment, start), aside):
             if pair.reference is None and moment.operation in LOADS:
                 continue  # zeros where the saved optimizer had not made any yet
-            criterion = bitwise() if own else criteria.for_kind(pair.kind)
+            criterion = bitwise() if own else criteria.of_tensor(pair.kind, pair.name).criterion
             if not isinstance(criterion, Unchecked):
                 compare_pair(pair, criterion, tally)
             if tally.findings:

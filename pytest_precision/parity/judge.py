@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes
 from pytest_precision.parity.criteria import Criteria
@@ -79,19 +79,21 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
         AlignmentError: if they have no moments in common.
     """
     judgement = Judgement(left_out=left_out(candidate, reference, criteria))
+    aside = frozenset(judgement.left_out)
     for moments in common_moments(candidate, reference):
         judgement.moments.append(moments[0])
-        for pair in align(candidate, reference, moments, frozenset(judgement.left_out)):
-            criterion = criteria.for_kind(pair.kind)
-            if isinstance(criterion, Unchecked):
-                judgement.left_out[pair.kind] = criterion.reason
+        for pair in align(candidate, reference, moments, aside):
+            rule = criteria.of_tensor(pair.kind, pair.name)
+            if isinstance(rule.criterion, Unchecked):
+                what = rule.key if rule.pattern else f"{pair.kind}, but for names of its own"
+                judgement.left_out[what] = rule.criterion.reason
                 continue
             tally = judgement.spread[pair.kind, pair.moment.op]
             tally.pairs += 1
             judgement.observations += 1
             if pair.candidate is not None:
                 judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
-            compare_pair(pair, criterion, tally)
+            compare_pair(pair, rule.criterion, tally)
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
     return judgement
@@ -133,33 +135,17 @@ def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
     tally.findings.append(Finding(pair, problem, difference))
 
 
-def unknown_kinds(criteria: Criteria, judgement: Judgement) -> str:
-    """What is wrong with kinds that have a criterion of their own; nothing for known ones.
-
-    A misspelt kind would leave the real one to the default, which may be a looser one.
-    """
-    observed = {kind for kind, _ in judgement.spread}
-    for kind, criterion in criteria.by_kind.items():
-        if kind in observed or kind in KINDS or isinstance(criterion, Unchecked):
-            continue
-        kinds = ", ".join(sorted(observed, key=causal_rank))
-        return f"the criterion names the kind {kind}, which was not observed; there are {kinds}"
-    return ""
-
-
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
-    """The kinds that are not compared, each with the reason; `judge` finds those of a default."""
+    """Return the kinds of which no tensor is compared, each with the reason."""
     sides = (candidate, reference)
     there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
-    reasons = {
-        kind: criterion.reason
-        for kind, criterion in criteria.by_kind.items()
-        if isinstance(criterion, Unchecked) and kind in there
-    }
+    unchecked = {kind: criteria.unchecked(kind) for kind in sorted(there, key=causal_rank)}
+    own = {rule.kind for rule in criteria.rules}
+    reasons = {kind: reason for kind, reason in unchecked.items() if reason and kind in own}
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for kind, reason in trace.header.unobservable.items():
             reasons.setdefault(kind, f"{side}: {reason}")
     if candidate.header.world_size != reference.header.world_size:
         for kind in sorted(candidate.local_kinds() | reference.local_kinds()):
             reasons.setdefault(kind, "every rank has its own, and the world sizes differ")
-    return reasons
+    return {kind: reason for kind, reason in unchecked.items() if reason} | reasons

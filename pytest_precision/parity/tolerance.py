@@ -70,24 +70,20 @@ def proves_nothing(
     Args:
         candidate: one side; its dtypes matter where the two may be stored in different ones.
         reference: whose sizes count.
-        criteria: by kind.
+        criteria: that the two sides were held to.
         compared: kinds.
     """
-    criterion = {kind: criteria.for_kind(kind) for kind in sorted(compared, key=causal_rank)}
-    held = {
-        kind: own
-        for kind, own in criterion.items()
-        if isinstance(own, Elementwise) and own.measure is not Measure.BYTES
-    }
     found = []
-    for kind, pieces in _pieces(candidate, reference, held).items():
-        if not _held_at_the_end(reference, pieces, held[kind]):
+    held = _pieces(candidate, reference, criteria, compared)
+    for kind, criterion in sorted(held, key=lambda key: causal_rank(key[0])):
+        pieces = held[kind, criterion]
+        if not _held_at_the_end(reference, pieces, criterion):
             slacks: dict[str, Slack] = {}
             for piece in pieces:
-                slack = _slack(reference, piece, held[kind])
+                slack = _slack(reference, piece, criterion)
                 slacks[piece.entries[0].name] = slacks.get(piece.entries[0].name, Slack()) | slack
             if 2 * sum(s.free for s in slacks.values()) > sum(s.counted for s in slacks.values()):
-                found.append(_words(kind, held[kind], slacks))
+                found.append(_words(kind, criterion, slacks))
     return found
 
 
@@ -109,27 +105,30 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _pieces(
-    candidate: Trace, reference: Trace, held: Mapping[str, Elementwise]
-) -> dict[str, list[Piece]]:
-    """Return the pieces of each kind that have a size; of replicas only one."""
+    candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
+) -> dict[tuple[str, Elementwise], list[Piece]]:
+    """Return the pieces of each kind and tolerance that have a size; of replicas only one."""
     theirs = candidate.dtypes()
-    found: dict[str, dict[object, Piece]] = {kind: {} for kind in held}
-    for moment in reference.moments:
-        for entry in reference.entries(moment):
-            if entry.kind not in held:
-                continue
-            place = entry.rank if entry.local else entry.place
-            key = entry.name, place, entry.piece
-            known = found[entry.kind].get(key)
-            if known is None:
-                names = entry.dtype, theirs.get(entry.kind, {}).get(entry.name, entry.dtype)
-                ours, other = (getattr(torch, name) for name in names)
-                dtype = common_dtype(other, ours, check_dtype=held[entry.kind].check_dtype)
-                if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
-                    found[entry.kind][key] = Piece([entry], dtype)
-            elif known.entries[-1].rank == entry.rank:
-                known.entries.append(entry)
-    return {kind: [*pieces.values()] for kind, pieces in found.items()}
+    found: dict[tuple[str, Elementwise], dict[object, Piece]] = {}
+    for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
+        criterion = criteria.of_tensor(entry.kind, entry.name).criterion
+        if entry.kind not in compared or not isinstance(criterion, Elementwise):
+            continue
+        if criterion.measure is Measure.BYTES:
+            continue
+        place = entry.rank if entry.local else entry.place
+        key = entry.name, place, entry.piece
+        pieces = found.setdefault((entry.kind, criterion), {})
+        known = pieces.get(key)
+        if known is None:
+            names = entry.dtype, theirs.get(entry.kind, {}).get(entry.name, entry.dtype)
+            ours, other = (getattr(torch, name) for name in names)
+            dtype = common_dtype(other, ours, check_dtype=criterion.check_dtype)
+            if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
+                pieces[key] = Piece([entry], dtype)
+        elif known.entries[-1].rank == entry.rank:
+            known.entries.append(entry)
+    return {group: [*pieces.values()] for group, pieces in found.items()}
 
 
 def _held_at_the_end(trace: Trace, pieces: list[Piece], criterion: Elementwise) -> bool:

@@ -12,7 +12,7 @@ from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import explain
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
-from pytest_precision.parity.judge import Judgement, judge, unknown_kinds
+from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.parity.locate import locate
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
@@ -79,24 +79,6 @@ def test_every_kind_of_difference_has_words(
         write_trace(run([], [ours])), write_trace(run([], [param(1, 2)])), Criteria.of(None)
     )
     assert words in headline(judgement)
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("params", "the criterion names the kind params, which was not observed; there are param"),
-        ("param", ""),
-        ("amax", ""),
-    ],
-    ids=["misspelt", "observed", "of other precisions"],
-)
-def test_a_misspelt_kind_is_not_left_to_the_default(
-    write_trace: Write, kind: str, words: str
-) -> None:
-    """The default may be looser than what was asked for the kind that was meant."""
-    criteria = Criteria.of({"default": ulp(9), kind: bitwise()})
-    trace = write_trace(run([param(1)]))
-    assert unknown_kinds(criteria, judge(trace, trace, criteria)) == words
 
 
 NAN, INF = float("nan"), float("inf")
@@ -184,6 +166,34 @@ def test_the_criterion_of_the_kind_decides(
     near = torch.nextafter(torch.ones(2), torch.tensor(2.0))
     ours, theirs = write_trace(run([param(*near.tolist())])), write_trace(run([param(1, 1)]))
     assert (judge(ours, theirs, Criteria.of(criterion)).first is None) == agrees  # type: ignore[arg-type]
+
+
+def test_a_tensor_is_held_to_the_criterion_of_its_name(write_trace: Write) -> None:
+    """A bound for one tensor says nothing of the others of its kind."""
+
+    def biases(query: float, key: float) -> list[Observation]:
+        return [whole("grad", name, torch.tensor([v])) for name, v in (("q", query), ("k", key))]
+
+    ours, theirs = write_trace(run(biases(1, 2))), write_trace(run(biases(1, 3)))
+    assert judge(ours, theirs, Criteria.of({"grad:k": close(rtol=0, atol=1)})).first is None
+    first = judge(ours, theirs, Criteria.of({"grad:q": close(rtol=0, atol=1)})).first
+    assert first is not None
+    assert first.pair.name == "k"
+
+
+def test_what_a_name_leaves_out_is_said_once(write_trace: Write) -> None:
+    """Tensors of the kind that are not named are compared all the same, at every moment."""
+    state = [whole("exp_avg", name, torch.ones(1)) for name in ("up.bias", "qkv.bias", "w")]
+    trace = write_trace(run(state, state))
+    alone = judge(trace, trace, Criteria.of({"exp_avg:*.bias": unchecked(reason="noise")}))
+    assert (alone.observations, alone.left_out) == (2, {"exp_avg:*.bias": "noise"})
+    others = judge(
+        trace, trace, Criteria.of({"exp_avg": unchecked(reason="noise"), "exp_avg:w": bitwise()})
+    )
+    assert (others.observations, others.left_out) == (
+        2,
+        {"exp_avg, but for names of its own": "noise"},
+    )
 
 
 def test_kinds_that_are_left_out_say_why(write_trace: Write) -> None:

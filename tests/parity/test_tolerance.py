@@ -111,6 +111,16 @@ def test_each_kind_is_held_to_its_own_criterion(write_trace: Write) -> None:
     assert empty(trace, {"grad": loose}, "lr") == []
 
 
+def test_a_named_tensor_is_held_to_its_own_tolerance(write_trace: Write) -> None:
+    """One that allows all of the tensors that it names anything is no matter of the others."""
+    small, large = torch.full((2,), 1e-9), torch.ones(9)
+    trace = write_trace(run([whole("exp_avg", "b", small), whole("exp_avg", "w", large)]))
+    tight, loose = close(rtol=1e-3, atol=0), close(rtol=0, atol=1e-6)
+    assert empty(trace, {"exp_avg": loose}, "exp_avg") == []
+    (words,) = empty(trace, {"exp_avg": tight, "exp_avg:b": loose}, "exp_avg")
+    assert "close(rtol=0, atol=1e-06) allows exp_avg of 100 % of b " in words
+
+
 def test_shards_add_up_and_replicas_count_once(write_trace: Write) -> None:
     """Whatever part of a tensor a rank holds, wherever it lies."""
 
