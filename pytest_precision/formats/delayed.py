@@ -11,7 +11,7 @@ import torch
 from pytest_precision.formats.amaxes import checked_amaxes
 from pytest_precision.formats.elements import ELEMENTS, element_named
 from pytest_precision.formats.format import Makers, Reducible
-from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
+from pytest_precision.formats.inputs import Usage, checked_matrix
 from pytest_precision.formats.options import check_options
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.quantized import QuantizedTensor
@@ -90,18 +90,6 @@ class DelayedScaling(Reducible):
         """A scale and a history."""
         return True
 
-    def quantize(
-        self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"
-    ) -> QuantizedTensor:
-        """Quantize a matrix with the scale of earlier steps, and record its amax.
-
-        Raises:
-            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
-            ValueError: `x` is no matrix; an unknown usage.
-        """
-        refuse_random_bits(random_bits, self.name)
-        return self.quantize_with(x, self.amaxes(x), usage=usage)
-
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
         """The amax of a matrix, fp32 [1]."""
         return tensor_amax(checked_matrix(x))
@@ -109,7 +97,7 @@ class DelayedScaling(Reducible):
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """As `quantize`, but another amax than that of `x` is recorded.
+        """Quantize a matrix with the scale of earlier steps, and record this amax.
 
         Raises:
             TypeError: as `quantize`, and for an amax that is not fp32.

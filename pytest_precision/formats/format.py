@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from pytest_precision.formats.inputs import Usage, checked_matrix
+from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
 from pytest_precision.formats.quantized import QuantizedTensor
 
 
@@ -103,6 +103,18 @@ class Reducible(Format):
     """
 
     __slots__ = ()
+
+    def quantize(
+        self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Quantize a matrix by its own amaxes.
+
+        Raises:
+            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
+            ValueError: `x` is no matrix; an unknown usage.
+        """
+        refuse_random_bits(random_bits, self.name)
+        return self.quantize_with(x, self.amaxes(x), usage=usage)
 
     @abstractmethod
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:

@@ -6,15 +6,14 @@ parameter with its compensation) is observed as `master`, whatever it is stored 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts import exact_checkpoint
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import (
     MASTERS,
@@ -27,7 +26,7 @@ from pytest_precision.layouts.dtypes import (
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim.any_precision import AnyPrecisionAdamW
-from pytest_precision.optim.fused_adam import FusedAdam
+from pytest_precision.optim.fused_adam import FusedAdam, decoupled_owners
 from pytest_precision.workloads.base import Workload
 
 
@@ -64,7 +63,7 @@ class ExactStateEngine(Engine):
 
     def load(self, folder: Path) -> None:
         """Take over the state of a checkpoint, which is read in the dtypes that it was saved in."""
-        self.load_state_dict(_load_state_dict_from_keys(checkpoint_id=folder))
+        self.load_state_dict(exact_checkpoint.read(folder))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` of an engine of the same options gave.
@@ -72,7 +71,9 @@ class ExactStateEngine(Engine):
         Raises:
             ValueError: where something would have to be cast, or belongs to other parameters.
         """
-        self._check_model(state["model"])
+        for name, own in self.model.state_dict().items():
+            if name in state["model"]:
+                exact_checkpoint.expect_dtype(name, own, state["model"][name])
         saved = [group["params"] for group in state["optimizer"]["param_groups"]]
         own = self.state_dict()["optimizer"]["param_groups"]
         if saved != [group["params"] for group in own]:
@@ -85,14 +86,6 @@ class ExactStateEngine(Engine):
         self.model.load_state_dict(state["model"])
         self.load_state_beside_weights(state)
 
-    def _check_model(self, saved: Mapping[str, Tensor]) -> None:
-        for name, own in self.model.state_dict().items():
-            if name in saved and saved[name].dtype != own.dtype:
-                raise ValueError(
-                    f"expected {name} to be {own.dtype} but got {saved[name].dtype}; "
-                    "load what an engine of the same primary weight saved"
-                )
-
 
 class FusedAdamEngine(ExactStateEngine):
     """Gradients are accumulated and reduced in the parameters' dtype, clipped and used in fp32."""
@@ -104,15 +97,11 @@ class FusedAdamEngine(ExactStateEngine):
 
         The kernel upcasts what it is given; clipped in bf16, it would be given rounded gradients.
         """
-        owners = []
-        for _, parameter in self.masters():
-            parameter.decoupled_grad = None  # type: ignore[attr-defined]
-            if parameter.grad is not None:
-                # torch takes gradients from their owners, and a bf16 tensor owns none in fp32.
-                owner = torch.empty_like(parameter, dtype=torch.float32)
-                owner.grad = parameter.decoupled_grad = parameter.grad.float()  # type: ignore[attr-defined]
-                owners.append(owner)
-        self.clip(owners)
+        parameters = [parameter for _, parameter in self.masters()]
+        for parameter in parameters:
+            gradient = parameter.grad
+            parameter.decoupled_grad = None if gradient is None else gradient.float()  # type: ignore[attr-defined]
+        self.clip(decoupled_owners(parameters))
 
 
 @supports({**ON_PARAMETERS, "fp16": ["fp32", "fp16"]})

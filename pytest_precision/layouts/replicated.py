@@ -18,6 +18,7 @@ from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.modules.slots import scaling_states
 from pytest_precision.workloads.base import Workload
 
@@ -123,12 +124,7 @@ class MainGradEngine(MasterEngine):
             gradient = self.gradient(parameter)
             if gradient is None:
                 continue
-            # What a fused layer returns to autograd is poison, and is dropped.
-            added = getattr(parameter, "grad_added_to_main_grad", False)
-            if parameter.grad is not None and not added:
-                gradient.add_(parameter.grad)
-            parameter.grad = None
-            parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+            accumulate(parameter)
             seen = self._observe(
                 "grad",
                 f"microbatch {self.microbatch}: {name}",

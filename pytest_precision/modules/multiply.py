@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.modules.main_grad import main_grad
 from pytest_precision.modules.padding import padded_shape, quantize
 from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
@@ -209,24 +210,3 @@ def _accumulated(
                 part.add_(one)
         parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     return [torch.full(p.shape, torch.nan, dtype=p.dtype, device=p.device) for p in parameters]
-
-
-def main_grad(parameter: Tensor) -> Tensor:
-    """The buffer that a fused weight gradient is accumulated in.
-
-    Raises:
-        ValueError: there is none, or not an fp32 one of the parameter's shape.
-    """
-    target = getattr(parameter, "main_grad", None)
-    if not isinstance(target, Tensor):
-        raise ValueError(
-            f"expected a main_grad on a weight of shape {tuple(parameter.shape)} but got "
-            f"main_grad={target!r} ({type(target).__name__}); give every weight an fp32 buffer, or "
-            "turn fuse_wgrad_accumulation off"
-        )
-    if target.dtype != torch.float32 or target.shape != parameter.shape:
-        raise ValueError(
-            f"expected main_grad to be fp32 of shape {tuple(parameter.shape)} but got "
-            f"{target.dtype} of shape {tuple(target.shape)} (Tensor); allocate it like the weight"
-        )
-    return target

@@ -5,6 +5,7 @@ Source: `transformer_engine/pytorch/optimizers/fused_adam.py` of Transformer Eng
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -184,3 +185,17 @@ class FusedAdam(ExactStateOptimizer):
     @staticmethod
     def _encode(state: dict[str, Tensor], name: str, values: Tensor) -> None:
         encode_(state[name], state.get(scale_name(name)), values)
+
+
+def decoupled_owners(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return fp32 tensors whose gradients are the decoupled ones of these parameters.
+
+    torch's clipping takes gradients from their owners, and a bf16 tensor owns none in fp32.
+    """
+    owners = []
+    for parameter in parameters:
+        gradient = getattr(parameter, "decoupled_grad", None)
+        if gradient is not None:
+            owners.append(torch.empty_like(parameter, dtype=torch.float32))
+            owners[-1].grad = gradient
+    return owners

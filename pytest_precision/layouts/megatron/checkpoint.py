@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
+from pytest_precision.layouts import exact_checkpoint
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.layouts.megatron.packing import values
 from pytest_precision.layouts.megatron.shards import Shard
@@ -44,7 +44,7 @@ def load(engine: GatheredEngine, folder: Path) -> None:
     Raises:
         ValueError: where something would have to be cast.
     """
-    state = _load_state_dict_from_keys(checkpoint_id=folder)
+    state = exact_checkpoint.read(folder)
     if ("master" in state) != engine.has_masters:
         wanted = "with masters" if engine.has_masters else "without masters beside the parameters"
         raise ValueError(
@@ -190,9 +190,5 @@ def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, T
 
 
 def _copy(name: str, target: Tensor, saved: Tensor) -> None:
-    if saved.dtype != target.dtype:
-        raise ValueError(
-            f"expected {name} to be {target.dtype} but got {saved.dtype}; "
-            "load what an engine of the same primary weight saved"
-        )
+    exact_checkpoint.expect_dtype(name, target, saved)
     target.copy_(saved)

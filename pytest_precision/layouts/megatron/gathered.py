@@ -18,7 +18,7 @@ from pytest_precision.layouts.megatron.quantize import quantize_shards, take_gat
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.layouts.megatron.stored_model import Options
 from pytest_precision.modules.parameter import QuantizedParameter
-from pytest_precision.optim.fused_adam import FusedAdam
+from pytest_precision.optim.fused_adam import FusedAdam, decoupled_owners
 
 
 class GatheredEngine(Engine):
@@ -58,11 +58,7 @@ class GatheredEngine(Engine):
         if not self.options.masters_in_state:
             super().clip_grads()
             return
-        owners = []
-        for _, master in self.masters():
-            owners.append(torch.empty_like(master, dtype=torch.float32))
-            owners[-1].grad = master.decoupled_grad  # type: ignore[attr-defined]
-        self.clip(owners)
+        self.clip(decoupled_owners(master for _, master in self.masters()))
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
         """Of all shards of all ranks."""
@@ -98,16 +94,11 @@ class GatheredEngine(Engine):
             if shard.param.data_ptr() != shard.master.data_ptr():
                 shard.param.copy_(shard.master)
         if not shared:
-            quantize_shards(self.buffers, self.shards, self.reduce_amaxes)
+            quantize_shards(self.buffers, self.shards, self.reduce_amax)
         for buffer in self.buffers:
             if buffer.shared is shared:
                 for bucket in buffer.buckets:
                     bucket.stale = True
-
-    def reduce_amaxes(self, amaxes: Tensor) -> Tensor:
-        """The largest of all ranks."""
-        dist.all_reduce(amaxes, op=dist.ReduceOp.MAX)
-        return amaxes
 
     def sync_parameters(self) -> None:
         """Bring all parameters up to date, whatever is overlapped: before an evaluation or save."""

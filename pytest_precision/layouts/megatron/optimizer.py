@@ -24,6 +24,7 @@ from pytest_precision.layouts.megatron.stored_model import Arrange, Arrangement,
 from pytest_precision.layouts.support import supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
+from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
 
@@ -123,12 +124,7 @@ class DistributedOptimizer(GatheredEngine):
         return nullcontext()
 
     def _accumulate(self, buffer: Buffer, bucket: Bucket, parameter: Tensor) -> None:
-        """What backward left in `grad` goes to `main_grad`, unless the GEMM has put it there."""
-        if getattr(parameter, "grad_added_to_main_grad", False):
-            parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
-        else:
-            parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
-        parameter.grad = None
+        accumulate(parameter)
         if self.options.overlap_grad_reduce and self._last_microbatch:
             bucket.waiting = [s for s in bucket.waiting if s.parameter is not parameter]
             if not bucket.waiting:

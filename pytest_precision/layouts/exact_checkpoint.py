@@ -1,0 +1,32 @@
+"""Checkpoints that are read in the dtypes that they were written in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return all of a checkpoint as it was saved.
+
+    `torch.distributed.checkpoint.load` copies it into tensors that it is given, value by value.
+    """
+    # There is no public way to load what no tensor was made for.
+    state: dict[str, Any] = _load_state_dict_from_keys(checkpoint_id=folder)
+    return state
+
+
+def expect_dtype(name: str, own: Tensor, saved: Tensor) -> None:
+    """Raise where a tensor of the model would have to be cast.
+
+    Raises:
+        ValueError: the two have different dtypes.
+    """
+    if saved.dtype != own.dtype:
+        raise ValueError(
+            f"expected {name} to be {own.dtype} but got {saved.dtype}; "
+            "load what an engine of the same primary weight saved"
+        )
