@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,3 +44,16 @@ def test_functions_are_short() -> None:
                 lengths[f"{file}:{node.name}"] = lines
     assert len(lengths) > 1000
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_private_names_of_torch_have_one_home() -> None:
+    """There each has its reason, and a new release of torch is one file to look at."""
+    private = re.compile(r"\btorch(\.\w+)*\._[a-z]|\b_(pytree|execution_engine|version|schema)\b")
+    found = [
+        f"{file}: {ast.unparse(node)}"
+        for file, node in nodes()
+        if isinstance(node, (ast.Attribute, ast.ImportFrom, ast.Import))
+        and private.search(ast.unparse(node).replace(" import ", "."))
+        and file != "_torch.py"
+    ]
+    assert found == []

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from pytest_precision._torch import local_chunk
 from pytest_precision.engine.kinds import is_local
 from pytest_precision.engine.readable import expect_readable
 
@@ -103,10 +103,7 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
             f"expected {kind} {name!r} to be sharded or replicated but got {tensor.placements}; "
             "reduce it before it is observed"
         )
-    sizes, offsets = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
-    place = Chunk(tuple(offsets), tuple(sizes))
+    place = Chunk(*local_chunk(tensor))
     return Observation(kind, name, tensor.to_local(), tuple(tensor.shape), place, local)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves
+
+from pytest_precision import _torch
 
 
 class ComputeIn(nn.Module):
@@ -33,7 +34,7 @@ class ComputeIn(nn.Module):
         }
         result = functional_call(self.module, cast, args, kwargs)
         backward = _Backward(self.module, cast)
-        for output in tree_leaves(result):
+        for output in _torch.tree_leaves(result):
             if isinstance(output, Tensor) and output.requires_grad:
                 output.register_hook(backward.begin)  # type: ignore[no-untyped-call]
         return result
@@ -61,19 +62,13 @@ class _Backward:
             for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
         ]
         for module, name, parameter in self._stored:
-            _put(module, name, self._cast[id(parameter)])
-        # FSDP2 and DDP end their backward so; there is no public way.
-        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            _torch.put_parameter(module, name, self._cast[id(parameter)])
+        _torch.after_backward(self._end)
 
     def _end(self) -> None:
         for module, name, parameter in self._stored:
-            _put(module, name, parameter)
+            _torch.put_parameter(module, name, parameter)
         self._stored = []
-
-
-def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
-    # Neither `setattr` nor `register_parameter` takes what is no parameter.
-    module._parameters[name] = tensor  # type: ignore[assignment]
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+from pytest_precision._torch import whole_checkpoint
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -14,9 +15,7 @@ def read(folder: Path) -> dict[str, Any]:
 
     `torch.distributed.checkpoint.load` copies it into tensors that it is given, value by value.
     """
-    # There is no public way to load what no tensor was made for.
-    state: dict[str, Any] = _load_state_dict_from_keys(checkpoint_id=folder)
-    return state
+    return whole_checkpoint(folder)
 
 
 def expect_dtype(name: str, own: Tensor, saved: Tensor) -> None:

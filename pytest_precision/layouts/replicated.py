@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_precision._torch import leave_to_ddp
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.compute import compute_in
@@ -177,7 +178,7 @@ class DDPEngine(Engine):
             for prefix, slot in scaling_states(wrapped)
             for name, _ in slot.named_buffers()
         ]
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(wrapped, slots)  # type: ignore[no-untyped-call]
+        leave_to_ddp(wrapped, slots)
         self.ddp = DistributedDataParallel(wrapped)
         # DDP's default divides by the number of ranks; the loss is already over all tokens.
         self.ddp.register_comm_hook(None, _sum_of_ranks)

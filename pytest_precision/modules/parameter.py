@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pytest_precision import _torch
 from pytest_precision.formats.format import Format
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
 from pytest_precision.modules.padding import quantize
@@ -65,7 +66,7 @@ class QuantizedParameter(ReadOnly):
 
     @staticmethod
     def __new__(cls, storage: _Storage, shape: torch.Size, device: torch.device) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=NOMINAL, device=device)
+        return _torch.tensor_without_memory(cls, shape, NOMINAL, device)
 
     def __init__(self, storage: _Storage, shape: torch.Size, device: torch.device) -> None:
         self._storage = storage

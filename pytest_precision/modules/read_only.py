@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+
+from pytest_precision import _torch
 
 
 class ReadOnly(Tensor):
@@ -16,7 +16,7 @@ class ReadOnly(Tensor):
     Of the views of it, too: they are made of a copy, which nobody reads again.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = _torch.without_torch_function()
 
     def tolist(self) -> list[Any]:
         """The values as Python numbers, which torch does not give of a subclass."""
@@ -41,11 +41,8 @@ class ReadOnly(Tensor):
                     f"expected copy_ or requantize_ but got {func} (OpOverload) on {what}; "
                     "update a master in high precision and copy it as a whole"
                 )
-        result = func(*tree_map(plain, args), **tree_map(plain, kwargs))
-        kinds = [returned.alias_info for returned in func._schema.returns]
-        if any(kind is not None and not kind.is_write for kind in kinds):
-            return tree_map(_view, result)
-        return result
+        result = func(*_torch.tree_map(plain, args), **_torch.tree_map(plain, kwargs))
+        return _torch.tree_map(_view, result) if _torch.returns_view(func) else result
 
 
 class View(ReadOnly):
@@ -53,7 +50,7 @@ class View(ReadOnly):
 
     @staticmethod
     def __new__(cls, values: Tensor) -> Any:
-        return torch.Tensor._make_subclass(cls, values)
+        return _torch.tensor_of_class(cls, values)
 
     def __init__(self, values: Tensor) -> None:
         self._held = values
@@ -75,15 +72,5 @@ def _view(value: Any) -> Any:
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The arguments that an operation writes to, those in lists too."""
     if func.namespace == "c10d":  # schemas of collectives do not say
-        return tree_leaves((args, kwargs))
-    declared = func._schema.arguments
-    given = {**dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
-    return tree_leaves(
-        [
-            given[argument.name]
-            for argument in declared
-            if argument.alias_info is not None
-            and argument.alias_info.is_write
-            and argument.name in given
-        ]
-    )
+        return _torch.tree_leaves((args, kwargs))
+    return _torch.tree_leaves([*_torch.written_arguments(func, args, kwargs)])

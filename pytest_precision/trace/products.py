@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+
+from pytest_precision._torch import tree_leaves
 
 COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
 """Precisions of cells that are a dtype which matrix products must have."""

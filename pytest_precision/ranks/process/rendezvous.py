@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_precision.ranks.launch import wire
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store  # no public name
+    from pytest_precision._torch import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from pytest_precision._torch import version
+
 MAPPINGS = frozenset({dict, OrderedDict, defaultdict, Counter})
 SETS = frozenset({set, frozenset})
 SEQUENCES = frozenset({list, tuple, deque})
@@ -77,7 +79,7 @@ class Copier:
         """Return the copy of a plain container or tensor, and anything else as it is."""
         kind = type(value)
         if kind in TENSORS and not value.is_inference():
-            return Copy(kind, value._version)
+            return Copy(kind, version(value))
         if kind not in MAPPINGS | SETS | SEQUENCES:
             return value
         self._left -= len(value)
@@ -112,4 +114,4 @@ def original(value: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    return value._version if type(value) in TENSORS else len(value)
+    return version(value) if type(value) in TENSORS else len(value)

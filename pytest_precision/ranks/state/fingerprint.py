@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before the first reading: some releases add a folder to sys.path
-from torch.nn.modules import module
-from torch.optim import optimizer
+
+from pytest_precision._torch import global_hooks
 
 SET_BY_LIBRARIES = frozenset(
     {
@@ -138,10 +138,4 @@ def _filter(action: str, message: Any, category: Any, module: Any, line: int) ->
 
 def _hooks() -> dict[str, str]:
     # Without their numbers: hooks that were taken off again have left gaps.
-    return {
-        f"{what}: {name.removeprefix('_global_')} {_name(hook)}": "registered"
-        for what, holder in (("modules", module), ("optimizers", optimizer))
-        for name, hooks in vars(holder).items()
-        if name.startswith("_global_") and name.endswith("hooks") and isinstance(hooks, dict)
-        for hook in hooks.values()
-    }
+    return {f"{what}: {when} {_name(hook)}": "registered" for what, when, hook in global_hooks()}

@@ -7,19 +7,15 @@ known here, since a later mesh that is equal finds that cache's entry, and with 
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import chain
-from types import ModuleType
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-# The list of a process's groups, and the store of each, have no public name.
-from torch.distributed import distributed_c10d
+from pytest_precision import _torch
 
 
 def close() -> None:
@@ -27,13 +23,13 @@ def close() -> None:
 
     Between two jobs, when no rank can be waiting in one of them any more.
     """
-    world: Any = distributed_c10d._world
+    world = _torch.process_groups()
     opened = torch.tensor(len(world.pg_map) - 1)
     # Also with ranks that are in none of the groups, since they cannot know of the others'.
     dist.all_reduce(opened, dist.ReduceOp.MAX)
     if not opened.item():
         return
-    _forget_meshes()
+    _torch.forget_meshes()
     gc.collect()  # engines are in cycles with their hooks
     ending = [*_unheld(world)]
     for group in ending:
@@ -68,37 +64,3 @@ def _delete_keys(store: Any) -> None:
     if hasattr(store, "list_keys"):
         for key in store.list_keys():
             store.delete_key(key)
-
-
-def _forget_meshes() -> None:
-    """Empty the caches in which DTensor keeps meshes, and with them their groups."""
-    if "torch.distributed.tensor" not in sys.modules:
-        return
-    from torch.distributed.tensor import DTensor, _redistribute, debug
-
-    for function in _cached_functions():
-        function.cache_clear()
-    # Of all threads; the cached function that this thread has is behind an object of its own.
-    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
-    for module, name in (
-        (debug, "_clear_fast_path_sharding_prop_cache"),
-        (_redistribute, "clear_redistribute_planner_cache"),
-    ):
-        getattr(module, name, lambda: None)()  # torch 2.9 has neither of these caches
-
-
-def _cached_functions() -> Iterator[Any]:
-    """All functions and methods of DTensor that remember results by their arguments."""
-    modules = [m for name, m in sys.modules.items() if name.startswith("torch.distributed.tensor")]
-    for holder in chain(modules, _classes(modules)):
-        for name in vars(holder):
-            value = getattr(holder, name, None)
-            if isinstance(value, functools._lru_cache_wrapper):
-                yield value
-
-
-def _classes(modules: Iterable[ModuleType]) -> Iterator[type]:
-    for module in modules:
-        for value in vars(module).values():
-            if isinstance(value, type) and value.__module__ == module.__name__:
-                yield value

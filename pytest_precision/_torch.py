@@ -1,0 +1,182 @@
+"""Every use of what torch keeps private: why it is needed, and what would replace it.
+
+A release of torch may change any of these without notice, so they stand in one place, each behind a
+name of ours. Nothing here is read before it is needed: ranks must start on a torch that lacks one.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    # The class of all stores has no public name; `torch.distributed.Store` is the same at run time.
+    from torch._C._distributed_c10d import Store as Store
+    from torch.distributed.tensor import DTensor
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """List what is in nested containers. Replace it by a public `torch.utils.pytree`."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_leaves(tree)
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply `function` to what is in nested containers. Replace it as `tree_leaves`."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_map(function, tree)
+
+
+def without_torch_function() -> Any:
+    """Return the `__torch_function__` of a class that overrides `__torch_dispatch__` alone.
+
+    torch's own tensor subclasses use it, and no public name does the same.
+    """
+    return torch._C._disabled_torch_function_impl
+
+
+def tensor_of_class(cls: type[Tensor], values: Tensor) -> Any:
+    """Make a tensor of a subclass that shares memory with `values`.
+
+    `values.as_subclass(cls)` would ask the subclass's own `__torch_dispatch__`.
+    """
+    return torch.Tensor._make_subclass(cls, values)
+
+
+def tensor_without_memory(
+    cls: type[Tensor], shape: torch.Size, dtype: torch.dtype, device: torch.device
+) -> Any:
+    """Make a tensor of a subclass that says what it is and holds nothing, as DTensor does."""
+    return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+
+
+def written_arguments(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[object]:
+    """Yield the arguments that an operator's schema says it writes to. No public name tells."""
+    declared = func._schema.arguments
+    given = {**dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
+    for argument in declared:
+        alias = argument.alias_info
+        if alias is not None and alias.is_write and argument.name in given:
+            yield given[argument.name]
+
+
+def returns_view(func: Any) -> bool:
+    """Return whether an operator's schema says that a result shares memory with an argument."""
+    kinds = (returned.alias_info for returned in func._schema.returns)
+    return any(kind is not None and not kind.is_write for kind in kinds)
+
+
+def version(tensor: Tensor) -> int:
+    """Return a number that every write to `tensor` raises; autograd's own, without public name."""
+    return tensor._version
+
+
+def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return offsets and sizes of this rank's shard in the whole tensor.
+
+    `torch.distributed.checkpoint` computes them so; DTensor has no public method for it.
+    """
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    sizes, offsets = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return tuple(offsets), tuple(sizes)
+
+
+def whole_checkpoint(folder: Path) -> dict[str, Any]:
+    """Read all that a checkpoint has; the public `load` needs tensors of the right shapes first."""
+    from torch.distributed.checkpoint import state_dict_loader
+
+    state: dict[str, Any] = state_dict_loader._load_state_dict_from_keys(checkpoint_id=folder)
+    return state
+
+
+def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Make a tensor that is no `nn.Parameter` a module's own, as `functional_call` does."""
+    module._parameters[name] = tensor  # type: ignore[assignment]
+
+
+def after_backward(function: Callable[[], None]) -> None:
+    """Call `function` at the end of the backward that is running, as FSDP2 and DDP do."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
+def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
+    """Have DDP neither reduce nor broadcast these parameters and buffers; said before it wraps."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    name = "_set_params_and_buffers_to_ignore_for_model"
+    getattr(DistributedDataParallel, name)(model, ignored)
+
+
+def global_hooks() -> Iterator[tuple[str, str, object]]:
+    """Yield the hooks that are registered for all modules and optimizers: of what, when, hook.
+
+    torch has public functions to register them, and none to list them.
+    """
+    from torch.nn.modules import module
+    from torch.optim import optimizer
+
+    for what, holder in (("modules", module), ("optimizers", optimizer)):
+        for name, hooks in vars(holder).items():
+            if name.startswith("_global_") and name.endswith("hooks") and isinstance(hooks, dict):
+                for hook in hooks.values():
+                    yield what, name.removeprefix("_global_"), hook
+
+
+def process_groups() -> Any:
+    """Return the tables of this process's groups; `torch.distributed` can list no group."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._world
+
+
+def forget_meshes() -> None:
+    """Empty the caches in which DTensor keeps meshes, and with them their groups.
+
+    Destroying a group that an equal, later mesh finds in a cache breaks that mesh; torch has no
+    public call that empties them all.
+    """
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import DTensor, _redistribute, debug
+
+    for function in _cached_functions():
+        function.cache_clear()
+    # Of all threads; the cached function that this thread has is behind an object of its own.
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+    for module, name in (
+        (debug, "_clear_fast_path_sharding_prop_cache"),
+        (_redistribute, "clear_redistribute_planner_cache"),
+    ):
+        getattr(module, name, lambda: None)()  # torch 2.9 has neither of these caches
+
+
+def _cached_functions() -> Iterator[Any]:
+    """Yield all functions and methods of DTensor that remember results by their arguments."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("torch.distributed.tensor")]
+    for holder in chain(modules, _classes(modules)):
+        for name in vars(holder):
+            value = getattr(holder, name, None)
+            if isinstance(value, functools._lru_cache_wrapper):
+                yield value
+
+
+def _classes(modules: Iterable[ModuleType]) -> Iterator[type]:
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                yield value
