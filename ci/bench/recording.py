@@ -28,8 +28,9 @@ import xxhash
 from torch import Tensor
 
 from pytest_precision import layouts, workloads
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
-from pytest_precision.engine.observation import Observation, cloned
+from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.digests import digest, digested
 from pytest_precision.trace.moment import Moment
@@ -60,9 +61,12 @@ class Bench:
         self.engine = _engine(size)
         self.writer = TraceWriter(folder, 0, digests=True, threads=THREADS)
         self.meter = UpdateMeter()
+        self.capture = Capture(gathers_shards=True, snapshot=self._digested)
+        self.engine.start(self.capture)
         self.steps = 0
         self.recording: list[float] = []
-        self.step()
+        self.recorded_step()  # what is handed over stays until the next one: other steps add none
+        self.recording.clear()
         self.state = [*_state(self.engine)]
 
     def read(self) -> None:
@@ -87,9 +91,8 @@ class Bench:
         """A train step with its digests, and how long those took."""
         self.recording.append(0.0)
         self.steps += 1
-        self.engine.snapshot = self._digested
+        self.capture.begin()
         self.engine.forward_backward(self.steps)
-        self.engine.snapshot = cloned
         self._observe(STEP_PHASES[0])
         for phase in STEP_PHASES[1:]:
             getattr(self.engine, phase)()
@@ -111,7 +114,7 @@ class Bench:
     def _observe(self, phase: str) -> None:
         moment = Moment(self.steps, "train", self.steps, phase)
         with self._timed():
-            self.writer.add(moment, self.engine.observe(phase))
+            self.writer.add(moment, self.engine.observe(phase, self.capture))
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Engine: the phases of a training step, and what can be observed after each.
+"""Engine: the phases of a training step, in the order in which a recorder calls them.
 
 A layout returns an engine; `trace.record` calls its phases in the order of the cell's sequence and
 keeps what `observe` yields after each. An engine never sees the other side of the comparison.
@@ -7,23 +7,17 @@ keeps what `observe` yields after each. An engine never sees the other side of t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from inspect import signature
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
-from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision import modules
+from pytest_precision.engine.clipping import Clip, clip_by, expect_rule, scale_down, total_norm
+from pytest_precision.engine.dealing import Dealing, data_parallel_of
 from pytest_precision.engine.loss_scale import LossScale
-from pytest_precision.engine.observable import Observable, full
-from pytest_precision.matrix import sequence
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
@@ -34,12 +28,81 @@ EVALUATION_STEP = 0
 """The step number whose microbatches are the evaluation data."""
 
 
-class Engine(Observable):
+class Engine(Dealing):
     """Plain data-parallel training: every rank holds everything, gradients are summed over ranks.
 
+    A subclass overrides only what differs. Every rank calls, in this order:
+
+    1. `start(capture)`, once: hooks are registered here, so that a subclass can set attributes
+       after `super().__init__()`.
+    2. `forward_backward(step)` accumulates gradients. It takes each loss of this rank from
+       `losses(step)`, multiplies it by `loss_factor`, and gives it to `backward(loss)`; then comes
+       `microbatch_done()`. `losses` takes its share from `my_microbatches(step)` and hands each
+       loss to `report_loss(number, loss)`.
+    3. `reduce_grads()` sums the gradients over the data-parallel ranks.
+    4. `clip_grads()` sets `grad_norm` to the norm before clipping, and clips.
+    5. `optimizer_step()` calls `update_weights()` and the scheduler, unless `grad_norm` is not
+       finite: a step that overflowed must leave everything as it was.
+
+    `evaluate()`, `save(folder)` and `load(folder)` come where the sequence has them; `load` is
+    called on a fresh engine. After each of these phases `observe(phase, capture)` yields what it
+    can have changed; `lr` and `grad_norm` are shown after `clip_grads`, when the update has not
+    happened yet.
+
+    The order of the phases is the engine's. A training loop that clips after the update, say, is
+    tested as it is only if it runs within one phase: see the third pattern.
+
+    An optimizer of your own: whatever stands in its `state` is observed. Override `effective` if it
+    keeps a more precise weight than the parameter.
+
+        class Sign(Engine):
+            def update_weights(self):
+                for p in self.model.parameters():
+                    p.data.sub_(p.grad.sign(), alpha=1e-3)
+
+    A wrapper that reduces by itself:
+
+        class Ddp(Engine):
+            unobservable = {"grad": "DDP reduces gradients inside backward"}
+            needs_even_shares = True
+
+            def __init__(self, workload, cell, model, optimizer):
+                wrapper = DistributedDataParallel(model)
+                super().__init__(
+                    workload, cell, model, optimizer, forward_model=wrapper,
+                    grad_factor=cell.world_size,  # it averages, and the loss is over all tokens
+                )
+
+            def microbatch_context(self, *, last):
+                return nullcontext() if last else self.forward_model.no_sync()
+
+            def reduce_grads(self):
+                pass
+
+    A framework's engine that reduces, clips and updates in one call:
+
+        class Zero(Engine):
+            unobservable = {"grad": "reduced in backward", "reduced_grad": "kept in partitions"}
+            fused_step = True  # reduce_grads and clip_grads are not called
+
+            def backward(self, loss):
+                self.framework.backward(loss)
+
+            def optimizer_step(self):
+                self.framework.step()
+                self.grad_norm = torch.tensor(self.framework.get_global_grad_norm())
+
     The loss of a microbatch is a sum over its tokens; it is divided by the number of tokens of all
-    microbatches on all ranks before backward, so that every split of the batch is the same
-    mathematics. A subclass overrides only the phases that differ.
+    microbatches on all ranks, so that every split of the batch is the same mathematics. A loop of
+    your own does as `losses` and `forward_backward` do:
+
+        def forward_backward(self, step):
+            self.optimizer.zero_grad()
+            for number, microbatch in self.my_microbatches(step):
+                total, tokens = self.workload.loss(self.forward_model, microbatch)
+                loss = total / self.step_tokens
+                self.report_loss(number, loss)
+                (loss * self.loss_factor).backward()
 
     Args:
         workload: the model's data, loss and recipe.
@@ -47,20 +110,26 @@ class Engine(Observable):
         model: holds the resident parameters, which are observed as `param`.
         optimizer: any torch optimizer; whatever stands in its `state` is observed.
         scheduler: stepped after the optimizer; the workload's unless given.
-        max_norm: of all gradients together, fp32; the workload's unless given.
+        max_norm: of all gradients together; the workload's unless given.
         forward_model: what the loss is computed with, where it is not `model` itself but a wrapper
             around it.
+        clip: rule by which gradients are clipped; the workload's unless given.
+        grad_factor: what the loss is multiplied by, for a framework that divides the gradients
+            again: the number of ranks where it averages over them. Local gradients are shown
+            divided by it.
+        data_parallel: rank and size of the data-parallel dimension, where other ranks hold other
+            parts of the model; all ranks unless given.
 
     Attributes:
-        overflow_factor: multiplies the loss, and nothing divides by it: infinity makes an overflow.
         scaler: dynamic loss scaling; None unless the precision is fp16.
+        rank: of this process among all ranks.
         microbatch: number of the one under way among those of all ranks.
+        step_tokens: number of tokens of all microbatches of the step on all ranks.
     """
 
-    needs_even_shares: ClassVar[bool] = False
-    """Whether forward or backward has collectives, as in DDP and FSDP2: a step whose microbatches
-    the ranks cannot share evenly is then refused, since ranks with more of them than others would
-    wait in a collective that the others never enter."""
+    fused_step: ClassVar[bool] = False
+    """Whether `optimizer_step` reduces, clips and updates: `reduce_grads` and `clip_grads` are then
+    not called, and what these phases show is shown after it, with the learning rate from before."""
 
     def __init__(
         self,
@@ -72,6 +141,9 @@ class Engine(Observable):
         scheduler: LRScheduler | None = None,
         max_norm: float | None = None,
         forward_model: nn.Module | None = None,
+        clip: str | Clip | None = None,
+        grad_factor: float = 1.0,
+        data_parallel: tuple[int, int] | None = None,
     ) -> None:
         scaler = LossScale() if cell.precision == "fp16" else None
         super().__init__(model, optimizer, scaler)
@@ -80,8 +152,11 @@ class Engine(Observable):
         self.scheduler = workload.scheduler(optimizer) if scheduler is None else scheduler
         self.max_norm = workload.max_norm if max_norm is None else max_norm
         self.forward_model = model if forward_model is None else forward_model
+        self.clip_rule = workload.clip if clip is None else clip
+        expect_rule(self.clip_rule)
+        self.grad_factor = grad_factor
         self.rank = dist.get_rank()
-        self.overflow_factor = 1.0
+        self.data_parallel = data_parallel_of(data_parallel, cell.world_size)
         self.microbatch = 0
 
     # --- the phases of a step -------------------------------------------------------------------
@@ -89,22 +164,56 @@ class Engine(Observable):
     def forward_backward(self, step: int) -> None:
         """Accumulate the gradients of this rank's share of the microbatches of `step`."""
         self.optimizer.zero_grad()
-        scale = 1.0 if self.scaler is None else self.scaler.scale
-        for loss in self._losses_of(step):
-            (loss * scale * self.overflow_factor).backward()  # type: ignore[no-untyped-call]
+        for loss in self.losses(step):
+            self.backward(loss * self.loss_factor)
             self.microbatch_done()
         modules.finish_step(self.model, self.reduce_amax)
 
+    def losses(self, step: int) -> Iterator[Tensor]:
+        """Yield the loss of each microbatch of this rank, over the step's tokens of all ranks.
+
+        Raises:
+            ValueError: `loss` counts other tokens than `tokens`.
+        """
+        for number, microbatch in self.my_microbatches(step):
+            loss, tokens = self.workload.loss(self.forward_model, microbatch)
+            expected = self.workload.tokens(microbatch)
+            if tokens != expected:
+                raise ValueError(
+                    f"expected loss() of microbatch {number} of step {step} to count the "
+                    f"{expected} tokens that tokens() counts but got {tokens}"
+                )
+            loss = loss / self.step_tokens
+            self.report_loss(number, loss)
+            yield loss
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward of one microbatch, whose loss has all its factors already."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
     def microbatch_done(self) -> None:
-        """Called behind the backward of each microbatch."""
+        """Do what is to be done after the backward of each microbatch: nothing, by default."""
 
     def reduce_amax(self, amaxes: Tensor) -> Tensor:
-        """The largest of all ranks, of each amax that delayed scaling has recorded."""
+        """Return the largest of all ranks, of each amax that delayed scaling has recorded."""
         dist.all_reduce(amaxes, dist.ReduceOp.MAX)
         return amaxes
 
     def reduce_grads(self) -> None:
-        """Sum the gradients over the ranks."""
+        """Sum the gradients over the ranks.
+
+        Raises:
+            ValueError: only some of the ranks share the data, and nobody has said which.
+        """
+        _, size = self.data_parallel
+        if size == 1:
+            return
+        if size != self.cell.world_size:
+            raise ValueError(
+                f"expected data parallelism over all {self.cell.world_size} ranks or one but got "
+                f"data_parallel={self.data_parallel!r}; override reduce_grads of "
+                f"{type(self).__name__}, which knows the process group"
+            )
         for parameter in self.model.parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
@@ -113,24 +222,28 @@ class Engine(Observable):
     def clip_grads(self) -> None:
         """Compute the norm of the reduced gradients and scale them down to `max_norm`.
 
-        The norm is summed in fp64 and rounded to fp32 once, so that it has the same bits however
-        the gradients are sharded; gradients with a non-finite norm are left alone.
+        By the rule `"fp64"` the norm is summed in fp64 and rounded to fp32 once, so that it has the
+        same bits however the gradients are sharded; gradients with a non-finite norm are left
+        alone. A workload's `clip` may name another rule.
         """
         self.clip([p for _, p in self.masters() if p.grad is not None])
 
     def clip(self, owners: list[Tensor]) -> None:
-        """The same for the gradients of `owners`, all of which have one; unscales them first."""
+        """Do the same with the gradients of `owners`, all of which have one; unscale them first."""
         gradients = [p.grad for p in owners if p.grad is not None]
         if self.scaler is not None:
             for gradient in gradients:
                 gradient.div_(self.scaler.scale)
+        if self.clip_rule != "fp64":
+            self.grad_norm = clip_by(self.clip_rule, owners, self.max_norm)
+            return
         self.grad_norm = self.total_norm(gradients).float()
         if self.max_norm is not None and torch.isfinite(self.grad_norm):
-            nn.utils.clip_grads_with_norm_(owners, self.max_norm, self.grad_norm)
+            scale_down(owners, self.max_norm, self.grad_norm)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """The norm of all gradients of all ranks together, fp64."""
-        return full(nn.utils.get_total_norm([gradient.double() for gradient in gradients]))
+        """Return the norm of all gradients of all ranks together, fp64."""
+        return total_norm(gradients)
 
     def optimizer_step(self) -> None:
         """Update the weights, then the learning rate; nothing if the gradients overflowed."""
@@ -144,151 +257,13 @@ class Engine(Observable):
             self.scheduler.step()
 
     def update_weights(self) -> None:
-        """The part of `optimizer_step` that moves weights."""
+        """Move the weights; the part of `optimizer_step` before the scheduler."""
         self.optimizer.step()
 
     @torch.no_grad()
     def evaluate(self) -> None:
         """Compute the loss of the evaluation data; training state stays as it is."""
         self.forward_model.eval()
-        for _ in self._losses_of(EVALUATION_STEP):
+        for _ in self.losses(EVALUATION_STEP):
             pass
         self.forward_model.train()
-
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint that a fresh engine of any world size can load."""
-        save_checkpoint(self.state_dict(), checkpoint_id=folder)
-
-    def load(self, folder: Path) -> None:
-        """Take over the state of a checkpoint."""
-        state = self.state_dict()
-        load_checkpoint(state, checkpoint_id=folder)
-        self.load_state_dict(state)
-
-    # --- what a checkpoint holds ----------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """All training state by fully qualified names, DTensors as such.
-
-        Raises:
-            ValueError: for an optimizer whose state is not by parameter, which torch would write
-                and then not load.
-        """
-        self._expect_state_by_parameter()
-        model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
-        return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
-
-    def _expect_state_by_parameter(self) -> None:
-        trained = [
-            (name, parameter) for name, parameter in self.masters() if parameter.requires_grad
-        ]
-        without = [name for name, parameter in trained if not self.optimizer.state.get(parameter)]
-        closure = signature(self.optimizer.step).parameters.get("closure")
-        if 0 < len(without) < len(trained):
-            problem = (
-                f"has state of {len(trained) - len(without)} of {len(trained)}, not of {without[0]}"
-            )
-        elif closure is not None and closure.default is closure.empty:
-            problem = "needs a closure for its step, with which torch makes missing state"
-        else:
-            return
-        raise ValueError(
-            "expected an optimizer with state of all parameters or of none, which a checkpoint of "
-            f"torch's can hold, but {type(self.optimizer).__name__} {problem}; override "
-            "state_dict and load_state_dict of the engine"
-        )
-
-    def state_beside_weights(self) -> dict[str, Any]:
-        """What `state_dict` holds beside the model and the optimizer."""
-        # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
-        # what the model's state has of a buffer is that of one rank.
-        buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
-        state: dict[str, Any] = {"rng": {str(self.rank): torch.get_rng_state()}}
-        if buffers:
-            state["buffers"] = {str(self.rank): buffers}
-        if self.scheduler is not None:
-            state["scheduler"] = self.scheduler.state_dict()
-        if self.scaler is not None:
-            state["loss_scale"] = self.scaler.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` of an engine of the same layout gave."""
-        set_state_dict(
-            self.optimized_model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
-        self.load_state_beside_weights(state)
-
-    def load_state_beside_weights(self, state: dict[str, Any]) -> None:
-        """Take over what `state_beside_weights` gave."""
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
-        if self.scaler is not None:
-            self.scaler.load_state_dict(state["loss_scale"])
-        # A rank that the saving run did not have goes on with the generator of the first one.
-        torch.set_rng_state(state["rng"][str(self.rank) if str(self.rank) in state["rng"] else "0"])
-        own = state.get("buffers", {}).get(str(self.rank), state["model"])
-        for name, buffer in self.named_buffers():
-            buffer.copy_(own[name])
-
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """The buffers of the model by logical names; every rank has its own."""
-        return self.model.named_buffers()
-
-    # --- how a step is divided ------------------------------------------------------------------
-
-    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Entered around forward and backward of each microbatch; `last` ends the accumulation."""
-        return nullcontext()
-
-    def _losses_of(self, step: int) -> Iterator[Tensor]:
-        """Forward of this rank's microbatches one by one, each loss over the global token count."""
-        self._used.clear()
-        self._losses.clear()
-        microbatches = self.workload.microbatches(self.cell, step)
-        self._microbatches = len(microbatches)
-        global_tokens = sum(self.workload.tokens(microbatch) for microbatch in microbatches)
-        self._expect_shares(step, len(microbatches))
-        share = range(self.rank, len(microbatches), self.cell.world_size)
-        for index in share:
-            self.microbatch = index
-            modules.begin_microbatch(self.model, step, index, first=index == share[0])
-            with self.microbatch_context(last=index == share[-1]):
-                loss, tokens = self.workload.loss(self.forward_model, microbatches[index])
-                expected = self.workload.tokens(microbatches[index])
-                if tokens != expected:
-                    raise ValueError(
-                        f"expected loss() of microbatch {index} of step {step} to count the "
-                        f"{expected} tokens that tokens() counts but got {tokens}"
-                    )
-                loss = loss / global_tokens
-                self._losses[index] = loss.detach()
-                yield loss
-
-    def expect_even_shares(self) -> None:
-        """Look at every step of the cell's sequence before anything trains.
-
-        Raises:
-            ValueError: this engine needs even shares, and ranks cannot share some step evenly.
-        """
-        if self.needs_even_shares:
-            for step in sequence.steps(self.cell.operations):
-                self._expect_shares(step, len(self.workload.microbatches(self.cell, step)))
-
-    def _expect_shares(self, step: int, microbatches: int) -> None:
-        ranks, workload = self.cell.world_size, type(self.workload).__name__
-        if microbatches < ranks:
-            raise ValueError(
-                f"expected a microbatch for each of {ranks} ranks but got {microbatches} of step "
-                f"{step}; make cell.microbatches of them in {workload}.microbatches"
-            )
-        if self.needs_even_shares and microbatches % ranks:
-            raise ValueError(
-                f"expected microbatches that ranks share evenly, since {type(self).__name__} has "
-                f"collectives in forward or backward, but got {microbatches} % {ranks} = "
-                f"{microbatches % ranks} in step {step}; make cell.microbatches of them in "
-                f"{workload}.microbatches"
-            )

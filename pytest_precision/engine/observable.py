@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -10,15 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from pytest_precision import modules
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.loss_scale import LossScale
-from pytest_precision.engine.observation import (
-    Observation,
-    Span,
-    cloned,
-    piece,
-    tensors_in,
-    whole,
-)
+from pytest_precision.engine.observation import Observation, piece, tensors_in, whole
 from pytest_precision.engine.readable import expect_known, stored
 
 
@@ -29,13 +24,16 @@ class Observable:
         model: holds the resident parameters, which are observed as `param`.
         optimizer: whatever stands in its `state` is observed.
         scaler: dynamic loss scaling, or None.
-        gathers_shards: show whole tensors rather than this rank's shards.
-        snapshot: makes an observation that later phases cannot change.
-        grad_norm: of the last clipping.
+        capture: takes what must be shown at once, before `observe` is called.
+        grad_norm: of all gradients, before the last clipping; a loop of your own sets it. If it is
+            not finite, the step has overflowed.
+        grad_factor: that local gradients are divided by before they are shown.
     """
 
+    grad_factor: float = 1.0
+
     unobservable: ClassVar[Mapping[str, str]] = {}
-    """Kinds that this engine cannot show, each with the reason; they are not compared.
+    """Kinds that this engine cannot show, each with the reason; nothing compares them.
 
     Beyond local gradients, and what is compared where it is used, the test must accept each.
     """
@@ -47,63 +45,68 @@ class Observable:
         self.model = model
         self.optimizer = optimizer
         self.scaler = scaler
-        self.gathers_shards = False
-        self.snapshot: Callable[[Observation], Observation] = cloned
         self.grad_norm = torch.zeros(())
-        self._losses: dict[int, Tensor] = {}
-        self._microbatches = 0
-        self._used: dict[str, list[Observation]] = {}
-        for prefix, module in model.named_modules():
-            if next(module.parameters(recurse=False), None) is not None:
-                module.register_forward_pre_hook(self._remember_used(prefix))
+        self.capture = Capture()
 
-    def observe(self, phase: str) -> Iterator[Observation]:
-        """What `phase` could have changed, as this rank's pieces of logical tensors.
+    def start(self, capture: Capture) -> None:
+        """Begin to hand over what must be shown at once; called once, before the first phase.
 
         Args:
-            phase: a phase that has just run, or `init`.
+            capture: takes it.
+        """
+        self.capture = capture
+        for prefix, module in self.model.named_modules():
+            if next(module.parameters(recurse=False), None) is not None:
+                module.register_forward_pre_hook(partial(self._keep_used, prefix))
+
+    def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
+        """Yield what `phase` can have changed, as this rank's pieces of logical tensors.
+
+        Args:
+            phase: one that has just run, or `init`.
+            capture: has what was handed over while it ran.
         """
         if phase == "forward_backward":
-            yield from self._observe_forward()
-            if "grad" not in self.unobservable:
-                yield from self._observe_grads("grad", self.model.named_parameters(), local=True)
+            yield from self._observe_forward(capture)
+            yield from capture.kept("grad")
+            yield from self._observe_grads("grad", capture, factor=self.grad_factor, local=True)
         elif phase == "reduce_grads":
-            yield from self._observe_grads("reduced_grad", self.model.named_parameters())
+            yield from self._observe_grads("reduced_grad", capture)
         elif phase == "clip_grads":
-            yield whole("grad_norm", "total", self.grad_norm)
-            yield from self._observe_lr()
+            yield from self.show("grad_norm", "total", self.grad_norm, capture, split=False)
+            yield from [*capture.kept("lr")] or self._observe_lr()
         else:
             if phase == "evaluate":
-                yield from self._observe_forward()
+                yield from self._observe_forward(capture)
             if phase != "optimizer_step":  # there, the scheduler has set the next step's already
                 yield from self._observe_lr()
-            yield from self.observe_state()
+            yield from self.observe_state(capture)
 
-    def observe_state(self) -> Iterator[Observation]:
-        """Everything that outlives a step, but for the learning rate."""
+    def observe_state(self, capture: Capture) -> Iterator[Observation]:
+        """Yield everything that outlives a step, but for the learning rate."""
         names = self.masters()
         for group in self.optimizer.param_groups:
             for _, (name, _) in zip(group["params"], names, strict=False):
                 if "step" in group:  # counted once for all; torch's own counters are fp32
                     counted = torch.tensor(float(group["step"]))
-                    yield from self._observe("step", name, counted, split=False)
+                    yield from self.show("step", name, counted, capture, split=False)
         for name, parameter in self.masters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 for suffix, tensor in tensors_in(value):
                     # A step counter or a scale is no tensor of the parameter's elements.
                     per_element = tensor.shape == parameter.shape
-                    yield from self._observe(key, name + suffix, tensor, split=per_element)
-            yield from self._observe("master", name, self.effective(parameter))
+                    yield from self.show(key, name + suffix, tensor, capture, split=per_element)
+            yield from self.show("master", name, self.effective(parameter), capture)
         for name, parameter in self.model.named_parameters():
-            yield from self._observe("param", name, parameter)
+            yield from self.show("param", name, parameter, capture)
         for kind, name, tensor in modules.quantized_state(self.model):
             local = kind == "recorded_amax"
-            yield from self._observe(kind, name, tensor, local=local)
+            yield from self.show(kind, name, tensor, capture, local=local)
         for prefix, module in self.model.named_modules():
             # The buffers of delayed scaling are quantized state.
             if not isinstance(module, modules.DelayedScalingState):
                 for name, buffer in module.named_buffers(prefix, recurse=False):
-                    yield from self._observe("buffer", name, buffer, split=False, local=True)
+                    yield from self.show("buffer", name, buffer, capture, split=False, local=True)
         if self.scaler is not None:
             for name, value in self.scaler.state_dict().items():
                 yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
@@ -150,60 +153,69 @@ class Observable:
         yield name, tensor
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Say which part of the logical tensor `name` this rank's `tensor` holds.
+        """Say which part of the logical tensor `name` this rank's `tensor` holds."""
+        return piece(kind, name, _plain(tensor), local=local)
 
-        Where shards are gathered, for a digest that does not depend on how a layout shards, that is
-        all of it.
-        """
-        tensor = _plain(tensor)
-        return piece(kind, name, full(tensor) if self.gathers_shards else tensor, local=local)
-
-    def _observe(
-        self, kind: str, name: str, tensor: Tensor, *, split: bool = True, local: bool = False
+    def show(
+        self,
+        kind: str,
+        name: str,
+        tensor: Tensor,
+        capture: Capture,
+        *,
+        split: bool = True,
+        local: bool = False,
     ) -> Iterator[Observation]:
+        """Yield the observations of a tensor, none of a kind that is `unobservable`.
+
+        Args:
+            kind: what it is.
+            name: of the stored tensor.
+            tensor: of any dtype, a DTensor or another subclass too.
+            capture: may want whole tensors rather than shards.
+            split: whether `logical` applies.
+            local: as of `Observation`.
+        """
+        if kind in self.unobservable:
+            return
         for held in stored(kind, tensor):
             apart = split and held.tensor.shape == tensor.shape
             parts = self.logical(name, held.tensor) if apart else [(name, held.tensor)]
             for logical_name, part in parts:
-                own = local or held.local
-                yield self.piece(held.kind, logical_name, part.detach(), local=own)
+                own = full(part.detach()) if capture.gathers_shards else part.detach()
+                yield self.piece(held.kind, logical_name, own, local=local or held.local)
+
+    def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield what the forward of `module` is about to read, by the names of parameters."""
+        yield from module.named_parameters(prefix, recurse=False)
+
+    def _keep_used(self, prefix: str, module: nn.Module, _inputs: Any) -> None:
+        for name, read in self.reads(prefix, module):
+            seen = self.show("used_param", name, read, self.capture)
+            self.capture.keep("used_param", name, seen)
 
     def _observe_grads(
-        self, kind: str, parameters: Iterable[tuple[str, Tensor]], *, local: bool = False
+        self, kind: str, capture: Capture, *, factor: float = 1.0, local: bool = False
     ) -> Iterator[Observation]:
-        for name, parameter in parameters:
+        for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
-                yield from self._observe(kind, name, gradient, local=local)
+                own = gradient if factor == 1.0 else gradient / factor
+                yield from self.show(kind, name, own, capture, local=local)
 
-    def _observe_forward(self) -> Iterator[Observation]:
-        for used in self._used.values():
-            yield from used
+    def _observe_forward(self, capture: Capture) -> Iterator[Observation]:
+        yield from capture.kept("used_param")
         for name, tensor in modules.used_quantized(self.model):
-            yield from self._observe("used_quantized", name, tensor)
-        # One logical vector with an element a microbatch, so that it can be compared between world
-        # sizes: which rank computed an element is no part of the mathematics.
-        for index, loss in self._losses.items():
-            yield Observation(
-                "loss",
-                "microbatches",
-                loss.reshape(1),
-                (self._microbatches,),
-                Span(index, index + 1),
-            )
+            yield from self.show("used_quantized", name, tensor, capture)
+        yield from capture.kept("loss")
+
+    def keep_rates(self) -> None:
+        """Hand over the learning rates before an update that moves them too."""
+        self.capture.keep("lr", "groups", self._observe_lr())
 
     def _observe_lr(self) -> Iterator[Observation]:
         for index, group in enumerate(self.optimizer.param_groups):
             yield whole("lr", f"group{index}", torch.as_tensor(group["lr"], dtype=torch.float64))
-
-    def _remember_used(self, prefix: str) -> Any:
-        def hook(module: nn.Module, _inputs: Any) -> None:
-            for name, parameter in module.named_parameters(prefix, recurse=False):
-                if name not in self._used:
-                    seen = self._observe("used_param", name, parameter.detach())
-                    self._used[name] = [*map(self.snapshot, seen)]
-
-        return hook
 
 
 def _plain(tensor: Tensor) -> Tensor:

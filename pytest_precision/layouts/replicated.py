@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch import leave_to_ddp
 from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
@@ -99,7 +98,6 @@ class MainGradEngine(MasterEngine):
 
     def __init__(self, workload: Workload, cell: Cell, model: nn.Module, master: nn.Module) -> None:
         super().__init__(workload, cell, model, master)
-        self._accumulated: list[Observation] = []
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.main_grad = torch.zeros(  # type: ignore[attr-defined]
@@ -112,7 +110,6 @@ class MainGradEngine(MasterEngine):
 
     def forward_backward(self, step: int) -> None:
         """Accumulate in buffers that start from zero."""
-        self._accumulated.clear()
         for parameter in self.model.parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
@@ -126,21 +123,10 @@ class MainGradEngine(MasterEngine):
             if gradient is None:
                 continue
             accumulate(parameter)
-            seen = self._observe(
-                "grad",
-                f"microbatch {self.microbatch}: {name}",
-                gradient,
-                split=False,
-                local=True,
-            )
-            self._accumulated += map(self.snapshot, seen)
-
-    def observe(self, phase: str) -> Iterator[Observation]:
-        """Also the sums after each microbatch, so that the first wrong one is named."""
-        seen = [*super().observe(phase)]
-        if phase == "forward_backward":
-            yield from self._accumulated
-        yield from seen
+            # The sums after each microbatch, so that the first wrong one is named.
+            sum_of = f"microbatch {self.microbatch}: {name}"
+            seen = self.show("grad", sum_of, gradient, self.capture, split=False, local=True)
+            self.capture.keep("grad", sum_of, seen)
 
 
 @supports(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
+from pytest_precision.engine.observation import cloned
 from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
@@ -123,10 +126,12 @@ class EngineRecorder:
         self.products = Products()
         self.engine = self._build(SEED)
         self.look_at_storage()
-        # The same on both sides, whose parameters and train steps are as many.
-        elements = sum(parameter.numel() for parameter in self.engine.model.parameters())
-        self.digests = window is None and elements * cell.operations.count("train") > SMALL_RUN
-        self._show_digests()
+        steps = cell.operations.count("train")
+        self.digests = window is None and _elements(self.engine) * steps > SMALL_RUN
+        self.capture = Capture(
+            gathers_shards=self.digests, snapshot=digested if self.digests else cloned
+        )
+        self.engine.start(self.capture)
 
     def _build(self, seed: int) -> Engine:
         torch.manual_seed(seed)
@@ -141,10 +146,6 @@ class EngineRecorder:
         torch.manual_seed(seed)
         return engine
 
-    def _show_digests(self) -> None:
-        if self.digests:
-            self.engine.gathers_shards, self.engine.snapshot = True, digested
-
     def look_at_storage(self) -> None:
         """Note what the engine declares, before it trains and after: a load may move memory."""
         self.paths |= self.engine.paths()
@@ -153,17 +154,27 @@ class EngineRecorder:
     def observe(self, phase: str) -> None:
         if self.window is None or self.step >= self.window.first:
             moment = Moment(self.op, self.operation, self.step, phase)
-            self.writer.add(moment, self.engine.observe(phase))
+            self.writer.add(moment, self.engine.observe(phase, self.capture))
 
     def train(self) -> None:
         self.step += 1
+        self.capture.begin()
         with self._watching():
             self.engine.forward_backward(self.step)
         self.observe("forward_backward")
-        for phase in STEP_PHASES[1:]:
-            with self._measuring(phase):
-                getattr(self.engine, phase)()
-            self.observe(phase)
+        for call, shown in self._calls():
+            with self._measuring(call):
+                getattr(self.engine, call)()
+            for phase in shown:
+                self.observe(phase)
+
+    def _calls(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield what is called after `forward_backward`, and the phases that are shown after it."""
+        if self.engine.fused_step:
+            self.engine.keep_rates()
+            yield "optimizer_step", STEP_PHASES[1:]
+        else:
+            yield from ((phase, (phase,)) for phase in STEP_PHASES[1:])
 
     def _watching(self) -> AbstractContextManager[object]:
         """Note in which dtypes the first step multiplies, where the cell says in which."""
@@ -177,13 +188,15 @@ class EngineRecorder:
 
     def skip(self) -> None:
         """The next step overflows on one rank; all ranks must leave their state as it was."""
-        rates = self._rates()
-        last_rank = self.engine.rank == self.cell.world_size - 1
-        self.engine.overflow_factor = math.inf if last_rank else 1.0
+        rates, weights = self._rates(), self._weights()
+        rank, size = self.engine.data_parallel
+        self.capture.begin()
+        self.capture.overflow_factor = math.inf if rank == size - 1 else 1.0
         self.engine.forward_backward(self.step + 1)
-        self.engine.overflow_factor = 1.0
-        for phase in STEP_PHASES[1:]:
-            getattr(self.engine, phase)()
+        self.capture.overflow_factor = 1.0
+        for call, _ in self._calls():
+            getattr(self.engine, call)()
+        self._expect_overflow(weights)
         self.observe("skip")
         # No moment before this one shows the rate that the skipped step started with.
         for group, (before, after) in enumerate(zip(rates, self._rates(), strict=True)):
@@ -191,10 +204,30 @@ class EngineRecorder:
                 what = f"skip after step {self.step} changed lr of group{group}"
                 self.breaches[f"{what} from {before!r} to {after!r}"] = None
 
+    def _weights(self) -> list[Tensor]:
+        engine = self.engine
+        pieces = (engine.piece("master", n, engine.effective(m)) for n, m in engine.masters())
+        return [piece.tensor.detach().clone() for piece in pieces]
+
+    def _expect_overflow(self, before: list[Tensor]) -> None:
+        """Look at whether a skipped step was one; a loop may have a loss that it does not scale.
+
+        Raises:
+            RuntimeError: the norm is finite, and the step was made.
+        """
+        moved = not all(map(torch.equal, before, self._weights()))
+        if moved and bool(torch.isfinite(self.engine.grad_norm).all()):
+            raise RuntimeError(
+                f"expected the gradients of a skipped step to overflow but got grad_norm="
+                f"{float(self.engine.grad_norm)}, and weights moved; multiply the loss by "
+                "self.loss_factor before its backward, or the gradients by self.overflow_factor"
+            )
+
     def _rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.engine.optimizer.param_groups]
 
     def evaluate(self) -> None:
+        self.capture.begin()
         self.engine.evaluate()
         self.observe("evaluate")
 
@@ -211,7 +244,7 @@ class EngineRecorder:
     def load(self) -> None:
         self.look_at_storage()
         self.engine = self._build(FRESH_SEED)
-        self._show_digests()
+        self.engine.start(self.capture)
         self.engine.load(self._checkpoint)
         dist.barrier()
         self.observe("load")
@@ -219,6 +252,15 @@ class EngineRecorder:
     def swap(self) -> None:
         self.layout, self.other = self.other, self.layout
         self.load()
+
+
+def _elements(engine: Engine) -> int:
+    """Return the number of elements of all parameters, the same on both sides and on all ranks."""
+    own = {name: parameter.numel() for name, parameter in engine.model.named_parameters()}
+    # A rank may hold a part of the model: a stage of a pipeline, say.
+    held: list[dict[str, int]] = [own] * dist.get_world_size()
+    dist.all_gather_object(held, own)
+    return sum({name: size for one in held for name, size in one.items()}.values())
 
 
 def _with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:

@@ -141,13 +141,12 @@ class UpdateMeter:
 
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Entered around `engine.optimizer_step()`; one that overflowed is not measured."""
-        if not bool(torch.isfinite(engine.grad_norm).all()):
-            yield
-            return
+        """Measure what `engine.optimizer_step()` does inside; one that overflowed is left out."""
         with torch.no_grad():
             watched = [*self._watched(engine)]
         yield
+        if not bool(torch.isfinite(engine.grad_norm).all()):
+            return
         with torch.no_grad():
             rows = [row for parameter in watched for row in self._measured(engine, parameter)]
         self._steps.append((step, rows))
@@ -211,12 +210,8 @@ class _Watched:
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
     """The pieces that this rank itself holds of the logical tensors in `tensor`."""
-    gathers, engine.gathers_shards = engine.gathers_shards, False
-    try:
-        parts = engine.logical(name, tensor)
-        return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
-    finally:
-        engine.gathers_shards = gathers
+    parts = engine.logical(name, tensor)
+    return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:

@@ -51,9 +51,13 @@ class Workload(ABC):
     Attributes:
         max_norm: total L2 norm that the engine clips the gradient of the mean loss (the sum over
             all tokens of the step, divided by their number) to; None for no clipping.
+        clip: rule by which it does so: `"fp64"` has the same bits however gradients are sharded;
+            `"torch"` is `torch.nn.utils.clip_grad_norm_`; a method `clip(self, parameters,
+            max_norm)` that clips and returns the norm before is a framework's own.
     """
 
     max_norm: float | None = None
+    clip: Any = "fp64"
 
     @abstractmethod
     def model(self, cell: Cell) -> torch.nn.Module:

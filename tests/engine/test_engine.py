@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import Engine, layouts, workloads
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.perceptron import Mlp
@@ -20,10 +21,13 @@ CELL = Cell("fp32")
 
 
 def adamw(**axes: Any) -> Engine:
-    return layouts.adamw(workloads.mlp(), CELL.replace(**axes))
+    engine = layouts.adamw(workloads.mlp(), CELL.replace(**axes))
+    engine.start(Capture())
+    return engine
 
 
 def step(engine: Engine, number: int) -> None:
+    engine.capture.begin()
     engine.forward_backward(number)
     for phase in STEP_PHASES[1:]:
         getattr(engine, phase)()
@@ -32,12 +36,12 @@ def step(engine: Engine, number: int) -> None:
 def state(engine: Engine) -> dict[tuple[str, str], bytes]:
     return {
         (seen.kind, seen.name): seen.tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        for seen in engine.observe("save")
+        for seen in engine.observe("save", engine.capture)
     }
 
 
 def kinds(engine: Engine, phase: str) -> Counter[str]:
-    return Counter(seen.kind for seen in engine.observe(phase))
+    return Counter(seen.kind for seen in engine.observe(phase, engine.capture))
 
 
 def test_gradients_do_not_depend_on_how_the_batch_is_split() -> None:
@@ -106,7 +110,11 @@ def test_whatever_an_optimizer_keeps_is_observed() -> None:
     model = workload.model(CELL)
     engine = Engine(workload, CELL, model, Peculiar(workload.groups(model)))
     step(engine, 1)
-    names = {seen.name for seen in engine.observe("optimizer_step") if seen.kind == "curvature"}
+    names = {
+        seen.name
+        for seen in engine.observe("optimizer_step", engine.capture)
+        if seen.kind == "curvature"
+    }
     first = next(name for name, _ in engine.masters())
     assert {f"{first}.pair.0", f"{first}.pair.1", f"{first}.t"} <= names
 
@@ -117,7 +125,7 @@ def test_state_that_cannot_be_observed_is_an_error() -> None:
     step(engine, 1)
     engine.optimizer.state[next(engine.model.parameters())]["note"] = "text"
     with pytest.raises(TypeError, match="got 'text'"):
-        list(engine.observe("optimizer_step"))
+        list(engine.observe("optimizer_step", engine.capture))
 
 
 def test_a_weight_is_observed_where_it_is_used() -> None:
@@ -135,7 +143,11 @@ def test_a_weight_is_observed_where_it_is_used() -> None:
 
     engine.forward_model = Stale(engine.model)
     engine.evaluate()
-    used = {s.name: s.tensor for s in engine.observe("evaluate") if s.kind == "used_param"}
+    used = {
+        s.name: s.tensor
+        for s in engine.observe("evaluate", engine.capture)
+        if s.kind == "used_param"
+    }
     assert all(torch.equal(used[name], tensor) for name, tensor in stale.items())
 
 
@@ -165,9 +177,9 @@ def test_an_overflow_leaves_everything_as_it_was() -> None:
     step(engine, 1)
     step(straight, 1)
     before = state(engine)
-    engine.overflow_factor = float("inf")
+    engine.capture.overflow_factor = float("inf")
     step(engine, 2)
-    engine.overflow_factor = 1.0
+    engine.capture.overflow_factor = 1.0
     assert not torch.isfinite(engine.grad_norm)
     assert state(engine) == before
     step(engine, 2)
@@ -251,8 +263,7 @@ class InBackward(Engine):
 def test_too_few_microbatches_are_refused() -> None:
     """A rank without data would reduce nothing and hang the others."""
     engine = layouts.adamw(Uneven(), CELL)
-    engine.cell = CELL.replace(world_size=7)
-    engine.rank = 6
+    engine.data_parallel = (6, 7)
     with pytest.raises(ValueError, match="a microbatch for each of 7 ranks but got 5 of step 3"):
         engine.forward_backward(3)
 

@@ -24,9 +24,6 @@ class Secretive(Engine):
 
     unobservable: ClassVar = {"exp_avg_sq": "it is kept inside"}
 
-    def observe_state(self):
-        return (seen for seen in super().observe_state() if seen.kind != "exp_avg_sq")
-
 
 def secretive(workload: Workload, cell: Cell) -> Engine:
     model = workload.model(cell)

@@ -111,7 +111,7 @@ def test_codes_scales_and_values_are_shown(
         engine.forward_backward(1)
         for phase in STEP_PHASES[1:]:
             getattr(engine, phase)()
-    seen = [*engine.observe("optimizer_step")]
+    seen = [*engine.observe("optimizer_step", engine.capture)]
     weight = "blocks.0.linear.weight"
     values = {o.kind: o.tensor for o in seen if o.name == weight}
     assert {f"exp_avg.{part}" for part in parts} <= values.keys()

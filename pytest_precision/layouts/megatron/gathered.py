@@ -60,6 +60,20 @@ class GatheredEngine(Engine):
             return
         self.clip(decoupled_owners(master for _, master in self.masters()))
 
+    def clip(self, owners: list[Tensor]) -> None:
+        """Clip by the norm of all shards.
+
+        Raises:
+            ValueError: for a rule that would take this rank's shards for all of them.
+        """
+        if self.clip_rule != "fp64":
+            raise ValueError(
+                "expected clip='fp64', since gradients are flat shards of every rank, but got "
+                f"clip={self.clip_rule!r} ({type(self.clip_rule).__name__}); override clip_grads "
+                f"of {type(self).__name__}, or leave the workload's clip out"
+            )
+        super().clip(owners)
+
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
         """Of all shards of all ranks."""
         squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.megatron import checkpoint, memory_checks
@@ -61,7 +62,6 @@ class DistributedOptimizer(GatheredEngine):
             name: number for number, group in enumerate(arrangement.groups) for name in group.names
         }
         self._last_microbatch = False
-        self._accumulated: list[Observation] = []
         optimizer = optimizer_of(self.shards, arrangement, options)
         super().__init__(workload, cell, arrangement.model, optimizer)
         self.unobservable = options.unobservable(cell)  # type: ignore[misc]
@@ -109,7 +109,6 @@ class DistributedOptimizer(GatheredEngine):
 
     def forward_backward(self, step: int) -> None:
         """Zero the gradient buffers, then accumulate in them."""
-        self._accumulated.clear()
         for buffer in self.buffers:
             buffer.zero_grads()
             for bucket in buffer.buckets:
@@ -141,10 +140,9 @@ class DistributedOptimizer(GatheredEngine):
             if gradient is None or gradient.dtype == parameter.dtype:
                 continue
             for logical, part in self.logical(name, gradient):
-                seen = self.piece(
-                    "grad", f"microbatch {self.microbatch}: {logical}", part, local=True
-                )
-                self._accumulated.append(self.snapshot(seen))
+                sum_of = f"microbatch {self.microbatch}: {logical}"
+                seen = self.show("grad", sum_of, part, self.capture, split=False, local=True)
+                self.capture.keep("grad", sum_of, seen)
 
     def reduce_grads(self) -> None:
         """Sum over the ranks, to each rank its own part of every bucket.
@@ -188,16 +186,13 @@ class DistributedOptimizer(GatheredEngine):
 
     # --- what can be observed -------------------------------------------------------------------
 
-    def observe(self, phase: str) -> Iterator[Observation]:
-        """As every engine, from the buffers and the shards."""
+    def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
+        """Yield what every engine does, reduced gradients from the shards."""
         if phase == "reduce_grads":
             for shard in self.shards:
-                yield from self._observe("reduced_grad", shard.name, shard.grad)
-            return
-        seen = [*super().observe(phase)]
-        if phase == "forward_backward":
-            yield from self._accumulated
-        yield from (one for one in seen if one.kind not in self.unobservable)
+                yield from self.show("reduced_grad", shard.name, shard.grad, capture)
+        else:
+            yield from super().observe(phase, capture)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """Its part of the masters, by the names of the parameters."""
@@ -210,30 +205,32 @@ class DistributedOptimizer(GatheredEngine):
         """The logical tensors in a parameter, or in this rank's shard of it."""
         return self.names.split(name, tensor)
 
-    def _observe(
-        self, kind: str, name: str, tensor: Tensor, *, split: bool = True, local: bool = False
+    def show(
+        self,
+        kind: str,
+        name: str,
+        tensor: Tensor,
+        capture: Capture,
+        *,
+        split: bool = True,
+        local: bool = False,
     ) -> Iterator[Observation]:
+        """Yield what every engine does, a scale or a counter for each logical tensor in a shard."""
         if split or name not in self.parts:
-            yield from super()._observe(kind, name, tensor, split=split, local=local)
+            yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
         # Steps are counted everywhere; a scale is that of this rank's shard.
         of_shard = kind != "step" and self.cell.world_size > 1
         for logical in self.names.held(name):
             yield self.piece(kind, logical, tensor.detach(), local=of_shard)
 
-    def _remember_used(self, prefix: str) -> Any:
-        of_parameters = super()._remember_used(prefix)
-
-        def hook(module: nn.Module, inputs: Any) -> None:
-            if not isinstance(module, GroupedLinear):
-                of_parameters(module, inputs)
-                return
+    def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield the memory that the GEMMs of grouped layers read, and parameters otherwise."""
+        if isinstance(module, GroupedLinear):
             for name, read in {**module.read("weight"), **module.read("bias")}.items():
-                if f"{prefix}.{name}" not in self._used:
-                    seen = self._observe("used_param", f"{prefix}.{name}", read.detach())
-                    self._used[f"{prefix}.{name}"] = [*map(self.snapshot, seen)]
-
-        return hook
+                yield f"{prefix}.{name}", read
+        else:
+            yield from super().reads(prefix, module)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """With its place in the flattened logical tensor, where it is a shard of one."""

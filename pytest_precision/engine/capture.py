@@ -1,0 +1,54 @@
+"""Capture: what a recorder passes to an engine, and what the engine hands over while phases run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from pytest_precision.engine.observation import Observation, cloned
+
+
+class Capture:
+    """Takes what an engine shows.
+
+    Some of what a phase has computed is gone when the phase ends: the weights that a forward read,
+    the loss of a microbatch. An engine hands these over at once, and `observe` shows them later.
+
+    Args:
+        gathers_shards: take whole tensors rather than this rank's shards; a collective.
+        snapshot: makes an observation that later phases cannot change.
+
+    Attributes:
+        overflow_factor: multiplies the loss; infinity makes the gradients of this rank overflow.
+    """
+
+    def __init__(
+        self,
+        *,
+        gathers_shards: bool = False,
+        snapshot: Callable[[Observation], Observation] = cloned,
+    ) -> None:
+        self.gathers_shards = gathers_shards
+        self.overflow_factor = 1.0
+        self._snapshot = snapshot
+        self._kept: dict[str, dict[str, list[Observation]]] = {}
+
+    def begin(self) -> None:
+        """Forget what was handed over, before each forward."""
+        self._kept.clear()
+
+    def keep(self, kind: str, name: str, seen: Iterable[Observation]) -> None:
+        """Keep observations as they are now, unless there are some of that kind and name already.
+
+        Args:
+            kind: of the observations.
+            name: tells them apart from others of the kind.
+            seen: the observations; a generator runs only if they are kept.
+        """
+        kept = self._kept.setdefault(kind, {})
+        if name not in kept:
+            kept[name] = [self._snapshot(one) for one in seen]
+
+    def kept(self, kind: str) -> Iterator[Observation]:
+        """Yield what was handed over of a kind since `begin`, in the order of its arrival."""
+        for seen in self._kept.get(kind, {}).values():
+            yield from seen

@@ -1,0 +1,67 @@
+"""Clipping: the norm of all gradients, and the rules by which they are scaled down to a limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision.engine.observable import full
+
+Clip = Callable[[Sequence[Tensor], float], "Tensor | float"]
+"""Scales the gradients of some parameters down to a norm and returns the norm that they had, as
+`torch.nn.utils.clip_grad_norm_` does; the limit is infinite where nothing is to be clipped."""
+
+RULES = ("fp64", "torch")
+"""The rules that have a name: the engine's own, and `torch.nn.utils.clip_grad_norm_`."""
+
+
+def expect_rule(clip: object) -> None:
+    """Look at whether a workload's `clip` is a rule.
+
+    Raises:
+        ValueError: it is neither one of `RULES` nor callable.
+    """
+    if clip not in RULES and not callable(clip):
+        raise ValueError(
+            "expected 'fp64', 'torch' or a callable (parameters, max_norm) -> norm but got "
+            f"clip={clip!r} ({type(clip).__name__}); leave it out for 'fp64'"
+        )
+
+
+def clip_by(rule: str | Clip, owners: Sequence[Tensor], max_norm: float | None) -> Tensor:
+    """Clip the gradients of `owners` by torch's rule or another one; return the norm before.
+
+    Raises:
+        TypeError: the rule has returned no norm.
+    """
+    clip = rule if callable(rule) else nn.utils.clip_grad_norm_
+    norm = clip(owners, math.inf if max_norm is None else max_norm)
+    if not isinstance(norm, (Tensor, float)):
+        raise TypeError(
+            f"expected clip to return the norm before clipping but got {norm!r} "
+            f"({type(norm).__name__}); return what torch.nn.utils.clip_grad_norm_ returns"
+        )
+    return full(torch.as_tensor(norm).detach())
+
+
+def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the norm of all gradients together, fp64; a collective where they are sharded."""
+    doubled = [gradient.double() for gradient in gradients]
+    norms = [full(nn.utils.get_total_norm(part)) for part in _by_mesh(doubled)]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def scale_down(owners: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
+    """Scale the gradients of `owners`, whose norm is `norm`, down to `max_norm`."""
+    for part in _by_mesh(owners):
+        nn.utils.clip_grads_with_norm_(part, max_norm, norm)
+
+
+def _by_mesh(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield those that one operation of torch takes together: of one device mesh, or of none."""
+    meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
+    for mesh in dict.fromkeys(meshes or [None]):
+        yield [tensor for tensor, its in zip(tensors, meshes, strict=True) if its == mesh]

@@ -1,0 +1,136 @@
+"""Dealing: which microbatches of a step a rank has, and what their losses are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision import modules
+from pytest_precision.engine.observable import full
+from pytest_precision.engine.observation import Observation, Span
+from pytest_precision.engine.restorable import Restorable
+from pytest_precision.matrix import sequence
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.base import Workload
+
+
+class Dealing(Restorable):
+    """The part of an engine that deals microbatches to ranks and shows their losses.
+
+    Attributes:
+        workload: gives the microbatches of all ranks.
+        cell: the point of the matrix.
+        data_parallel: rank and size of the data-parallel dimension.
+        microbatch: number of the one under way among those of all ranks.
+        step_tokens: number of tokens of all microbatches of the step on all ranks.
+    """
+
+    needs_even_shares: ClassVar[bool] = False
+    """Whether forward or backward has collectives, as in DDP and FSDP2: a step whose microbatches
+    the ranks cannot share evenly is then refused, since ranks with more of them than others would
+    wait in a collective that the others never enter."""
+
+    workload: Workload
+    cell: Cell
+    data_parallel: tuple[int, int]
+    microbatch = 0
+    step_tokens = 0
+    _microbatches = 0
+
+    @property
+    def overflow_factor(self) -> float:
+        """Return the factor that injects an overflow: infinity in a `skip` on one rank, else 1."""
+        return self.capture.overflow_factor
+
+    @property
+    def loss_factor(self) -> float:
+        """Return all that a loss is multiplied by before its backward."""
+        scale = 1.0 if self.scaler is None else self.scaler.scale
+        return scale * self.grad_factor * self.overflow_factor
+
+    def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
+        """Yield the microbatches of this rank, each with its number among those of all ranks.
+
+        They are dealt one by one: a data-parallel rank has `microbatches[rank::size]`. The model's
+        layers, and `microbatch_context`, are told of each.
+        """
+        microbatches = self.workload.microbatches(self.cell, step)
+        self._expect_shares(step, len(microbatches))
+        self._microbatches = len(microbatches)
+        self.step_tokens = sum(self.workload.tokens(microbatch) for microbatch in microbatches)
+        rank, size = self.data_parallel
+        share = range(rank, len(microbatches), size)
+        for index in share:
+            self.microbatch = index
+            modules.begin_microbatch(self.model, step, index, first=index == share[0])
+            with self.microbatch_context(last=index == share[-1]):
+                yield index, microbatches[index]
+
+    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Return what is entered around each microbatch; `last` ends the accumulation."""
+        return nullcontext()
+
+    def report_loss(self, number: int, loss: Tensor) -> None:
+        """Show the loss of a microbatch; for a loop that does not take it from `losses`.
+
+        Args:
+            number: of the microbatch among those of all ranks, as `my_microbatches` gives it.
+            loss: over `step_tokens`, without factors.
+        """
+        # One logical vector with an element per microbatch, so that it can be compared between
+        # world sizes: which rank computed an element is no part of the mathematics.
+        seen = Observation(
+            "loss",
+            "microbatches",
+            full(loss.detach()).reshape(1),
+            (self._microbatches,),
+            Span(number, number + 1),
+        )
+        self.capture.keep("loss", str(number), [seen])
+
+    def expect_even_shares(self) -> None:
+        """Look at every step of the cell's sequence before anything trains.
+
+        Raises:
+            ValueError: this engine needs even shares, and ranks cannot share some step evenly.
+        """
+        if self.needs_even_shares:
+            for step in sequence.steps(self.cell.operations):
+                self._expect_shares(step, len(self.workload.microbatches(self.cell, step)))
+
+    def _expect_shares(self, step: int, microbatches: int) -> None:
+        ranks, workload = self.data_parallel[1], type(self.workload).__name__
+        if microbatches < ranks:
+            raise ValueError(
+                f"expected a microbatch for each of {ranks} ranks but got {microbatches} of step "
+                f"{step}; make cell.microbatches of them in {workload}.microbatches"
+            )
+        if self.needs_even_shares and microbatches % ranks:
+            raise ValueError(
+                f"expected microbatches that ranks share evenly, since {type(self).__name__} has "
+                f"collectives in forward or backward, but got {microbatches} % {ranks} = "
+                f"{microbatches % ranks} in step {step}; make cell.microbatches of them in "
+                f"{workload}.microbatches"
+            )
+
+
+def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
+    """Return rank and size of the data-parallel dimension: all ranks are in it, unless given.
+
+    Raises:
+        ValueError: the size does not divide the number of ranks, or the rank is not below it.
+    """
+    if given is None:
+        return dist.get_rank(), world_size
+    rank, size = given
+    if size < 1 or world_size % size or not 0 <= rank < size:
+        raise ValueError(
+            f"expected a rank below a size that divides {world_size} but got "
+            f"data_parallel={given!r} ({type(given).__name__}); give the rank and the size of the "
+            "data-parallel dimension of the mesh"
+        )
+    return given

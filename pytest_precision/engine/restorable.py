@@ -1,0 +1,115 @@
+"""Restorable: what a checkpoint holds, and how an engine takes it over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
+from torch.optim.lr_scheduler import LRScheduler
+
+from pytest_precision.engine.observable import Observable
+
+
+class Restorable(Observable):
+    """The part of an engine that saves and loads.
+
+    A checkpoint must hold all that the next step reads: the resident weights, the masters where
+    they are not the weights themselves, the state of the optimizer and its step counters, the
+    numbers of its parameter groups, the scheduler, dynamic loss scaling, the buffers, and each
+    rank's random number generator. What is missing is found after `load`, or in the step after it.
+
+    Attributes:
+        scheduler: of the learning rate, or None.
+        rank: of this process.
+    """
+
+    scheduler: LRScheduler | None
+    rank: int
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint that a fresh engine of any world size can load."""
+        save_checkpoint(self.state_dict(), checkpoint_id=folder)
+
+    def load(self, folder: Path) -> None:
+        """Take over the state of a checkpoint."""
+        state = self.state_dict()
+        load_checkpoint(state, checkpoint_id=folder)
+        self.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All training state by fully qualified names, DTensors as such.
+
+        Raises:
+            ValueError: for an optimizer whose state is not by parameter, which torch would write
+                and then not load.
+        """
+        self._expect_state_by_parameter()
+        model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
+
+    def _expect_state_by_parameter(self) -> None:
+        trained = [
+            (name, parameter) for name, parameter in self.masters() if parameter.requires_grad
+        ]
+        without = [name for name, parameter in trained if not self.optimizer.state.get(parameter)]
+        closure = signature(self.optimizer.step).parameters.get("closure")
+        if 0 < len(without) < len(trained):
+            problem = (
+                f"has state of {len(trained) - len(without)} of {len(trained)}, not of {without[0]}"
+            )
+        elif closure is not None and closure.default is closure.empty:
+            problem = "needs a closure for its step, with which torch makes missing state"
+        else:
+            return
+        raise ValueError(
+            "expected an optimizer with state of all parameters or of none, which a checkpoint of "
+            f"torch's can hold, but {type(self.optimizer).__name__} {problem}; override "
+            "state_dict and load_state_dict of the engine"
+        )
+
+    def state_beside_weights(self) -> dict[str, Any]:
+        """What `state_dict` holds beside the model and the optimizer."""
+        # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
+        # what the model's state has of a buffer is that of one rank.
+        buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
+        state: dict[str, Any] = {"rng": {str(self.rank): torch.get_rng_state()}}
+        if buffers:
+            state["buffers"] = {str(self.rank): buffers}
+        if self.scheduler is not None:
+            state["scheduler"] = self.scheduler.state_dict()
+        if self.scaler is not None:
+            state["loss_scale"] = self.scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` of an engine of the same layout gave."""
+        set_state_dict(
+            self.optimized_model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        self.load_state_beside_weights(state)
+
+    def load_state_beside_weights(self, state: dict[str, Any]) -> None:
+        """Take over what `state_beside_weights` gave."""
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["loss_scale"])
+        # A rank that the saving run did not have goes on with the generator of the first one.
+        torch.set_rng_state(state["rng"][str(self.rank) if str(self.rank) in state["rng"] else "0"])
+        own = state.get("buffers", {}).get(str(self.rank), state["model"])
+        for name, buffer in self.named_buffers():
+            buffer.copy_(own[name])
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """The buffers of the model by logical names; every rank has its own."""
+        return self.model.named_buffers()
