@@ -13,6 +13,7 @@ from pytest_precision import _lazy
 if TYPE_CHECKING:
     from pytest_precision.check.parity import Parity as Parity
     from pytest_precision.check.parity import ParityError as ParityError
+    from pytest_precision.engine.capture import Capture as Capture
     from pytest_precision.engine.engine import Engine as Engine
     from pytest_precision.engine.observation import Chunk as Chunk
     from pytest_precision.engine.observation import Observation as Observation
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_precision.workloads.base import Workload as Workload
 
 __all__ = [
+    "Capture",
     "Cell",
     "Chunk",
     "Contract",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = _lazy.exports(
         "matrix.cell": ("Cell",),
         "check.parity": ("Parity", "ParityError"),
         "matrix.contract": ("Contract",),
+        "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),
         "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
         "plugin.fixtures": ("Ranks",),

@@ -81,7 +81,7 @@ def vacuity(case: Case) -> Ruling | None:
     """Refuse a side in which nothing happened, or not what its precision and contract name."""
     for side in case.sides:
         words = (
-            guards.vacuous(side.trace, side.cell)
+            guards.vacuous(side.trace, side.cell, case.terms.criteria)
             or computed_elsewhere(side.trace, side.cell)
             or not_exercised(side.trace, case.contracts(side))
         )

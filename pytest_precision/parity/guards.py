@@ -45,26 +45,68 @@ STILL = {
 """Operations that leave the training state as it was, or bring it back: the kinds left aside."""
 
 
-def vacuous(trace: Trace, cell: Cell) -> str | None:
-    """Why this run proves nothing, or None; what it cannot show is left to `hidden`."""
+def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
+    """Return why this run proves nothing, or None.
+
+    Nothing is asked of a kind that the engine cannot show or the test leaves unchecked; `hidden`
+    sees to it that the test knows of the first.
+    """
+    for kind, guard in _GUARDS:
+        if kind not in trace.header.unobservable and not _unchecked(criteria, kind):
+            words = guard(trace, cell)
+            if words is not None:
+                return words
+    return None
+
+
+def _bad_loss(trace: Trace, cell: Cell) -> str | None:
     losses = [*_tensors(trace, "loss")]
-    if not losses and "loss" not in trace.header.unobservable:
+    if not losses:
         return "no loss was observed"
     for moment, loss in losses:
         if not bool(torch.isfinite(loss.float()).all()):
             return f"the loss is not finite at step {moment.step}"
+    return None
+
+
+def _no_gradient(trace: Trace, cell: Cell) -> str | None:
     for moment, norm in _tensors(trace, "grad_norm"):
-        if not bool(norm.any()) and "grad_norm" not in trace.header.unobservable:
+        if not bool(norm.any()):
             return f"the gradient norm is zero at step {moment.step}"
-    if not _moved(trace):
-        return "no weight moved between the first step and the last"
-    evaluated = sum(moment.operation in EVALUATIONS for moment, _ in _firsts(losses))
+    return None
+
+
+def _nothing_moved(trace: Trace, cell: Cell) -> str | None:
+    return None if _moved(trace) else "no weight moved between the first step and the last"
+
+
+def _no_evaluation(trace: Trace, cell: Cell) -> str | None:
+    seen = {moment for moment, _ in _tensors(trace, "loss")}
+    evaluated = [moment for moment in seen if moment.operation in EVALUATIONS]
     asked = sum(operation in EVALUATIONS for operation in cell.operations)
-    if losses and evaluated < asked:
-        return f"{evaluated} of {asked} evaluations computed a loss"
+    if len(evaluated) < asked:
+        return f"{len(evaluated)} of {asked} evaluations computed a loss"
+    return None
+
+
+def _not_quantized(trace: Trace, cell: Cell) -> str | None:
     if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "used_quantized")):
         return f"nothing was quantized, but the precision is {cell.precision}"
     return None
+
+
+_GUARDS = (
+    ("loss", _bad_loss),
+    ("grad_norm", _no_gradient),
+    ("master", _nothing_moved),
+    ("loss", _no_evaluation),
+    ("used_quantized", _not_quantized),
+)
+"""Each with the kind that it asks for."""
+
+
+def _unchecked(criteria: Criteria, kind: str) -> bool:
+    return isinstance(criteria.of_kind(kind)[-1].criterion, Unchecked)
 
 
 def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
@@ -79,7 +121,7 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, s
         compared: kinds.
     """
     for kind, reason in trace.header.unobservable.items():
-        accepted = isinstance(criteria.of_kind(kind)[-1].criterion, Unchecked)
+        accepted = _unchecked(criteria, kind)
         if kind != "grad" and _shown_by(kind) not in compared and not accepted:
             return kind, reason
     return None
@@ -148,11 +190,6 @@ def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
         for entry in trace.entries(moment):
             if entry.kind == kind:
                 yield moment, trace.tensor(entry)
-
-
-def _firsts(found: list[tuple[Moment, Tensor]]) -> list[tuple[Moment, Tensor]]:
-    """The first tensor of each moment."""
-    return list({moment: (moment, tensor) for moment, tensor in reversed(found)}.values())
 
 
 def _moved(trace: Trace) -> bool:

@@ -92,12 +92,13 @@ class Workload(ABC):
     def microbatches(self, cell: Cell, step: int) -> Sequence[Any]:
         """All microbatches of one step, of every rank, in a fixed order, on `cell.device`.
 
-        The engine deals them out to the ranks: make `cell.microbatches` of them, which the ranks of
-        both sides share evenly, and in some step `cell.fewest_microbatches`, so that a rank's first
-        one is its last. Engines with collectives in forward or backward refuse a number that ranks
-        cannot share evenly. They must depend on `step` alone and not on what ran before: draw from
-        a `torch.Generator` of your own, never from torch's global one. What every rank of both
-        sides is given is compared; other data are an `error` of the workload.
+        The engine deals them to the data-parallel ranks one by one, `[rank::size]`: make
+        `cell.microbatches` of them, which the ranks of both sides share evenly, and in some step
+        `cell.fewest_microbatches`, so that a rank's first one is its last. Engines with collectives
+        in forward or backward refuse a number that ranks cannot share evenly. They must depend on
+        `step` alone and not on what ran before: draw from a `torch.Generator` of your own, never
+        from torch's global one. What every rank of both sides is given is compared; other data are
+        an `error` of the workload.
 
         Args:
             cell: only its `microbatches`, its `device` and axes of your own should matter.
