@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pytest_precision.matrix.cell import Cell
@@ -19,24 +20,23 @@ class Recording:
         name: `candidate` or `reference`.
         cell: where it ran.
         trace: digests or values of everything observed.
-        updates: how many updates each tensor lost.
-        data: digests of the microbatches that each rank was given.
     """
 
     name: str
     cell: Cell
     trace: Trace
-    updates: UpdateLog
-    data: DataLog
 
     @classmethod
     def read(cls, name: str, cell: Cell, folder: Path) -> Recording:
         """Read what all ranks of `cell` wrote into `folder`."""
-        world_size = cell.world_size
-        return cls(
-            name,
-            cell,
-            Trace(folder, world_size),
-            UpdateLog.read(folder, world_size),
-            DataLog.read(folder, world_size),
-        )
+        return cls(name, cell, Trace(folder, cell.world_size))
+
+    @cached_property
+    def updates(self) -> UpdateLog:
+        """How many updates each tensor lost; only a recording of the whole run has this."""
+        return UpdateLog.read(self.trace.folder, self.cell.world_size)
+
+    @cached_property
+    def data(self) -> DataLog:
+        """Digests of the microbatches that each rank was given."""
+        return DataLog.read(self.trace.folder, self.cell.world_size)
