@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision import layouts, workloads
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.matrix.cell import Cell
@@ -46,11 +47,13 @@ def test_an_engine_shows_what_the_table_says(cell: Cell) -> None:
     """Dtypes that the table names are those observed, and no kind is missing from it."""
     layout = layouts.adamw if cell.primary_weight == "fp32" else layouts.master_adamw
     engine = layout(workloads.moe(), cell)
+    capture = Capture()
+    engine.start(capture)
     engine.forward_backward(1)
-    shown = [*engine.observe("forward_backward")]
+    shown = [*engine.observe("forward_backward", capture)]
     for phase in STEP_PHASES[1:]:
         getattr(engine, phase)()
-        shown += engine.observe(phase)
+        shown += engine.observe(phase, capture)
     for seen in shown:
         kind = KINDS[seen.kind]
         dtype = str(seen.tensor.dtype).removeprefix("torch.")
