@@ -22,6 +22,7 @@ class Kind(NamedTuple):
             `passing` belongs to the phase that made it.
         weight: whether both sides start with the same, so that only the way from there proves
             anything.
+        optional: whether one side may lack a tensor, as another optimizer lacks a number.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
     """
 
@@ -30,6 +31,7 @@ class Kind(NamedTuple):
     local: bool = False
     lasts: Literal["passing", "setting", "state"] = "state"
     weight: bool = False
+    optional: bool = False
     shown_by: str = ""
 
 
@@ -49,6 +51,12 @@ KINDS = {
     "reduced_grad": Kind("the sum over all ranks", "of the buffer", lasts="passing"),
     "grad_norm": Kind("of all reduced gradients, before clipping", "float32", lasts="passing"),
     "lr": Kind("the learning rate of each parameter", "float64", lasts="setting"),
+    "hyper": Kind(
+        "every other number of its parameter group, such as weight decay",
+        "float64",
+        lasts="setting",
+        optional=True,
+    ),
     "loss_scale": Kind("of dynamic loss scaling, and its count of good steps", "float64"),
     "step": Kind("the optimizer's count of steps", "of the counter"),
     "exp_avg": Kind("the first moment", "of the state"),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from pytest_precision import modules
+from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.observation import Observation, piece, tensors_in, whole
@@ -63,7 +64,7 @@ class Observable:
         """Yield what `phase` can have changed, as this rank's pieces of logical tensors.
 
         Args:
-            phase: one that has just run, or `init`.
+            phase: one that has just run, `init`, or `end` after the last step.
             capture: has what was handed over while it ran.
         """
         if phase == "forward_backward":
@@ -74,16 +75,18 @@ class Observable:
             yield from self._observe_grads("reduced_grad", capture)
         elif phase == "clip_grads":
             yield from self.show("grad_norm", "total", self.grad_norm, capture, split=False)
-            yield from [*capture.kept("lr")] or self._observe_lr()
+            yield from [*capture.kept("lr")] or groups.rates(self._named_groups())
+        elif phase == "end":
+            yield from self._observe_groups()
         else:
             if phase == "evaluate":
                 yield from self._observe_forward(capture)
             if phase != "optimizer_step":  # there, the scheduler has set the next step's already
-                yield from self._observe_lr()
+                yield from self._observe_groups()
             yield from self.observe_state(capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, but for the learning rate."""
+        """Yield everything that outlives a step, but for the numbers of the groups."""
         names = self.masters()
         for group in self.optimizer.param_groups:
             for _, (name, _) in zip(group["params"], names, strict=False):
@@ -211,11 +214,20 @@ class Observable:
 
     def keep_rates(self) -> None:
         """Hand over the learning rates before an update that moves them too."""
-        self.capture.keep("lr", "groups", self._observe_lr())
+        self.capture.keep("lr", "groups", groups.rates(self._named_groups()))
 
-    def _observe_lr(self) -> Iterator[Observation]:
-        for index, group in enumerate(self.optimizer.param_groups):
-            yield whole("lr", f"group{index}", torch.as_tensor(group["lr"], dtype=torch.float64))
+    def _observe_groups(self) -> Iterator[Observation]:
+        named = [*self._named_groups()]
+        yield from groups.rates(named)
+        yield from groups.other_numbers(named)
+
+    def _named_groups(self) -> Iterator[tuple[Mapping[str, Any], list[str]]]:
+        """Yield each group of the optimizer with the logical tensors that it updates."""
+        masters = self.masters()
+        for group in self.optimizer.param_groups:
+            own = zip(group["params"], masters, strict=False)
+            pieces = (self.logical(name, parameter) for _, (name, parameter) in own)
+            yield group, [name for logical in pieces for name, _ in logical]
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.engine.observation import Chunk
 from pytest_precision.parity.compare import Difference, compare
 from pytest_precision.parity.criterion import bitwise
-from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.store import Entry, Trace
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -108,7 +108,8 @@ def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Mom
     """Moments of both sides that belong together, in the candidate's order.
 
     Where both ran the same operations, every moment of one has its partner. Where they ran
-    different ones (train-eval-train against train-only), the start and the train steps have.
+    different ones (train-eval-train against train-only), the start and the train steps have, and
+    so has the end where both end with a train step.
 
     Raises:
         AlignmentError: if one side trains more steps than the other.
@@ -116,13 +117,13 @@ def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Mom
     if candidate.moments == reference.moments:
         return list(zip(candidate.moments, reference.moments, strict=True))
     theirs = {_train_key(moment): moment for moment in reference.moments if _trains(moment)}
-    ours = [moment for moment in candidate.moments if _trains(moment)]
-    if [_train_key(moment) for moment in ours] != list(theirs):
+    ours = {_train_key(moment): moment for moment in candidate.moments if _trains(moment)}
+    if {key for key in ours.keys() ^ theirs.keys() if key[1] != END}:
         raise AlignmentError(
             f"expected both sides to train the same steps but the candidate trains "
-            f"{max(m.step for m in ours)} and the reference {max(m.step for m in theirs.values())}"
+            f"{max(step for step, _ in ours)} and the reference {max(step for step, _ in theirs)}"
         )
-    return [(moment, theirs[_train_key(moment)]) for moment in ours]
+    return [(moment, theirs[key]) for key, moment in ours.items() if key in theirs]
 
 
 def _trains(moment: Moment) -> bool:

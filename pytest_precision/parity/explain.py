@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.parity.judge import Finding, Judgement, Tally
 from pytest_precision.parity.statistics import NotFinite, Statistics
-from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
 
 FEW = 10
@@ -251,6 +251,8 @@ def _mark(tally: Tally | None) -> str:
 def _when(moment: Moment) -> str:
     if moment.operation == "init":
         return "before the first step"
+    if moment.phase == END:
+        return f"after the last step, {moment.step}"
     if moment.operation == "train":
         return f"at step {moment.step} after {moment.phase}"
     return f"after {moment.operation} behind step {moment.step}"

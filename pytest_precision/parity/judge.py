@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from pytest_precision.engine.kinds import causal_rank
+from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes
 from pytest_precision.parity.criteria import Criteria
@@ -88,6 +88,9 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
                 what = rule.key if rule.pattern else f"{pair.kind}, but for names of its own"
                 judgement.left_out[what] = rule.criterion.reason
                 continue
+            if lacks := _may_lack(pair):
+                judgement.left_out[f"{pair.kind} {pair.name.partition(' of ')[0]}"] = lacks
+                continue
             tally = judgement.spread[pair.kind, pair.moment.op]
             tally.pairs += 1
             judgement.observations += 1
@@ -97,6 +100,15 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
     return judgement
+
+
+def _may_lack(pair: Pair) -> str:
+    """Return which side lacks this tensor, if it may; nothing where both have it."""
+    if pair.kind not in KINDS or not KINDS[pair.kind].optional:
+        return ""
+    if pair.candidate is not None and pair.reference is not None:
+        return ""
+    return f"the {'candidate' if pair.candidate is None else 'reference'} has none"
 
 
 def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:

@@ -13,7 +13,7 @@ class Moment(NamedTuple):
         op: index of the operation in the sequence; -1 before the first one.
         operation: its name, or `init`.
         step: number of the train step, from 1; 0 before the first one.
-        phase: that has just run, or `init`.
+        phase: that has just run, `init` or `END`.
     """
 
     op: int
@@ -24,6 +24,10 @@ class Moment(NamedTuple):
 
 INIT = Moment(-1, "init", 0, "init")
 """Right after the layout made its engine."""
+
+
+END = "end"
+"""The phase after the last operation where that is a train step: what the next one would find."""
 
 
 class Window(NamedTuple):

@@ -23,7 +23,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import digested
-from pytest_precision.trace.moment import EVERYTHING, INIT, Moment, Window
+from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.products import COMPUTED, Products
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.updates import UpdateMeter
@@ -84,6 +84,8 @@ def record(
             if window is not None and run.step + (run.operation == "train") > window.last:
                 break
             getattr(run, OPERATIONS[run.operation].run)()
+        else:
+            run.end()
         if run.meter is not None:
             run.meter.write(folder, dist.get_rank())
         run.data.write(folder, dist.get_rank())
@@ -167,6 +169,11 @@ class EngineRecorder:
                 getattr(self.engine, call)()
             for phase in shown:
                 self.observe(phase)
+
+    def end(self) -> None:
+        """Show what the last step set for a next one; any other operation has shown it."""
+        if self.operation == "train":
+            self.observe(END)
 
     def _calls(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield what is called after `forward_backward`, and the phases that are shown after it."""

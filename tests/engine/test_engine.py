@@ -90,7 +90,7 @@ def test_each_phase_shows_what_it_can_have_changed() -> None:
     engine.reduce_grads()
     assert kinds(engine, "reduce_grads") == {"reduced_grad": parameters}
     engine.clip_grads()
-    assert kinds(engine, "clip_grads") == {"grad_norm": 1, "lr": 2}
+    assert kinds(engine, "clip_grads") == {"grad_norm": 1, "lr": parameters}
     engine.optimizer_step()
     seen = kinds(engine, "optimizer_step")
     assert seen.keys() == {"step", "exp_avg", "exp_avg_sq", "master", "param", "rng"}

@@ -46,11 +46,10 @@ def test_what_shows_a_kind_in_use_is_compared_before_it() -> None:
 def test_an_engine_shows_what_the_table_says(cell: Cell) -> None:
     """Dtypes that the table names are those observed, and no kind is missing from it."""
     layout = layouts.adamw if cell.primary_weight == "fp32" else layouts.master_adamw
-    engine = layout(workloads.moe(), cell)
-    capture = Capture()
+    engine, capture = layout(workloads.moe(), cell), Capture()
     engine.start(capture)
     engine.forward_backward(1)
-    shown = [*engine.observe("forward_backward", capture)]
+    shown = [*engine.observe("forward_backward", capture), *engine.observe("end", capture)]
     for phase in STEP_PHASES[1:]:
         getattr(engine, phase)()
         shown += engine.observe(phase, capture)

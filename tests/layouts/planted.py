@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -185,6 +185,52 @@ def wrapped(workload: Workload, cell: Cell) -> Engine:
     """A model with a prefix before every name."""
     model = Wrapper(workload.model(cell))
     return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model.module)))
+
+
+class LosesNumbersOnLoad(Engine):
+    """A checkpoint without one of the numbers of the groups, which then are an optimizer's own."""
+
+    lost: ClassVar[dict[str, Any]] = {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for group in self.optimizer.param_groups:
+            group.update(self.lost)
+
+
+class LosesDecayOnLoad(LosesNumbersOnLoad):
+    """Weight decay is that of the constructor again."""
+
+    lost: ClassVar = {"weight_decay": 1e-2}
+
+
+class LosesBetasOnLoad(LosesNumbersOnLoad):
+    """So is the second beta, and nothing but the moments after the next step would show it."""
+
+    lost: ClassVar = {"betas": (0.9, 0.95)}
+
+
+class LosesEpsOnLoad(LosesNumbersOnLoad):
+    """And eps, which hardly ever shows in a weight."""
+
+    lost: ClassVar = {"eps": 1e-7}
+
+
+class HalvesTheLastRate(Engine):
+    """After the last step a rate that no step of the run is made with."""
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        steps = self.cell.operations.count("train")
+        if all(int(state["step"]) == steps for state in self.optimizer.state.values()):
+            self.scheduler.lr_lambdas = [lambda _: 0.5] * len(self.optimizer.param_groups)
+
+
+def one_group_each(workload: Workload, cell: Cell) -> Engine:
+    """Replicated AdamW with a group for every parameter."""
+    model = workload.model(cell)
+    groups = [{**g, "params": [p]} for g in workload.groups(model) for p in g["params"]]
+    return Engine(workload, cell, model, torch.optim.AdamW(groups))
 
 
 class SyntheticStep(Engine):

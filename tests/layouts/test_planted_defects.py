@@ -37,6 +37,10 @@ def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError
         (planted.EvalTouchesMoments, "train-eval-train", 1, (1, "evaluate", "exp_avg_sq")),
         (planted.LoadsModelOnly, "train-save-load-train", 1, (1, "load", "lr")),
         (planted.LoadsNothing, "train-save-load-train", 1, (1, "load", "lr")),
+        (planted.LosesDecayOnLoad, "train-save-load", 1, (1, "load", "hyper")),
+        (planted.LosesBetasOnLoad, "train-save-load", 1, (1, "load", "hyper")),
+        (planted.LosesEpsOnLoad, "train-save-load", 1, (1, "load", "hyper")),
+        (planted.HalvesTheLastRate, "train2", 1, (2, "end", "lr")),
         (planted.StepsOnOverflow, "train-skip-train", 1, (1, "skip", "step")),
         (planted.DecaysOnOverflow, "train-skip-train", 1, (1, "skip", "lr")),
         (planted.SyntheticStep, "train2", 1, (0, "init", "step")),
@@ -56,6 +60,13 @@ def test_a_defect_is_found_where_it_first_shows(
     assert error.verdict.outcome == "fail"
     assert found is not None
     assert (found.step, found.phase, found.kind) == where
+
+
+def test_the_same_numbers_in_other_groups_agree(parity_in: ParityIn) -> None:
+    """What counts is what each parameter is updated with, not how an optimizer is told."""
+    parity = parity_in(Cell(sequence="train-save-load-train"))
+    verdict = parity.check(planted.one_group_each, layouts.adamw, workload=workloads.mlp)
+    assert not verdict.left_out
 
 
 @pytest.mark.parametrize(
