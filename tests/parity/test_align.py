@@ -162,3 +162,17 @@ def test_sides_that_train_differently_long_are_refused(write_trace: Write) -> No
     one, two = (Moment(n - 1, "train", n, "optimizer_step") for n in (1, 2))
     with pytest.raises(AlignmentError, match=r"candidate trains 1 and the reference 2"):
         common_moments(write_trace([(one, [])]), write_trace([(one, []), (two, [])]))
+
+
+def test_ends_find_each_other_where_both_have_one(write_trace: Write) -> None:
+    """A side whose last operation is an evaluation has shown there what an end would show."""
+    train, end = Moment(0, "train", 1, "optimizer_step"), Moment(0, "train", 1, "end")
+    late = [moment._replace(op=1) for moment in (train, end)]
+    evaluated = Moment(1, "eval", 1, "evaluate")
+    theirs = write_trace([(moment, []) for moment in (train, end)])
+    assert common_moments(write_trace([(m, []) for m in late]), theirs) == [
+        (late[0], train),
+        (late[1], end),
+    ]
+    ours = write_trace([(moment, []) for moment in (train, evaluated)])
+    assert common_moments(ours, theirs) == [(train, train)]

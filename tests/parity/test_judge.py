@@ -216,6 +216,18 @@ def test_only_kinds_that_are_there_are_left_out(write_trace: Write) -> None:
     assert judge(trace, trace, criteria).left_out == {"param": "a test"}
 
 
+@pytest.mark.parametrize("lacks", ["candidate", "reference"])
+def test_a_number_that_one_optimizer_lacks_is_left_out(write_trace: Write, lacks: str) -> None:
+    """It is named once, whatever number of parameters has it; what both have is compared."""
+    eps = whole("hyper", "eps of w", torch.tensor(1e-8))
+    more = [whole("hyper", f"momentum of {name}", torch.tensor(0.9)) for name in "wb"]
+    fewer, all_of_them = write_trace(run([eps])), write_trace(run([eps, *more]))
+    sides = (fewer, all_of_them) if lacks == "candidate" else (all_of_them, fewer)
+    judgement = judge(*sides, Criteria.of(None))
+    assert (judgement.first, judgement.observations) == (None, 1)
+    assert judgement.left_out == {"hyper momentum": f"the {lacks} has none"}
+
+
 def test_rank_local_kinds_are_not_compared_between_world_sizes(write_trace: Write) -> None:
     """Two ranks' partial sums have no partners in one rank's."""
     grad = [whole("grad", "w", torch.ones(1), local=True), param(1)]
