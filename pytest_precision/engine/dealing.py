@@ -80,7 +80,16 @@ class Dealing(Restorable):
         Args:
             number: of the microbatch among those of all ranks, as `my_microbatches` gives it.
             loss: over `step_tokens`, without factors.
+
+        Raises:
+            ValueError: there is no such microbatch.
         """
+        if not 0 <= number < self._microbatches:
+            raise ValueError(
+                f"expected the number of one of the step's {self._microbatches} microbatches but "
+                f"got number={number!r} ({type(number).__name__}); take microbatches and their "
+                "numbers from my_microbatches(step)"
+            )
         # One logical vector with an element per microbatch, so that it can be compared between
         # world sizes: which rank computed an element is no part of the mathematics.
         seen = Observation(

@@ -45,20 +45,20 @@ class Engine(Dealing):
        finite: a step that overflowed must leave everything as it was.
 
     `evaluate()`, `save(folder)` and `load(folder)` come where the sequence has them; `load` is
-    called on a fresh engine. After each of these phases `observe(phase, capture)` yields what it
-    can have changed; `lr` and `grad_norm` are shown after `clip_grads`, when the update has not
-    happened yet.
+    called on a fresh engine. After each phase `observe(phase, capture)` yields what it can have
+    changed, and `grad_norm` and `lr` after `clip_grads`, before the update.
 
-    The order of the phases is the engine's. A training loop that clips after the update, say, is
-    tested as it is only if it runs within one phase: see the third pattern.
+    This order is fixed. A training loop that clips after the update, say, is tested as it is only
+    if both happen in one call: see the third pattern.
 
-    An optimizer of your own: whatever stands in its `state` is observed. Override `effective` if it
-    keeps a more precise weight than the parameter.
+    An optimizer of your own; whatever stands in its `state` is observed:
 
-        class Sign(Engine):
+        class WithMasters(Engine):
             def update_weights(self):
-                for p in self.model.parameters():
-                    p.data.sub_(p.grad.sign(), alpha=1e-3)
+                self.optimizer.step(scale=1.0)
+
+            def effective(self, parameter):  # the weight that the next update starts from
+                return self.optimizer.state[parameter].get("master", parameter)
 
     A wrapper that reduces by itself:
 

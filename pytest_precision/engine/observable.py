@@ -63,8 +63,16 @@ class Observable:
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
         """Yield what `phase` can have changed, as this rank's pieces of logical tensors.
 
+        - `forward_backward`: weights as the forward read them, losses, and this rank's gradients.
+        - `reduce_grads`: reduced gradients.
+        - `clip_grads`: the norm, and the learning rates that the update is about to read.
+        - `optimizer_step`: all state.
+        - `evaluate`: weights as they were read, losses, the numbers of groups and all state.
+        - `init`, `skip`, `save`, `load`: the numbers of the parameter groups and all state.
+        - `end`, after the last operation: the numbers of the parameter groups.
+
         Args:
-            phase: one that has just run, `init`, or `end` after the last step.
+            phase: one of these, which has just run.
             capture: has what was handed over while it ran.
         """
         if phase == "forward_backward":

@@ -129,7 +129,7 @@ class EngineRecorder:
         self.engine = self._build(SEED)
         self.look_at_storage()
         steps = cell.operations.count("train")
-        self.digests = window is None and _elements(self.engine) * steps > SMALL_RUN
+        self.digests = window is None and elements(self.engine) * steps > SMALL_RUN
         self.capture = Capture(
             gathers_shards=self.digests, snapshot=digested if self.digests else cloned
         )
@@ -261,10 +261,13 @@ class EngineRecorder:
         self.load()
 
 
-def _elements(engine: Engine) -> int:
-    """Return the number of elements of all parameters, the same on both sides and on all ranks."""
+def elements(engine: Engine) -> int:
+    """Return the number of elements of all parameters of all ranks, each counted once.
+
+    It decides what is recorded, and so must be the same on both sides: a rank may hold a part of
+    the model alone, such as a stage of a pipeline.
+    """
     own = {name: parameter.numel() for name, parameter in engine.model.named_parameters()}
-    # A rank may hold a part of the model: a stage of a pipeline, say.
     held: list[dict[str, int]] = [own] * dist.get_world_size()
     dist.all_gather_object(held, own)
     return sum({name: size for one in held for name, size in one.items()}.values())

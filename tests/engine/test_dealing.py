@@ -61,6 +61,13 @@ def test_a_reported_loss_is_one_element_of_the_step() -> None:
     assert {one.shape for one in seen} == {(6,)}
 
 
+def test_a_loss_of_no_microbatch_is_refused() -> None:
+    """Of a loop that deals by itself, nobody knows how many there are."""
+    words = r"expected the number of one of the step's 0 microbatches but got number=0 \(int\)"
+    with pytest.raises(ValueError, match=words):
+        engine_of().report_loss(0, torch.tensor(1.0))
+
+
 def test_a_loss_is_multiplied_by_all_that_scales_it() -> None:
     """What averages over ranks, and what makes a skipped step overflow."""
     engine = engine_of(grad_factor=4.0)

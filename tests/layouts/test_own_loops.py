@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,6 +17,9 @@ from pytest_precision import layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity, ParityError
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
+from pytest_precision.trace.record import elements
 from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
@@ -75,6 +79,20 @@ class AveragingDdp(Engine):
 def own_loop(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:
     model = workload.model(cell)
     return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def elements_of_half_a_model() -> int:
+    """On a rank: what an engine counts whose rank holds one of two layers."""
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 5, bias=False))
+    stage = model[dist.get_rank() : dist.get_rank() + 1]
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
+    return elements(Engine(workloads.mlp(), Cell(world_size=2), stage, optimizer))
+
+
+def test_a_model_that_ranks_share_is_counted_whole(resources: Resources) -> None:
+    """Or one side would be kept as digests and the other one as values."""
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    assert ranks.run(2, elements_of_half_a_model) == [3 * 4 + 4 * 5] * 2
 
 
 def test_a_loop_of_ones_own_is_a_side_like_any_other(parity_in: ParityIn) -> None:
