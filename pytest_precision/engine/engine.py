@@ -47,8 +47,8 @@ class Engine(Dealing):
     `evaluate()`, `save(folder)` and `load(folder)` come where the sequence has them; `load` is
     called on a fresh engine, and must bring back all that the next step reads: weights, masters,
     optimizer state and its parameter groups, the scheduler, the scale of the loss, buffers, and
-    the random number generator of each rank. After each phase `observe(phase, capture)` yields what it can have
-    changed, and `grad_norm` and `lr` after `clip_grads`, before the update.
+    the random number generator of each rank. After each phase `observe(phase, capture)` yields
+    what it can have changed, and `grad_norm` and `lr` after `clip_grads`, before the update.
 
     This order is fixed. A training loop that clips after the update, say, is tested as it is only
     if both happen in one call: see the third pattern.
