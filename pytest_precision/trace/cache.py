@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
@@ -25,7 +25,7 @@ class TraceCache:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._home = OwnFolder("traces-")
-        self._kept: OrderedDict[Hashable, tuple[Path, int]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Path, dict[Path, int]]] = OrderedDict()
 
     def record(self, record: Callable[[Path], None]) -> Path:
         """A folder that `record` has filled; the caller drops it when it is done with it.
@@ -33,7 +33,7 @@ class TraceCache:
         Raises:
             Exception: of `record`; the folder is gone then.
         """
-        self._restore()
+        self._home.restore()  # somebody may have emptied the temporary folder
         folder = Path(tempfile.mkdtemp(dir=self._home.path))
         try:
             record(folder)
@@ -43,22 +43,20 @@ class TraceCache:
         return folder
 
     def keep(self, key: Hashable, record: Callable[[Path], None]) -> Path:
-        """The folder kept under `key`, filled by `record` if there is none yet."""
-        self._restore()
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
-        folder = self.record(record)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        self._kept[key] = folder, size
-        while sum(size for _, size in self._kept.values()) > KEPT_BYTES and len(self._kept) > 1:
+        """The folder kept under `key`, filled by `record` if there is none, or not all of it."""
+        folder, files = self._kept.pop(key, (None, {}))
+        if folder is None or _sizes(folder) != files:
+            folder = self.record(record)
+            files = _sizes(folder)
+        self._kept[key] = folder, files
+        while sum(self._bytes()) > KEPT_BYTES and len(self._kept) > 1:
             _, (oldest, _) = self._kept.popitem(last=False)
             self.drop(oldest)
         return folder
 
-    def _restore(self) -> None:
-        if self._home.restore():  # somebody has emptied the temporary folder
-            self._kept.clear()
+    def _bytes(self) -> Iterator[int]:
+        for _, files in self._kept.values():
+            yield from files.values()
 
     def drop(self, folder: Path) -> None:
         """Remove one folder."""
@@ -68,3 +66,8 @@ class TraceCache:
         """Remove all of them."""
         self._kept.clear()
         self._home.close()
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    """The files in a folder and their sizes, which say whether somebody has removed any."""
+    return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
