@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult, CheckResult
 
 
@@ -72,5 +73,5 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
         for check in cell.checks:
             for kind, reason in (check.entry.get("left_out") or {}).items():
                 kinds.setdefault(reason, {})[kind] = None
-        found.update(f"{', '.join(names)}: {reason}" for reason, names in kinds.items())
+        found.update(visible(f"{', '.join(names)}: {reason}") for reason, names in kinds.items())
     return found.most_common()

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from made_up import cell, divergence
 
-from pytest_precision.report.reasons import fold
+from pytest_precision.report.reasons import fold, not_compared
 
 
 def failing(world_size: int, reason: str, **changes: object):
@@ -61,3 +61,9 @@ def test_other_kinds_are_other_reasons():
 def test_only_the_statuses_asked_for():
     """A passing check has no reason to be shown."""
     assert fold([cell("pass"), cell("skip", reason="no GPU")], ["fail"]) == []
+
+
+def test_what_was_not_compared_does_not_steer_the_terminal():
+    """A kind is the optimizer's own name, and why it is left out are the engine's own words."""
+    left_out = {"red\x1b[31m": "no \x07"}
+    assert not_compared([cell(entry={"left_out": left_out})]) == [("red\\x1b[31m: no \\x07", 1)]
