@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
-from pytest_precision import Engine, workloads
+from pytest_precision import Engine, layouts, workloads
 from pytest_precision.engine.observation import Chunk, Observation, whole
 from pytest_precision.engine.readable import stored
 from pytest_precision.matrix.cell import Cell
@@ -86,3 +86,18 @@ def test_what_an_engine_cannot_train_is_refused(make, words: str) -> None:
     model = make()
     with pytest.raises(ValueError, match=words):
         Engine(workloads.mlp(), Cell("fp32"), model, torch.optim.AdamW(model.parameters()))
+
+
+class Spectral(workloads.mlp):
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        model.spectrum = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        return model
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("layout", ["adamw", "fused_adam", "any_precision_adamw"])
+def test_layouts_refuse_it_by_name(layout: str) -> None:
+    """Before an optimizer complains of a dtype, or a buffer takes the real part."""
+    with pytest.raises(ValueError, match=r"real parameters but got spectrum \(torch.complex64\)"):
+        getattr(layouts, layout)(Spectral(), Cell("bf16", "bf16"))
