@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pytest_precision._visible import visible
 from pytest_precision.ranks import RankError
+from pytest_precision.ranks.errors import RanksSkipped
+from pytest_precision.ranks.state.leaks import Leak, PrecisionLeakWarning, warn
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,22 @@ def test_visible(text: str, seen: str) -> None:
     assert visible(text) == seen
 
 
-def test_what_a_rank_wrote() -> None:
-    """Its output and its exception's text are the most foreign of all."""
-    assert str(RankError("raised \x1b[31m", 0, "raised")) == "raised \\x1b[31m"
+@pytest.mark.parametrize(
+    "shown",
+    [
+        lambda text: str(RankError(text, 0, "raised")),
+        lambda text: str(RanksSkipped(text)),
+        lambda text: warning_of(Leak(text, "was absent")),
+    ],
+)
+def test_what_ranks_wrote(shown: Callable[[str], str]) -> None:
+    """Output, exceptions, reasons to skip and variables of ranks are the most foreign of all."""
+    text = shown("red \x1b[31m")
+    assert "red \\x1b[31m" in text
+    assert "\x1b" not in text
+
+
+def warning_of(leak: Leak) -> str:
+    with pytest.warns(PrecisionLeakWarning) as caught:
+        warn("a job", [[leak]])
+    return str(caught[0].message)

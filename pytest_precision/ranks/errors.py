@@ -34,6 +34,9 @@ class RankError(RuntimeError):
 class RanksSkipped(RuntimeError):  # noqa: N818, it is an outcome and no error
     """All ranks skipped the job; the text is their reason. The test is to be skipped with it."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(visible(reason))
+
 
 class DevicesBusyError(RuntimeError):
     """Another process of this machine did not let go of a device in time."""

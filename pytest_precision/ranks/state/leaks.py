@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from pytest_precision._visible import visible
+
 ABSENT = "absent"
 
 
@@ -77,7 +79,7 @@ def warn(
         f"expected it as it was. {then}; put it back in the function, or declare it with "
         "layouts.may_leave."
     )
-    warnings.warn(text, PrecisionLeakWarning, stacklevel=2)
+    warnings.warn(visible(text), PrecisionLeakWarning, stacklevel=2)
     return True
 
 
