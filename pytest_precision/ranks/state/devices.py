@@ -111,7 +111,8 @@ def _take(descriptor: int, name: str, seconds: float, deadline: float) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "unknown"
+            written = os.pread(descriptor, 20, 0)  # by anybody: all users may write there
+            holder = written.decode() if written.isdigit() else "unknown"
             if time.monotonic() >= deadline:
                 raise DevicesBusyError(name, holder, seconds) from None
             if not waits:

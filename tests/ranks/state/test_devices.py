@@ -124,6 +124,14 @@ def test_a_wait_is_bounded(tmp_path, holder):
         pass  # what was taken before was let go
 
 
+def test_what_is_no_number_is_no_holder(tmp_path, holder):
+    """Anybody can write to the file of a lock, also what steers a terminal."""
+    [lock] = tmp_path.glob("*gpu-b.lock")
+    lock.write_text("\x1b[31m")
+    with pytest.raises(DevicesBusyError, match="process unknown"), held(["gpu-b"], 0.1, tmp_path):
+        pytest.fail("both have it")
+
+
 def test_a_dead_holder_has_nothing(tmp_path, holder):
     """The kernel lets go of the lock."""
     holder.kill()
