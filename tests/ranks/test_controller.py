@@ -64,7 +64,7 @@ def controller(
     script.write_text(CONTROLLER.format(here=str(Path(__file__).parent), then=then))
     (folder / "temp").mkdir()
     settings = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    settings["stderr"] = subprocess.PIPE
+    settings |= {"stderr": subprocess.PIPE, "start_new_session": True}
     settings["env"] = {**os.environ, "TMPDIR": str(folder / "temp")}
     members = []
     with subprocess.Popen([sys.executable, script], **settings) as process:
@@ -86,8 +86,14 @@ def left_in(folder: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith("torchinductor")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_controller_leaves_nothing(folder, number):
+def with_its_job(process):
+    """As a terminal that hangs up, then as a shell that ends a job: the fork server hears it."""
+    os.killpg(process.pid, signal.SIGHUP)
+    os.killpg(process.pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("end", [subprocess.Popen.kill, with_its_job])
+def test_a_killed_controller_leaves_nothing(folder, end):
     """Whatever its ranks are doing, and what they have started; its folders go with them."""
     job = f"ranks.run(2, test_controller.work, {str(folder)!r})"
     with controller(folder, job) as (process, members):
@@ -98,7 +104,7 @@ def test_a_killed_controller_leaves_nothing(folder, number):
             stopped = psutil.STATUS_STOPPED in [member.status() for member in members]
         members += set(psutil.Process(process.pid).children(recursive=True)) - set(members)
         assert len(members) == 5
-        process.send_signal(number)
+        end(process)
     assert not left_in(folder)
 
 

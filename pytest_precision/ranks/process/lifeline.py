@@ -37,6 +37,7 @@ def tie(folder: Path) -> None:
         folder: of the group; a controller that could not remove it leaves that to its ranks.
     """
     os.setsid()
+    undertaker.hear()
     undertaker.adopt()
     parent = multiprocessing.parent_process()
     assert parent is not None

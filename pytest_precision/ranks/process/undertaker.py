@@ -13,10 +13,14 @@ import warnings
 from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from pytest_precision import _folders
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+_IGNORED: dict[int, Any] = {}
+"""Signals that the process which attends a controller ignores, and what it did on them before."""
 
 
 def adopt() -> None:
@@ -33,6 +37,9 @@ def attend(controller: int, parents: set[str]) -> None:
         parents: of its folders.
     """
     adopt()
+    # A terminal that hangs up, and who ends a job of a shell, mean all that the controller started.
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        _IGNORED[number] = signal.signal(number, signal.SIG_IGN)
     # The fork server's loop buries whom it adopts, and wonders.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
     own = os.getpid()
@@ -43,6 +50,12 @@ def attend(controller: int, parents: set[str]) -> None:
             _folders.bury(controller, parents)
 
     atexit.register(leave)
+
+
+def hear() -> None:
+    """Has a fork of the process that attends hear again what that one ignores."""
+    while _IGNORED:
+        signal.signal(*_IGNORED.popitem())
 
 
 def folders_are_in() -> set[str]:
