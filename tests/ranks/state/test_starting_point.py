@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
@@ -62,3 +64,12 @@ def test_a_job_starts_from_a_known_state(pool):
             "unset memory": True,
             "subnormal": True,
         }
+
+
+def on_signals():
+    return [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)]
+
+
+def test_a_rank_hears_what_its_caller_does(pool):
+    """Its fork server ignores both; a job may want to hear that it has to end."""
+    assert pool.run(1, on_signals) == [on_signals()]
