@@ -140,7 +140,7 @@ class SharedFolder:
 
     def __init__(self, name: str) -> None:
         _sweep_once(tempfile.gettempdir())
-        self.path = Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
+        self.path = self.place(name)
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
         found = self.path.lstat()
@@ -152,6 +152,11 @@ class SharedFolder:
             )
         if not (self.path / LOCK).exists() and (lock := _signed(self.path)) is not None:
             os.close(lock)
+
+    @staticmethod
+    def place(name: str) -> Path:
+        """Return where the folder of that name is, if it is there."""
+        return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
     def touch(self) -> None:
         """Keeps it young; a network filesystem also asks its server again what is in it."""

@@ -21,7 +21,7 @@ import pytest
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, RefusedError
+from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, RefusedError, forget
 from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
 
@@ -33,6 +33,7 @@ class Process:
     """The hooks of every process of a launch: one that cannot go on says why to the others."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
+        forget(launch)
         self.launch = launch
         self.collection = collection
         self._failures: list[str] = []

@@ -27,15 +27,15 @@ def run(folder: Path, mode: str, *args: str) -> launches.Session:
     return launches.run(folder, mode, "-p", "no:cacheprovider", "--precision-device=cpu", *args)
 
 
-@pytest.mark.parametrize("mode", ["Slurm", "torchrun"])
-def test_an_import_error_of_one_process(tmp_path: Path, mode: str) -> None:
-    """The first process stops with the other one's traceback."""
+@pytest.mark.parametrize(("mode", "options"), [("Slurm", []), ("torchrun", ["-x"])])
+def test_an_import_error_of_one_process(tmp_path: Path, mode: str, options: list[str]) -> None:
+    """The first process stops with the other one's traceback, also if that one stops early."""
     (tmp_path / "test_broken.py").write_text(
         "import os\n" + ON_ONE.format(rank=1, does="import no")
     )
     (tmp_path / "test_suite.py").write_text(SUITE)
     asked = time.monotonic()
-    ended = run(tmp_path, mode)
+    ended = run(tmp_path, mode, *options)
     assert time.monotonic() - asked < launches.SECONDS
     assert ended.statuses[0] != 0
     assert "ERROR: rank 1, process " in ended.output
@@ -64,6 +64,18 @@ def test_a_bad_option_of_one_process(tmp_path: Path) -> None:
     lines = [line for line in ended.output.splitlines() if "soon" in line]
     assert len(lines) == 2, ended.output
     assert sum("ERROR: rank 1, process" in line for line in lines) == 1
+
+
+def test_a_process_that_cannot_be_called(tmp_path: Path) -> None:
+    """Both say why: its node does not know the first one's name."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (first, ours), (second, theirs) = launches.commands("Slurm on two nodes")
+    processes = [(first, ours), (second, {**theirs, "MASTER_ADDR": "unknown.invalid"})]
+    with launches.started(tmp_path, processes) as (ended, _):
+        pass
+    assert ended.statuses == [4, 1], ended.output
+    assert ended.output.count("not known") == 2
+    assert "ERROR: rank 1, process" in ended.output
 
 
 def test_variables_that_a_launcher_has_left(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ import launches
 import psutil
 import pytest
 
+from pytest_precision.options import Settings
+from pytest_precision.plugin.collection import Collection
+from pytest_precision.plugin.launched import Process
 from pytest_precision.ranks.launch.launch import Launch
 from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous, RefusedError
 
@@ -142,6 +145,15 @@ def test_a_word_is_no_address(launch: Launch, rendezvous: LaunchRendezvous) -> N
     with pytest.raises(RefusedError, match=r"rank 1, process .* holds no rank: Traceback: planted"):
         rendezvous.find(1)
     assert rendezvous.find(0) is None
+
+
+def test_a_word_of_an_earlier_launch_is_taken_back(
+    launch: Launch, rendezvous: LaunchRendezvous
+) -> None:
+    """By whom it is of: where several nodes are started, names come again, and errors need not."""
+    rendezvous.refuse("Traceback: mended since")
+    Process(launch, Collection(Settings()))
+    assert rendezvous.find(1) is None
 
 
 @pytest.fixture(params=["loopback", "network namespace"])

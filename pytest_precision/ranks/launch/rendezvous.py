@@ -91,8 +91,7 @@ class LaunchRendezvous:
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
-        digest = hashlib.sha256(launch.name.encode()).hexdigest()[:16]
-        self._shared = SharedFolder(f"launch-{os.getuid()}-{digest}")
+        self._shared = SharedFolder(_folder_of(launch))
         self.folder = self._shared.path
 
     def register(self, address: Address) -> None:
@@ -173,7 +172,26 @@ class LaunchRendezvous:
         Path(name).replace(self._file(self.launch.rank))
 
     def _file(self, rank: int) -> Path:
-        return self.folder / f"rank{rank}.json"
+        return self.folder / _file_of(rank)
+
+
+def forget(launch: Launch) -> None:
+    """Take back what this process's place has left in an earlier launch of the same name.
+
+    Where torchrun starts several nodes, that is the name of every launch with the same endpoint: a
+    process would stop for an error that was mended since.
+    """
+    with contextlib.suppress(OSError):  # mostly, there was no earlier one
+        (SharedFolder.place(_folder_of(launch)) / _file_of(launch.rank)).unlink()
+
+
+def _folder_of(launch: Launch) -> str:
+    digest = hashlib.sha256(launch.name.encode()).hexdigest()[:16]
+    return f"launch-{os.getuid()}-{digest}"
+
+
+def _file_of(rank: int) -> str:
+    return f"rank{rank}.json"
 
 
 def _name() -> str:
