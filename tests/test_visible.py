@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_precision._visible import visible
+from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.ranks import RankError
 from pytest_precision.ranks.errors import RanksSkipped
 from pytest_precision.ranks.state.leaks import Leak, PrecisionLeakWarning, warn
@@ -33,14 +34,21 @@ def test_visible(text: str, seen: str) -> None:
     [
         lambda text: str(RankError(text, 0, "raised")),
         lambda text: str(RanksSkipped(text)),
+        lambda text: failed(text).reason,
+        lambda text: failed(text).details[-2],
         lambda text: warning_of(Leak(text, "was absent")),
     ],
 )
-def test_what_ranks_wrote(shown: Callable[[str], str]) -> None:
-    """Output, exceptions, reasons to skip and variables of ranks are the most foreign of all."""
+def test_what_ranks_have_said(shown: Callable[[str], str]) -> None:
+    """Output, reasons to skip, names of tensors and variables are the most foreign of all."""
     text = shown("red \x1b[31m")
     assert "red \\x1b[31m" in text
     assert "\x1b" not in text
+
+
+def failed(text: str) -> Verdict:
+    passed = Verdict("test", {}, "ours", "theirs", "data", "bitwise", "pass")
+    return passed.ruled(Ruling("fail", text, (text,)), {})
 
 
 def warning_of(leak: Leak) -> str:

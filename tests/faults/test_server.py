@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -40,6 +41,15 @@ def test_a_stopped_server(own_server):
     pool.close()
     assert time.monotonic() - started < slack()
     assert pool.run(1, os.getppid) != [process.pid]
+
+
+def test_a_server_that_is_stopped_while_ranks_wait(own_server, monkeypatch):
+    """Their pool ends them; Python, when it ends, waits for no word of theirs from the server."""
+    monkeypatch.setattr("pytest_precision.ranks.process.process.KILL_SECONDS", 0.5)
+    pool, process = own_server
+    process.suspend()
+    pool.close()
+    assert multiprocessing.active_children() == []
 
 
 def die_with_the_server():
