@@ -20,7 +20,7 @@ from pytest_precision.ranks.process.server import short_folder
 
 CONTROLLER = """\
 import os, sys
-sys.path.insert(0, {here!r})
+sys.path[:0] = {folders!r}
 import test_controller
 from pytest_precision.ranks import RankPool
 from pytest_precision.trace.cache import TraceCache
@@ -61,7 +61,8 @@ def controller(
     It has no guard around its main part: ranks do not import it.
     """
     script = folder / "script.py"
-    script.write_text(CONTROLLER.format(here=str(Path(__file__).parent), then=then))
+    folders = [str(parent) for parent in Path(__file__).parents[:2]]
+    script.write_text(CONTROLLER.format(folders=folders, then=then))
     (folder / "temp").mkdir()
     settings = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     settings |= {"stderr": subprocess.PIPE, "start_new_session": True}
