@@ -27,7 +27,7 @@ def run(folder: Path, mode: str, *args: str) -> launches.Session:
     return launches.run(folder, mode, "-p", "no:cacheprovider", "--precision-device=cpu", *args)
 
 
-@pytest.mark.parametrize(("mode", "options"), [("Slurm", []), ("torchrun", ["-x"])])
+@pytest.mark.parametrize(("mode", "options"), [("Slurm", ["-x"]), ("torchrun", [])])
 def test_an_import_error_of_one_process(tmp_path: Path, mode: str, options: list[str]) -> None:
     """The first process stops with the other one's traceback, also if that one stops early."""
     (tmp_path / "test_broken.py").write_text(
