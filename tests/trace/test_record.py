@@ -1,0 +1,59 @@
+"""What a recorder takes from an engine, on one rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_precision import Engine, layouts, workloads
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.moment import EVERYTHING, Moment
+from pytest_precision.trace.record import record
+from pytest_precision.trace.store import Trace
+from pytest_precision.workloads.base import Workload
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+class OwnLoop(Engine):
+    """A loop that takes nothing but microbatches from the package."""
+
+    def forward_backward(self, step: int) -> None:
+        self.optimizer.zero_grad()
+        for number, microbatch in self.my_microbatches(step):
+            total, _ = self.workload.loss(self.forward_model, microbatch)
+            self.report_loss(number, total / self.step_tokens)
+            (total / self.step_tokens * self.loss_factor).backward()
+
+
+def own_loop(workload: Workload, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    return OwnLoop(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def tensors(trace: Trace, moment: Moment, kind: str) -> dict[str, torch.Tensor]:
+    entries = trace.entries(moment)
+    return {entry.name: trace.tensor(entry) for entry in entries if entry.kind == kind}
+
+
+def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:
+    """Those of the step before are forgotten, whoever has written the loop."""
+    record(own_loop, own_loop, workloads.mlp, Cell(sequence="train2"), tmp_path, EVERYTHING)
+    trace = Trace(tmp_path, 1)
+    updated = tensors(trace, Moment(0, "train", 1, "optimizer_step"), "param")
+    used = tensors(trace, Moment(1, "train", 2, "forward_backward"), "used_param")
+    assert used.keys() == updated.keys()
+    assert all(torch.equal(used[name], updated[name]) for name in used)
+
+
+def test_each_step_shows_as_many_losses_as_it_has_microbatches(tmp_path: Path) -> None:
+    """Steps have unequal numbers of them."""
+    cell = Cell(sequence="train3", world_size=1)
+    record(layouts.adamw, layouts.adamw, workloads.mlp, cell, tmp_path, EVERYTHING)
+    trace = Trace(tmp_path, 1)
+    for op, step in enumerate((1, 2, 3)):
+        moment = Moment(op, "train", step, "forward_backward")
+        losses = [entry for entry in trace.entries(moment) if entry.kind == "loss"]
+        assert len(losses) == len(workloads.mlp().microbatches(cell, step))
