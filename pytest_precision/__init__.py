@@ -12,7 +12,6 @@ from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.check.parity import Parity as Parity
-    from pytest_precision.check.parity import ParityError as ParityError
     from pytest_precision.engine.capture import Capture as Capture
     from pytest_precision.engine.engine import Engine as Engine
     from pytest_precision.engine.observation import Chunk as Chunk
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from pytest_precision.engine.observation import Span as Span
     from pytest_precision.engine.observation import piece as piece
     from pytest_precision.engine.observation import whole as whole
+    from pytest_precision.errors import ParityError as ParityError
+    from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
+    from pytest_precision.errors import RankError as RankError
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
     from pytest_precision.parity.criterion import bitwise as bitwise
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_precision.parity.criterion import unchecked as unchecked
     from pytest_precision.parity.verdict import Verdict as Verdict
     from pytest_precision.plugin.fixtures import Ranks as Ranks
-    from pytest_precision.ranks.pool import RankError as RankError
-    from pytest_precision.ranks.state.leaks import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.workloads.base import Workload as Workload
 
 __all__ = [
@@ -59,7 +59,8 @@ __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "matrix.cell": ("Cell",),
-        "check.parity": ("Parity", "ParityError"),
+        "check.parity": ("Parity",),
+        "errors": ("ParityError", "PrecisionLeakWarning", "RankError"),
         "matrix.contract": ("Contract",),
         "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),
@@ -67,8 +68,6 @@ __getattr__, __dir__ = _lazy.exports(
         "plugin.fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),
-        "ranks.state.leaks": ("PrecisionLeakWarning",),
-        "ranks.pool": ("RankError",),
         "workloads.base": ("Workload",),
     },
 )

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from pytest_precision._visible import visible
+from pytest_precision.errors import PrecisionLeakWarning, RankError, RanksSkipped
 from pytest_precision.parity.verdict import Ruling, Verdict
-from pytest_precision.ranks import RankError
-from pytest_precision.ranks.errors import RanksSkipped
-from pytest_precision.ranks.state.leaks import Leak, PrecisionLeakWarning, warn
+from pytest_precision.ranks.state.leaks import Leak, warn
 
 
 @pytest.mark.parametrize(

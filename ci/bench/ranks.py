@@ -22,7 +22,8 @@ from statistics import median, quantiles
 
 import measure
 
-from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.errors import RankError
+from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state import fingerprint
 from pytest_precision.ranks.state.code import Code
 

@@ -22,8 +22,8 @@ from odd_layouts import LEAKS, PATCHES, failing, in_groups, leaking, on_framewor
 
 from pytest_precision import ParityError, layouts, workloads
 from pytest_precision.check.parity import Parity
+from pytest_precision.errors import PrecisionLeakWarning
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
 from pytest_precision.trace.cache import TraceCache
 
 TINY = partial(workloads.mlp, width=5, depth=1)

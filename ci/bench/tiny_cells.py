@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.ranks import RankError
+from pytest_precision.errors import RankError
 
 JOB = os.environ.get("CELLS_JOB", "trivial")
 NUMBER = int(os.environ.get("CELLS_NUMBER", "1"))

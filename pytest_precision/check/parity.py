@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.check.recordings import Recordings, SideFailed
+from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side, incomparable
 from pytest_precision.check.terms import Terms
+from pytest_precision.errors import ParityError, RanksSkipped, SideFailed, WorldSizeError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -23,25 +24,10 @@ from pytest_precision.parity.criterion import Criterion
 from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.errors import (
-    RanksSkipped,
-    WorldSizeError,
-)
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
-
-
-class ParityError(AssertionError):
-    """A candidate does not agree with its reference, or the check proves nothing.
-
-    The first line names the defect; `verdict` is the same as plain data.
-    """
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__("\n".join([verdict.reason, *verdict.details]))
-        self.verdict = verdict
 
 
 @dataclass(repr=False)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_precision.check.side import Side
-from pytest_precision.ranks.errors import DevicesBusyError, RankError
-from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
+from pytest_precision.errors import DevicesBusyError, PrecisionLeakWarning, RankError, SideFailed
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
 
@@ -16,24 +15,6 @@ if TYPE_CHECKING:
     from pytest_precision.trace.recording import Recording
 
 Record = Callable[[Side, "Window | None", Path], None]
-
-
-class SideFailed(Exception):  # noqa: N818, it reads as what happened
-    """One side could not be recorded, so nothing can be said of the other one either.
-
-    Args:
-        side: `candidate` or `reference`.
-        cause: what was raised while it was recorded.
-
-    Attributes:
-        reason: one line that names the side.
-        details: the further lines of the cause, such as a rank's traceback.
-    """
-
-    def __init__(self, side: str, cause: Exception) -> None:
-        what, *self.details = (str(cause) or repr(cause)).splitlines()
-        self.reason = f"the {side} failed: {what}"
-        super().__init__(self.reason)
 
 
 class Recordings:

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+from pytest_precision.errors import BackendError
 from pytest_precision.matrix.precisions import PRECISIONS, Capability, Release, dotted
 
 
@@ -49,13 +50,6 @@ class Choice(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.backend}: {self.reason}"
-
-
-class BackendError(RuntimeError):
-    """Native formats were asked for that cannot be had.
-
-    Ask for `auto`, which takes them where they are, or for `emulated`.
-    """
 
 
 def choose(asked: str, precision: str, machine: Machine) -> Choice:

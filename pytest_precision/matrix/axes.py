@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from pytest_precision.errors import MatrixError
 from pytest_precision.matrix.cell import BUILT_IN_AXES, AxisValue, Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.variables import Variables, plain
@@ -22,10 +23,6 @@ NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
     ),
 )
 """Which cells make no sense, and why; the first that holds is the reason."""
-
-
-class MatrixError(ValueError):
-    """The arguments of a marker make no matrix; the message says which, and what is known."""
 
 
 class Matrix(NamedTuple):

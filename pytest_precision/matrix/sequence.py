@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
+from pytest_precision.errors import SequenceError
+
 
 class Operation(NamedTuple):
     """What one word of a sequence stands for.
@@ -78,10 +80,6 @@ GRAMMAR = (
 )
 
 _OPERATION = re.compile(r"([a-z]+)([1-9][0-9]*)?\Z")
-
-
-class SequenceError(ValueError):
-    """The text is no sequence; the message names the position and the grammar."""
 
 
 def parse(text: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.engine.observation import Chunk
+from pytest_precision.errors import AlignmentError
 from pytest_precision.parity.compare import Difference, compare
 from pytest_precision.parity.criterion import bitwise
 from pytest_precision.trace.moment import END, Moment
@@ -22,10 +23,6 @@ from pytest_precision.trace.store import Entry, Trace
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Bytes of an element to a dtype that its bits can be moved in."""
-
-
-class AlignmentError(ValueError):
-    """The two traces have no moments in common that could be compared one by one."""
 
 
 @dataclass(frozen=True)

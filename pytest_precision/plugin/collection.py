@@ -187,7 +187,8 @@ class Collection:
         return next((cell for _, _, cell in self._entries([item])), None)
 
     def _matrix(self, mark: pytest.Mark, nodeid: str) -> Matrix:
-        from pytest_precision.matrix.axes import MatrixError, build
+        from pytest_precision.errors import MatrixError
+        from pytest_precision.matrix.axes import build
 
         # Classes and modules share one mark, and suites often share one set of axes.
         key = repr((mark.args, mark.kwargs))

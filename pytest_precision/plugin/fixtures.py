@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision.check.parity import Parity
+from pytest_precision.errors import RanksSkipped, WorldSizeError
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.session import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.errors import RanksSkipped, WorldSizeError
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.report import attributes

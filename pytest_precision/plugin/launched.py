@@ -18,10 +18,11 @@ from typing import Any, NoReturn, TextIO
 
 import pytest
 
+from pytest_precision.errors import RefusedError
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, RefusedError, forget
+from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, forget
 from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
 

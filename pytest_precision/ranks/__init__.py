@@ -25,31 +25,10 @@ from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.ranks.code.import_path import ImportPath as ImportPath
-    from pytest_precision.ranks.errors import RankError as RankError
-    from pytest_precision.ranks.errors import RanksSkipped as RanksSkipped
-    from pytest_precision.ranks.errors import WorldSizeError as WorldSizeError
     from pytest_precision.ranks.pool import RankPool as RankPool
-    from pytest_precision.ranks.state.leaks import PrecisionLeakWarning as PrecisionLeakWarning
 
-__all__ = [
-    "ImportPath",
-    "PrecisionLeakWarning",
-    "RankError",
-    "RankPool",
-    "RanksSkipped",
-    "WorldSizeError",
-]
+__all__ = ["ImportPath", "RankPool"]
 
 __getattr__, __dir__ = _lazy.exports(
-    __name__,
-    {
-        "code.import_path": ("ImportPath",),
-        "errors": (
-            "RankError",
-            "RanksSkipped",
-            "WorldSizeError",
-        ),
-        "pool": ("RankPool",),
-        "state.leaks": ("PrecisionLeakWarning",),
-    },
+    __name__, {"code.import_path": ("ImportPath",), "pool": ("RankPool",)}
 )

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_precision.ranks.errors import Cause, RankError
+from pytest_precision.errors import Cause, RankError
 from pytest_precision.ranks.process.messages import Raised, Skipped
 from pytest_precision.ranks.watch import Died, Received
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_precision._folders import OwnFolder
+from pytest_precision.errors import WorldSizeError
 from pytest_precision.matrix.variables import Variables
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.errors import WorldSizeError
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.state import devices, leaks
 from pytest_precision.ranks.state.environment import patched

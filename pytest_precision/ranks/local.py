@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_precision._folders import OwnFolder
+from pytest_precision.errors import RankError, RanksSkipped, WorldSizeError
 from pytest_precision.ranks import blame, watch
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.errors import RankError, RanksSkipped, WorldSizeError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.process import output, process

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pytest_precision.errors import RankError
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.errors import RankError
 from pytest_precision.ranks.group import Group
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode, scale_name
 
@@ -21,10 +22,6 @@ Hyperparameters = Mapping[str, Any]
 
 OTHER_FORMULAS = (torch.optim.NAdam, torch.optim.RAdam, torch.optim.SparseAdam)
 """Optimizers that keep Adam's moments and do something else with them."""
-
-
-class NotMeasurableError(ValueError):
-    """What an optimizer keeps does not say what its update should have been."""
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,8 @@ from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
-from pytest_precision.trace.exact_update import (
-    Hyperparameters,
-    NotMeasurableError,
-    Rule,
-    gradient,
-    rule,
-)
+from pytest_precision.errors import NotMeasurableError
+from pytest_precision.trace.exact_update import Hyperparameters, Rule, gradient, rule
 from pytest_precision.trace.files import write_whole
 
 CHUNK = {"cpu": 1 << 15, "cuda": 1 << 24}

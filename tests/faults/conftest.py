@@ -22,7 +22,7 @@ import torch  # noqa: F401
 from slack import slack
 
 import pytest_precision.plugin.fixtures  # noqa: F401
-from pytest_precision.ranks import RankError
+from pytest_precision.errors import RankError
 
 SUITE = """
     import pytest

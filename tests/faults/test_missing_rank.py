@@ -7,7 +7,8 @@ import signal
 import pytest
 from around import process
 
-from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.errors import RankError
+from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.process.process import RankProcess
 
 START_SECONDS = 2.0

@@ -8,7 +8,8 @@ import signal
 import pytest
 from slack import slack
 
-from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.errors import RankError
+from pytest_precision.ranks import RankPool
 
 DEADLINE = 5.0
 """Seconds; ranks have a tenth of them to say that a collective gave up, also on a busy machine."""

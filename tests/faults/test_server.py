@@ -13,7 +13,8 @@ import psutil
 import pytest
 from slack import slack
 
-from pytest_precision.ranks import RankError, RankPool
+from pytest_precision.errors import RankError
+from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.process import server
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.trace.cache import TraceCache

@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
+from pytest_precision.errors import BackendError
 from pytest_precision.formats import backend
-from pytest_precision.formats.backend import BackendError, Machine, choose, decide
+from pytest_precision.formats.backend import Machine, choose, decide
 from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe
 
 ADA, HOPPER, BLACKWELL, DESKTOP = (8, 9), (9, 0), (10, 0), (12, 0)

@@ -12,9 +12,9 @@ import pytest
 from _pytest.monkeypatch import MonkeyPatch
 
 from pytest_precision import Engine, layouts, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError, PrecisionLeakWarning
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
 from pytest_precision.workloads import Workload
 
 ParityIn = Callable[[Cell], Parity]

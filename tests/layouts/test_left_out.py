@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pytest_precision import layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from pytest_precision import bitwise, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
 from pytest_precision.check.side import Side
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.updates import UpdateLog
 from pytest_precision.workloads.base import Workload

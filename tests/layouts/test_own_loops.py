@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision import layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources

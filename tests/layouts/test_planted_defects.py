@@ -10,8 +10,9 @@ import planted
 import pytest
 
 from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.plugin.session import Resources
 

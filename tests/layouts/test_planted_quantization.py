@@ -9,7 +9,8 @@ import planted_quantization as planted
 import pytest
 
 from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 
 ParityIn = Callable[[Cell], Parity]

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from pytest_precision import bitwise, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 

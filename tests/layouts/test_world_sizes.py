@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from pytest_precision import close, layouts, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from pytest_precision.matrix.axes import MatrixError, build
+from pytest_precision.errors import MatrixError
+from pytest_precision.matrix.axes import build
 from pytest_precision.options import MARKER_OPTIONS
 
 DESIGN = {

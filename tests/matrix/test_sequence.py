@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_precision.matrix.sequence import (
-    GRAMMAR,
-    OPERATIONS,
-    SequenceError,
-    parse,
-    steps,
-    unparse,
-)
+from pytest_precision.errors import SequenceError
+from pytest_precision.matrix.sequence import GRAMMAR, OPERATIONS, parse, steps, unparse
 
 
 @st.composite

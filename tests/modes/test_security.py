@@ -15,11 +15,12 @@ import launches
 import psutil
 import pytest
 
+from pytest_precision.errors import RefusedError
 from pytest_precision.options import Settings
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.plugin.launched import Process
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous, RefusedError
+from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous
 
 SUITE = """
 import os

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_precision.engine.observation import Chunk, Observation, Span, whole
-from pytest_precision.parity.align import AlignmentError, align, assemble, common_moments
+from pytest_precision.errors import AlignmentError
+from pytest_precision.parity.align import align, assemble, common_moments
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 

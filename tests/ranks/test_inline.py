@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from pytest_precision.ranks import RankPool, WorldSizeError
+from pytest_precision.errors import WorldSizeError
+from pytest_precision.ranks import RankPool
 
 
 class PlantedError(Exception):

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from pytest_precision import workloads
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
-from pytest_precision.trace.exact_update import NotMeasurableError, gradient, rule
+from pytest_precision.trace.exact_update import gradient, rule
 from pytest_precision.trace.updates import Counts, UpdateLog, UpdateMeter
 from pytest_precision.workloads.base import Workload
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
-from pytest_precision.ranks.errors import RankError, WorldSizeError
+from pytest_precision.errors import RankError, WorldSizeError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pytest_precision._folders import SharedFolder
+from pytest_precision.errors import RefusedError
 from pytest_precision.ranks.launch.launch import Launch
 
 MEET_SECONDS = 300.0
@@ -27,10 +28,6 @@ NOTICE_SECONDS = 10.0
 """After which somebody is told who is waited for."""
 PAUSE_SECONDS = 0.05
 """Between two looks into the folder."""
-
-
-class RefusedError(ConnectionError):
-    """A process of the launch will hold no rank; the text has its reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from pytest_precision.ranks.errors import RankError
+from pytest_precision.errors import RankError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process import server, undertaker, worker
 from pytest_precision.ranks.process.messages import FromRank, ToRank

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from pytest_precision.ranks.errors import DevicesBusyError
+from pytest_precision.errors import DevicesBusyError
 
 LOCKS = Path("/tmp")
 """Where the locks of this machine's devices are, the same for all users and processes: what TMPDIR

@@ -8,20 +8,9 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from pytest_precision._visible import visible
+from pytest_precision.errors import PrecisionLeakWarning
 
 ABSENT = "absent"
-
-
-class PrecisionLeakWarning(UserWarning):
-    """A job changed process-global state and did not put it back.
-
-    The next job would have computed something else for it, so its ranks were discarded. Put the
-    state back in the function, in a `finally` or with the context manager that torch has for it.
-    With `precision_strict_isolation = true` this fails the test.
-    """
-
-    # Where users import it from, and name it in `filterwarnings`.
-    __module__ = "pytest_precision"
 
 
 class Leak(NamedTuple):

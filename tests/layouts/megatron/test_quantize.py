@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision import formats, layouts, workloads
-from pytest_precision.check.parity import Parity, ParityError
+from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Span
+from pytest_precision.errors import ParityError
 from pytest_precision.layouts.megatron.experts import arrange
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell

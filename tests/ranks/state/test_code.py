@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from pytest_precision.errors import PrecisionLeakWarning
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state.code import Code
-from pytest_precision.ranks.state.leaks import PrecisionLeakWarning
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slack import slack
 
-from pytest_precision.ranks.errors import DevicesBusyError
+from pytest_precision.errors import DevicesBusyError
 from pytest_precision.ranks.state.devices import backend, chosen, held, visible, worker_number
 
 HOLDER = """\

@@ -11,8 +11,9 @@ import warnings
 
 import pytest
 
-from pytest_precision.ranks import RankError, RankPool
-from pytest_precision.ranks.state.leaks import Leak, PrecisionLeakWarning, between
+from pytest_precision.errors import PrecisionLeakWarning, RankError
+from pytest_precision.ranks import RankPool
+from pytest_precision.ranks.state.leaks import Leak, between
 
 
 def set_default_dtype():

@@ -13,7 +13,8 @@ import pytest
 
 from pytest_precision import Cell, layouts, workloads
 from pytest_precision.check.side import Side
-from pytest_precision.ranks import ImportPath, RankError
+from pytest_precision.errors import RankError
+from pytest_precision.ranks import ImportPath
 
 JOBS = 12
 GROWTH_MB = 1.0
