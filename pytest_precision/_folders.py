@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_precision.errors import expected_but_got
+
 PREFIX = "pytest-precision-"
 """Of the names of all these folders."""
 
@@ -147,8 +149,11 @@ class SharedFolder:
         mode = stat.S_IMODE(found.st_mode)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & 0o077:
             raise PermissionError(
-                f"expected a folder that only user {os.getuid()} can enter but got {self.path} of "
-                f"user {found.st_uid} with mode {mode:o}; remove it, or set TMPDIR to another one"
+                expected_but_got(
+                    f"a folder that only user {os.getuid()} can enter",
+                    f"{self.path} of user {found.st_uid} with mode {mode:o}",
+                    "remove it, or set TMPDIR to another one",
+                )
             )
         if not (self.path / LOCK).exists() and (lock := _signed(self.path)) is not None:
             os.close(lock)

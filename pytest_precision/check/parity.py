@@ -15,7 +15,14 @@ import pytest
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side, incomparable
 from pytest_precision.check.terms import Terms
-from pytest_precision.errors import ParityError, RanksSkipped, SideFailed, WorldSizeError
+from pytest_precision.errors import (
+    ParityError,
+    RanksSkipped,
+    SideFailed,
+    WorldSizeError,
+    expected_but_got,
+    named,
+)
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -95,8 +102,11 @@ class Parity:
         started = time.perf_counter()
         if reference_cell is not None and not isinstance(reference_cell, Cell):
             raise TypeError(
-                f"expected a Cell but got reference_cell={reference_cell!r} "
-                f"({type(reference_cell).__name__}); write cell.replace(world_size=1)"
+                expected_but_got(
+                    "a Cell",
+                    named("reference_cell", reference_cell),
+                    "write cell.replace(world_size=1)",
+                )
             )
         terms = Terms.of(criterion, max_lost_updates, contract)
         sides = self._sides(candidate, reference, workload, reference_cell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.matrix.variables import plain
@@ -94,7 +95,10 @@ def incomparable(candidate: Side, reference: Side) -> Ruling | None:
         return None
     return Ruling(
         "error",
-        f"expected as many train steps on both sides but got {ours} in the candidate's "
-        f"sequence={cells[0].sequence!r} and {theirs} in the reference's "
-        f"sequence={cells[1].sequence!r}; give reference_cell one that trains {ours}",
+        expected_but_got(
+            "as many train steps on both sides",
+            f"{ours} in the candidate's sequence={cells[0].sequence!r} and {theirs} in the "
+            f"reference's sequence={cells[1].sequence!r}",
+            f"give reference_cell one that trains {ours}",
+        ),
     )

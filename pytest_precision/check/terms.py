@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Criterion
@@ -39,8 +40,11 @@ class Terms(NamedTuple):
         _expect_share(max_lost_updates)
         if contract is not None and not isinstance(contract, Contract):
             raise TypeError(
-                f"expected a Contract but got contract={contract!r} ({type(contract).__name__}); "
-                "write Contract(dtypes=..., paths=...)"
+                expected_but_got(
+                    "a Contract",
+                    named("contract", contract),
+                    "write Contract(dtypes=..., paths=...)",
+                )
             )
         return cls(Criteria.of(criterion), max_lost_updates, contract)
 
@@ -50,6 +54,6 @@ def _expect_share(limit: object) -> None:
         return
     got = f"max_lost_updates={limit!r} ({type(limit).__name__})"
     if isinstance(limit, bool) or not isinstance(limit, (int, float)):
-        raise TypeError(f"expected a share from 0 to 1 but got {got}; pass a Python float")
+        raise TypeError(expected_but_got("a share from 0 to 1", got, "pass a Python float"))
     if not 0 <= limit <= 1:
-        raise ValueError(f"expected a share from 0 to 1 but got {got}; 5 % is 0.05")
+        raise ValueError(expected_but_got("a share from 0 to 1", got, "5 % is 0.05"))

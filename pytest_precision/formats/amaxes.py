@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.tiles import Block, tiles
 
 
@@ -56,13 +57,19 @@ def checked_amaxes(amaxes: torch.Tensor, number: int, x: torch.Tensor) -> torch.
     """
     if amaxes.dtype is not torch.float32:
         raise TypeError(
-            f"expected amaxes of dtype torch.float32 but got amaxes.dtype={amaxes.dtype} (dtype); "
-            "reduce what `amaxes` of the format gives"
+            expected_but_got(
+                "amaxes of dtype torch.float32",
+                f"amaxes.dtype={amaxes.dtype} (dtype)",
+                "reduce what `amaxes` of the format gives",
+            )
         )
     if amaxes.shape != (number,):
         raise ValueError(
-            f"expected {number} amaxes for a matrix of shape {tuple(x.shape)} but got "
-            f"amaxes.shape={tuple(amaxes.shape)} (Size); reduce what `amaxes` of the format gives"
+            expected_but_got(
+                f"{number} amaxes for a matrix of shape {tuple(x.shape)}",
+                f"amaxes.shape={tuple(amaxes.shape)} (Size)",
+                "reduce what `amaxes` of the format gives",
+            )
         )
     return amaxes
 

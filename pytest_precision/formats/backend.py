@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from pytest_precision.errors import BackendError
+from pytest_precision.errors import BackendError, expected_but_got
 from pytest_precision.matrix.precisions import PRECISIONS, Capability, Release, dotted
 
 
@@ -119,9 +119,10 @@ def refusal(precision: str, got: str) -> str:
         precision: a quantized one.
         got: what was found instead of what it needs.
     """
-    return (
-        f"expected {_needs(precision)} for {precision} with --precision-backend=native but got "
-        f"{got}; take --precision-backend=auto or emulated, or leave {precision} out of the matrix"
+    return expected_but_got(
+        f"{_needs(precision)} for {precision} with --precision-backend=native",
+        got,
+        f"take --precision-backend=auto or emulated, or leave {precision} out of the matrix",
     )
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats.tiles import scratch
 
 
@@ -100,8 +101,9 @@ def element_named(name: str) -> Element:
     """
     if name not in ELEMENTS:
         raise ValueError(
-            f"expected an element but got element={name!r} ({type(name).__name__}); "
-            f"use one of {', '.join(ELEMENTS)}"
+            expected_but_got(
+                "an element", named("element", name), f"use one of {', '.join(ELEMENTS)}"
+            )
         )
     return ELEMENTS[name]
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
 from pytest_precision.formats.quantized import QuantizedTensor
 
@@ -82,9 +83,12 @@ class Format(ABC):
             TypeError: its amaxes are not found apart from the cast.
         """
         raise TypeError(
-            f"expected a format whose amaxes can be reduced over ranks but got {self.name} "
-            f"({type(self).__name__}); make it a formats.Reducible, or leave primary weights that "
-            "are sharded in high precision"
+            expected_but_got(
+                "a format whose amaxes can be reduced over ranks",
+                f"{self.name} ({type(self).__name__})",
+                "make it a formats.Reducible, or leave primary weights that are sharded in "
+                "high precision",
+            )
         )
 
     def update(self) -> None:  # noqa: B027 (most formats have no state)

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import torch
 
+from pytest_precision.errors import expected_but_got, named
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 Usage = Literal["both", "rowwise", "columnwise"]
@@ -27,28 +29,38 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(
-            f"expected a torch.Tensor but got x={x!r} ({type(x).__name__}); "
-            "wrap it with torch.as_tensor"
+            expected_but_got("a torch.Tensor", named("x", x), "wrap it with torch.as_tensor")
         )
     if x.dtype not in DTYPES:
         known = ", ".join(map(str, DTYPES))
         raise TypeError(
-            f"expected x of a dtype in ({known}) but got x.dtype={x.dtype} (dtype); cast it first"
+            expected_but_got(
+                f"x of a dtype in ({known})", f"x.dtype={x.dtype} (dtype)", "cast it first"
+            )
         )
     if x.dim() != 2:
         raise ValueError(
-            f"expected a matrix but got x.shape={tuple(x.shape)} (Size); "
-            "flatten the leading dimensions first: x.flatten(0, -2)"
+            expected_but_got(
+                "a matrix",
+                f"x.shape={tuple(x.shape)} (Size)",
+                "flatten the leading dimensions first: x.flatten(0, -2)",
+            )
         )
     if x.shape[0] % multiple or x.shape[1] % multiple:
         raise ValueError(
-            f"expected dimensions that are multiples of {multiple} but got "
-            f"x.shape={tuple(x.shape)} (Size); pad x with zeros"
+            expected_but_got(
+                f"dimensions that are multiples of {multiple}",
+                f"x.shape={tuple(x.shape)} (Size)",
+                "pad x with zeros",
+            )
         )
     if x.is_meta:
         raise ValueError(
-            f"expected x with values but got x.device={x.device} (device); quantize it where its "
-            "values are, on a CPU or GPU"
+            expected_but_got(
+                "x with values",
+                f"x.device={x.device} (device)",
+                "quantize it where its values are, on a CPU or GPU",
+            )
         )
     return x.detach().resolve_neg()
 
@@ -61,8 +73,7 @@ def checked_usage(usage: Usage) -> tuple[bool, bool]:
     """
     if usage not in USAGES:
         raise ValueError(
-            f"expected a usage but got usage={usage!r} ({type(usage).__name__}); "
-            f"use one of {', '.join(USAGES)}"
+            expected_but_got("a usage", named("usage", usage), f"use one of {', '.join(USAGES)}")
         )
     return usage != "columnwise", usage != "rowwise"
 
@@ -75,8 +86,11 @@ def refuse_random_bits(random_bits: object, name: str) -> None:
     """
     if random_bits is not None:
         raise TypeError(
-            f"expected random_bits=None but got random_bits=... ({type(random_bits).__name__}), "
-            f"and {name} rounds to nearest; leave them out, or take a format whose name ends in _sr"
+            expected_but_got(
+                "random_bits=None",
+                f"random_bits=... ({type(random_bits).__name__}), and {name} rounds to nearest",
+                "leave them out, or take a format whose name ends in _sr",
+            )
         )
 
 
@@ -93,9 +107,12 @@ def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: s
     """
     if not isinstance(random_bits, tuple) or len(random_bits) != 2:
         raise TypeError(
-            f"expected a pair of random bits for {name} but got random_bits=... "
-            f"({type(random_bits).__name__}); draw uint8 tensors of shapes [rows, columns] and "
-            "[columns, rows] with torch.randint(0, 256, ...)"
+            expected_but_got(
+                f"a pair of random bits for {name}",
+                f"random_bits=... ({type(random_bits).__name__})",
+                "draw uint8 tensors of shapes [rows, columns] and [columns, rows] with "
+                "torch.randint(0, 256, ...)",
+            )
         )
     wanted = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
     for (side, needed), bits, shape in zip(
@@ -106,12 +123,18 @@ def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: s
         if not isinstance(bits, torch.Tensor) or bits.dtype is not torch.uint8:
             kind = bits.dtype if isinstance(bits, torch.Tensor) else type(bits).__name__
             raise TypeError(
-                f"expected {side} random bits of dtype torch.uint8 but got {kind} (dtype); "
-                "draw them with torch.randint(0, 256, ..., dtype=torch.uint8)"
+                expected_but_got(
+                    f"{side} random bits of dtype torch.uint8",
+                    f"{kind} (dtype)",
+                    "draw them with torch.randint(0, 256, ..., dtype=torch.uint8)",
+                )
             )
         if bits.shape != shape:
             raise ValueError(
-                f"expected {side} random bits of shape {tuple(shape)} but got "
-                f"random_bits.shape={tuple(bits.shape)} (Size); draw one byte an element"
+                expected_but_got(
+                    f"{side} random bits of shape {tuple(shape)}",
+                    f"random_bits.shape={tuple(bits.shape)} (Size)",
+                    "draw one byte an element",
+                )
             )
     return random_bits

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from pytest_precision.errors import expected_but_got
+
 SWIZZLE = (128, 4)
 """Rows and columns of the tiles in which cuBLAS reads scales of 1 byte."""
 
@@ -62,8 +64,11 @@ def unswizzled_scale(swizzled: torch.Tensor, shape: tuple[int, int]) -> torch.Te
     rows, columns = -(-shape[0] // SWIZZLE[0]), -(-shape[1] // SWIZZLE[1])
     if swizzled.numel() != rows * columns * 512:
         raise ValueError(
-            f"expected {rows * columns * 512} bytes for a scale of shape {shape} but got "
-            f"swizzled.numel()={swizzled.numel()} (int); give the shape without padding"
+            expected_but_got(
+                f"{rows * columns * 512} bytes for a scale of shape {shape}",
+                f"swizzled.numel()={swizzled.numel()} (int)",
+                "give the shape without padding",
+            )
         )
     split = swizzled.view(rows, columns, 32, 4, 4).permute(0, 3, 2, 1, 4)
     return split.reshape(rows * SWIZZLE[0], columns * SWIZZLE[1])[: shape[0], : shape[1]]
@@ -72,7 +77,10 @@ def unswizzled_scale(swizzled: torch.Tensor, shape: tuple[int, int]) -> torch.Te
 def _matrix(scale: torch.Tensor) -> torch.Tensor:
     if scale.dim() != 2:
         raise ValueError(
-            f"expected a matrix of scales but got scale.shape={tuple(scale.shape)} (Size); "
-            "a format with one scale a tensor stores it as it is"
+            expected_but_got(
+                "a matrix of scales",
+                f"scale.shape={tuple(scale.shape)} (Size)",
+                "a format with one scale a tensor stores it as it is",
+            )
         )
     return scale

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import mxfp8, packed
 from pytest_precision.formats.blockwise import SIDE, BlockScaling
 from pytest_precision.formats.delayed import DelayedScaling
@@ -57,8 +58,11 @@ class Native(Format):
             value = getattr(emulated, field, only)
             if value != only:
                 raise ValueError(
-                    f"expected a format of Transformer Engine's quantizers but got {emulated.name} "
-                    f"with {field}={value!r} ({type(value).__name__}); emulate it"
+                    expected_but_got(
+                        "a format of Transformer Engine's quantizers",
+                        f"{emulated.name} with {field}={value!r} ({type(value).__name__})",
+                        "emulate it",
+                    )
                 )
         self.emulated = emulated
         self.name = emulated.name
@@ -118,18 +122,27 @@ class Native(Format):
             refuse_random_bits(random_bits, self.name)
         elif random_bits is not None and not isinstance(random_bits, int):
             raise TypeError(
-                f"expected a seed for {self.name} but got random_bits=... "
-                f"({type(random_bits).__name__}); give an int, or emulate the format"
+                expected_but_got(
+                    f"a seed for {self.name}",
+                    f"random_bits=... ({type(random_bits).__name__})",
+                    "give an int, or emulate the format",
+                )
             )
         if x.numel() == 0:  # the kernels return before they have written a scale
             raise ValueError(
-                f"expected a matrix with elements but got x.shape={tuple(x.shape)} (Size); "
-                "emulate the format, or leave the matrix out"
+                expected_but_got(
+                    "a matrix with elements",
+                    f"x.shape={tuple(x.shape)} (Size)",
+                    "emulate the format, or leave the matrix out",
+                )
             )
         if x.device.type != "cuda":
             raise ValueError(
-                f"expected x on a GPU but got x.device={x.device} (device); "
-                "move it there, or emulate the format"
+                expected_but_got(
+                    "x on a GPU",
+                    f"x.device={x.device} (device)",
+                    "move it there, or emulate the format",
+                )
             )
         with torch.no_grad(), _on(x.device, random_bits):
             operands = kernel_operands(format, x)
@@ -158,8 +171,11 @@ def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
         ValueError: Transformer Engine has no quantizer for formats of this class.
     """
     raise ValueError(
-        f"expected a format of Transformer Engine's quantizers but got {format.name} "
-        f"({type(format).__name__}); emulate it"
+        expected_but_got(
+            "a format of Transformer Engine's quantizers",
+            f"{format.name} ({type(format).__name__})",
+            "emulate it",
+        )
     )
 
 

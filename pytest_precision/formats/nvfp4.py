@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import hadamard
 from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.format import Makers, Reducible
@@ -119,8 +120,11 @@ class Nvfp4(Reducible):
         x = checked_matrix(x, multiple=SIDE)
         if self.hadamard and x.dtype is not torch.bfloat16:
             raise TypeError(
-                f"expected x of dtype torch.bfloat16 for {self.name} but got x.dtype={x.dtype} "
-                "(dtype); cast it, as the kernels transform nothing else"
+                expected_but_got(
+                    f"x of dtype torch.bfloat16 for {self.name}",
+                    f"x.dtype={x.dtype} (dtype)",
+                    "cast it, as the kernels transform nothing else",
+                )
             )
         return x
 
@@ -169,8 +173,11 @@ class Nvfp4(Reducible):
     def _read_as_it_is(self, x: torch.Tensor) -> torch.Tensor:
         if self.hadamard or self.stochastic:
             raise ValueError(
-                f"expected a format that neither transforms nor draws but got {self.name} (Nvfp4);"
-                " quantize the whole matrix"
+                expected_but_got(
+                    "a format that neither transforms nor draws",
+                    f"{self.name} (Nvfp4)",
+                    "quantize the whole matrix",
+                )
             )
         return checked_matrix(x, multiple=SIDE)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats.elements import Element
 
 
@@ -61,8 +62,9 @@ def check_options(options: Mapping[str, object]) -> None:
         expected, holds = _RULES.get(option, ("", None))
         if holds is not None and not holds(value):
             raise ValueError(
-                f"expected {expected} but got {option}={value!r} ({type(value).__name__}); "
-                f"leave {option} out to have the default"
+                expected_but_got(
+                    expected, named(option, value), f"leave {option} out to have the default"
+                )
             )
 
 

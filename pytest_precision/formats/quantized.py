@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats.elements import E4M3, Coding, e8m0_decode
 from pytest_precision.formats.inputs import DTYPES
 from pytest_precision.formats.scaling import NVFP4_RANGE
@@ -63,8 +64,11 @@ class Operand:
         """
         if dtype not in DTYPES:
             raise TypeError(
-                f"expected a dtype in ({', '.join(map(str, DTYPES))}) but got dtype={dtype} "
-                f"({type(dtype).__name__}); cast the result instead"
+                expected_but_got(
+                    f"a dtype in ({', '.join(map(str, DTYPES))})",
+                    f"dtype={dtype} ({type(dtype).__name__})",
+                    "cast the result instead",
+                )
             )
         packed = self.storage.element.per_byte
         rows, columns = self.data.shape[0], self.data.shape[1] * packed
@@ -156,7 +160,10 @@ class QuantizedTensor:
         if side not in self.operands:
             made = ", ".join(self.operands)
             raise ValueError(
-                f"expected a {side} operand but got usage={made!r} (str); "
-                f"quantize with usage='both' or usage={side!r}"
+                expected_but_got(
+                    f"a {side} operand",
+                    named("usage", made),
+                    f"quantize with usage='both' or usage={side!r}",
+                )
             )
         return self.operands[side]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.precisions import PRECISIONS, Recipe
 
 ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
@@ -21,16 +22,20 @@ def recipe(precision: str, element: str | None = None) -> Recipe:
     known = {name: row.recipe for name, row in PRECISIONS.items() if row.recipe is not None}
     if precision not in known:
         raise ValueError(
-            f"expected a recipe but got precision={precision!r} ({type(precision).__name__}); "
-            f"use one of {', '.join(known)}"
+            expected_but_got(
+                "a recipe", named("precision", precision), f"use one of {', '.join(known)}"
+            )
         )
     found = known[precision]
     choices = ELEMENTS if found.element else {}
     chosen = found.element if element is None else element
     if chosen and chosen not in choices:
         raise ValueError(
-            f"expected an element for {precision} but got element={element!r} "
-            f"({type(element).__name__}); use one of {', '.join([*choices, 'None'])}"
+            expected_but_got(
+                f"an element for {precision}",
+                named("element", element),
+                f"use one of {', '.join([*choices, 'None'])}",
+            )
         )
     forward, gradient = choices.get(chosen, ("", ""))
     return Recipe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats import blockwise, delayed, mxfp8, nvfp4, per_tensor
 from pytest_precision.formats.format import Format, Makers
 
@@ -40,13 +41,15 @@ def by_name(name: str, **options: Any) -> Format:
     """
     if name not in _FORMATS:
         raise ValueError(
-            f"expected a format but got name={name!r} ({type(name).__name__}); "
-            f"use one of {', '.join(_FORMATS)}"
+            expected_but_got("a format", named("name", name), f"use one of {', '.join(_FORMATS)}")
         )
     for option, value in options.items():
         if option in _IN_NAMES and (name, option) != ("fp8_delayed", "element"):
             raise ValueError(
-                f"expected options that {name} leaves open but got {option}={value!r} "
-                f"({type(value).__name__}); take the name that says so, of names()"
+                expected_but_got(
+                    f"options that {name} leaves open",
+                    named(option, value),
+                    "take the name that says so, of names()",
+                )
             )
     return _FORMATS[name](name=name, **options)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from pytest_precision.errors import MatrixError
+from pytest_precision.errors import MatrixError, expected_but_got, named
 from pytest_precision.matrix.cell import BUILT_IN_AXES, AxisValue, Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.variables import Variables, plain
@@ -54,8 +54,11 @@ def build(
     """
     for argument in arguments:
         raise MatrixError(
-            f"expected axes as keywords but got {argument!r} ({type(argument).__name__}); "
-            "write precision_matrix(axis=[value, ...])"
+            expected_but_got(
+                "axes as keywords",
+                f"{argument!r} ({type(argument).__name__})",
+                "write precision_matrix(axis=[value, ...])",
+            )
         )
     given = {name: values for name, values in keywords.items() if name not in options}
     environment = _variables(given.pop("environment", {}))
@@ -95,14 +98,20 @@ def _crossed(
         cell_id = "-".join(words) or "defaults"
         if cell_id in cells:
             raise MatrixError(
-                f"expected cells with ids of their own but got {cell_id!r} twice; change one of "
-                "the values that read the same"
+                expected_but_got(
+                    "cells with ids of their own",
+                    f"{cell_id!r} twice",
+                    "change one of the values that read the same",
+                )
             )
         cells[cell_id] = cell
     if not cells:
         raise MatrixError(
-            f"expected a cell that makes sense but got none: {', '.join(not_made)}; "
-            "add a value that goes with the others"
+            expected_but_got(
+                "a cell that makes sense",
+                f"none: {', '.join(not_made)}",
+                "add a value that goes with the others",
+            )
         )
     return Matrix(tuple(cells.values()), tuple(cells), not_made)
 
@@ -116,19 +125,27 @@ def _variables(given: object) -> Variables:
 
 def _check_name(name: str, options: Sequence[str]) -> None:
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
-        raise MatrixError(f"expected an axis with an ASCII identifier for a name but got {name!r}")
+        raise MatrixError(
+            expected_but_got("an axis with an ASCII identifier for a name", f"{name!r}")
+        )
     if name.startswith("_") or hasattr(Cell, name):
         raise MatrixError(
-            f"expected an axis with a name of its own but got {name!r}, which a cell has "
-            "already; rename the axis"
+            expected_but_got(
+                "an axis with a name of its own",
+                f"{name!r}, which a cell has already",
+                "rename the axis",
+            )
         )
     # An axis that merely looks like a built-in one would run every cell at the default.
     for known in BUILT_IN_AXES:
         if _folded(name) == _folded(known):
             raise MatrixError(
-                f"expected one of the axes {', '.join(BUILT_IN_AXES)}, one of the options "
-                f"{', '.join(options)}, or an axis of your own, but got {name}; "
-                f"write {known}"
+                expected_but_got(
+                    f"one of the axes {', '.join(BUILT_IN_AXES)}, one of the options "
+                    f"{', '.join(options)}, or an axis of your own,",
+                    name,
+                    f"write {known}",
+                )
             )
 
 
@@ -139,18 +156,23 @@ def _folded(name: str) -> str:
 def _values(name: str, values: object, options: Sequence[str]) -> tuple[AxisValue, ...]:
     if not isinstance(values, (list, tuple)):
         raise MatrixError(
-            f"expected a list of values but got {name}={values!r} ({type(values).__name__}); "
-            f"write {name}=[value, ...], or one of the options {', '.join(options)}, "
-            "environment"
+            expected_but_got(
+                "a list of values",
+                named(name, values),
+                f"write {name}=[value, ...], or one of the options {', '.join(options)}, "
+                "environment",
+            )
         )
     if not values:
-        raise MatrixError(f"expected values but got {name}=[]; name one, or leave the axis out")
+        raise MatrixError(
+            expected_but_got("values", f"{name}=[]", "name one, or leave the axis out")
+        )
     for value in values:
         _check_value(name, value)
     for value, again in Counter(map(repr, values)).items():
         if again > 1:
             raise MatrixError(
-                f"expected each value of {name} once but got {value} {again} times; drop it"
+                expected_but_got(f"each value of {name} once", f"{value} {again} times", "drop it")
             )
     return tuple(values)
 
@@ -158,8 +180,11 @@ def _values(name: str, values: object, options: Sequence[str]) -> tuple[AxisValu
 def _check_value(name: str, value: Any) -> None:
     if type(value) not in (str, int, float, bool, type(None)):
         raise MatrixError(
-            "expected a value that is a str, int, float, bool or None but got "
-            f"{name}={value!r} ({type(value).__name__}); name it by its text"
+            expected_but_got(
+                "a value that is a str, int, float, bool or None",
+                named(name, value),
+                "name it by its text",
+            )
         )
     if name in BUILT_IN_AXES:
         try:
@@ -167,7 +192,9 @@ def _check_value(name: str, value: Any) -> None:
         except ValueError as error:
             raise MatrixError(f"{error}") from None
         if known != value:
-            raise MatrixError(f"expected a value but got {name}={value!r}; leave the axis out")
+            raise MatrixError(
+                expected_but_got("a value", f"{name}={value!r}", "leave the axis out")
+            )
 
 
 def _token(name: str, value: AxisValue) -> str:

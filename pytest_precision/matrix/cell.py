@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.matrix.variables import Variables, plain
@@ -55,7 +56,7 @@ class Cell:
         _expect("grad_accum_fusion", self.grad_accum_fusion, (False, True))
         sequences.parse(self.sequence)
         if type(self.world_size) is not int or self.world_size < 1:
-            raise ValueError(f"expected an int from 1 but got world_size={self.world_size!r}")
+            raise ValueError(expected_but_got("an int from 1", f"world_size={self.world_size!r}"))
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -99,7 +100,7 @@ class Cell:
         unknown = [name for name in axes if name not in BUILT_IN_AXES and name not in own]
         if unknown:
             known = ", ".join([*BUILT_IN_AXES, *own])
-            raise ValueError(f"expected one of the axes {known} but got {unknown[0]}")
+            raise ValueError(expected_but_got(f"one of the axes {known}", unknown[0]))
         own.update({name: axes.pop(name) for name in list(axes) if name in own})
         return replace(self, extra=tuple(own.items()), **axes)
 
@@ -120,6 +121,8 @@ BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
 def _expect(axis: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known or type(value) is not type(known[0]):
         raise ValueError(
-            f"expected {axis} to be one of {', '.join(map(str, known))} "
-            f"but got {axis}={value!r} ({type(value).__name__})"
+            expected_but_got(
+                f"{axis} to be one of {', '.join(map(str, known))}",
+                f"{axis}={value!r} ({type(value).__name__})",
+            )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.cell import Cell
 
 PATHS = ("fused", "grouped", "quantized")
@@ -45,20 +46,27 @@ class Contract:
     def __post_init__(self) -> None:
         if not isinstance(self.paths, (tuple, list)):
             raise TypeError(
-                f"expected a tuple of paths but got paths={self.paths!r} "
-                f"({type(self.paths).__name__}); write paths=('grouped',)"
+                expected_but_got(
+                    "a tuple of paths", named("paths", self.paths), "write paths=('grouped',)"
+                )
             )
         for path in self.paths:
             if path not in PATHS:
                 raise ValueError(
-                    f"expected paths of {', '.join(PATHS)} but got {path!r} "
-                    f"({type(path).__name__}); engines declare these"
+                    expected_but_got(
+                        f"paths of {', '.join(PATHS)}",
+                        f"{path!r} ({type(path).__name__})",
+                        "engines declare these",
+                    )
                 )
         for name, given in (("dtypes", self.dtypes), ("some", self.some)):
             if not isinstance(given, Mapping):
                 raise TypeError(
-                    f"expected a mapping from kind to dtype but got {name}={given!r} "
-                    f"({type(given).__name__}); write {name}={{'master': 'float32'}}"
+                    expected_but_got(
+                        "a mapping from kind to dtype",
+                        named(name, given),
+                        f"write {name}={{'master': 'float32'}}",
+                    )
                 )
             for kind, dtype in given.items():
                 _expect_dtype(kind, dtype)
@@ -82,7 +90,4 @@ def _expect_dtype(kind: str, dtype: object) -> None:
     name = _DTYPES.get(name, name)
     advice = f"write {name!r}" if name in DTYPES else f"there are {', '.join(DTYPES)}"
     error = ValueError if isinstance(dtype, str) else TypeError
-    raise error(
-        f"expected torch's name of a dtype but got {kind}={dtype!r} ({type(dtype).__name__}); "
-        f"{advice}"
-    )
+    raise error(expected_but_got("torch's name of a dtype", named(kind, dtype), advice))

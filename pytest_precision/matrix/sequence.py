@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_precision.errors import SequenceError
+from pytest_precision.errors import SequenceError, expected_but_got
 
 
 class Operation(NamedTuple):
@@ -89,7 +89,7 @@ def parse(text: str) -> tuple[str, ...]:
         SequenceError: with the position of the first operation that does not fit.
     """
     if not isinstance(text, str):
-        raise SequenceError(f"expected a sequence but got {text!r} ({type(text).__name__})")
+        raise SequenceError(expected_but_got("a sequence", f"{text!r} ({type(text).__name__})"))
     return _operations(text)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from pytest_precision.errors import expected_but_got, named
+
 Variables = tuple[tuple[str, str], ...]
 """Names and values, sorted by name: can be compared and hashed."""
 
@@ -23,19 +25,27 @@ def plain(variables: object) -> Variables:
     """
     if not isinstance(variables, Mapping):
         raise TypeError(
-            "expected a mapping from variable to value but got environment="
-            f'{variables!r} ({type(variables).__name__}); write environment={{"NAME": "value"}}'
+            expected_but_got(
+                "a mapping from variable to value",
+                named("environment", variables),
+                'write environment={"NAME": "value"}',
+            )
         )
     for name, value in variables.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(
-                "expected environment variables that are text but got "
-                f'{name}={value!r} ({type(value).__name__}); write "{value}"'
+                expected_but_got(
+                    "environment variables that are text", named(name, value), f'write "{value}"'
+                )
             )
         if not name or "=" in name or not (_fits(name) and _fits(value)):
             raise ValueError(
-                "expected environment variables with a name, without '=' in it, and without null "
-                f"characters and halves of surrogate pairs, but got {name!r}={value!r}; change it"
+                expected_but_got(
+                    "environment variables with a name, without '=' in it, and without null "
+                    "characters and halves of surrogate pairs,",
+                    f"{name!r}={value!r}",
+                    "change it",
+                )
             )
     return tuple(sorted(variables.items()))
 

@@ -8,6 +8,7 @@ from operator import index
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.modules.layer import Layer
 
 
@@ -51,8 +52,9 @@ class GroupedLinear(Layer):
         """
         if experts < 1:
             raise ValueError(
-                f"expected experts from 1 but got experts={experts!r} ({type(experts).__name__}); "
-                "leave a layer without experts out"
+                expected_but_got(
+                    "experts from 1", named("experts", experts), "leave a layer without experts out"
+                )
             )
         super().__init__()
         self.experts = experts
@@ -82,8 +84,11 @@ class GroupedLinear(Layer):
         """
         if x.shape[1:] != (self.in_features,):
             raise ValueError(
-                f"expected x of shape [tokens, {self.in_features}] but got "
-                f"x.shape={tuple(x.shape)} (Size); flatten the leading dimensions first"
+                expected_but_got(
+                    f"x of shape [tokens, {self.in_features}]",
+                    f"x.shape={tuple(x.shape)} (Size)",
+                    "flatten the leading dimensions first",
+                )
             )
         try:
             numbers = [index(count) for count in counts]
@@ -91,8 +96,11 @@ class GroupedLinear(Layer):
             numbers = []
         if len(numbers) != self.experts or sum(numbers) != len(x) or min(numbers) < 0:
             raise ValueError(
-                f"expected {self.experts} counts whose sum is {len(x)} but got counts={counts!r} "
-                f"({type(counts).__name__}); count the tokens of idle experts as 0"
+                expected_but_got(
+                    f"{self.experts} counts whose sum is {len(x)}",
+                    named("counts", counts),
+                    "count the tokens of idle experts as 0",
+                )
             )
         return self._multiply(
             x,

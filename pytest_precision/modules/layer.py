@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.modules.multiply import (
     COMPUTE,
@@ -166,9 +167,10 @@ def _same_kind(given: object, held: Tensor) -> bool:
 
 def _refused(key: str, given: object, held: Tensor) -> str:
     kind = f"{given.dtype} {tuple(given.shape)} " if isinstance(given, Tensor) else ""
-    return (
-        f"expected {key} to be {held.dtype} {tuple(held.shape)} but got {kind}"
-        f"({type(given).__name__}); load a checkpoint of the same precision"
+    return expected_but_got(
+        f"{key} to be {held.dtype} {tuple(held.shape)}",
+        f"{kind}({type(given).__name__})",
+        "load a checkpoint of the same precision",
     )
 
 

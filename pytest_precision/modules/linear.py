@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.modules.layer import Layer
 
 
@@ -71,8 +72,11 @@ class Linear(Layer, nn.Linear):
         """
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(
-                f"expected x of shape [..., {self.in_features}] but got x.shape={tuple(x.shape)} "
-                "(Size); give it rows as long as those of the weight"
+                expected_but_got(
+                    f"x of shape [..., {self.in_features}]",
+                    f"x.shape={tuple(x.shape)} (Size)",
+                    "give it rows as long as those of the weight",
+                )
             )
         biases = [] if self.bias is None else [self.bias]
         rows = x.reshape(-1, self.in_features)

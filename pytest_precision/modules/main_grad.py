@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pytest_precision.errors import expected_but_got, named
+
 
 def main_grad(parameter: Tensor) -> Tensor:
     """Return the buffer that a fused weight gradient is accumulated in.
@@ -15,14 +17,19 @@ def main_grad(parameter: Tensor) -> Tensor:
     target = getattr(parameter, "main_grad", None)
     if not isinstance(target, Tensor):
         raise ValueError(
-            f"expected a main_grad on a weight of shape {tuple(parameter.shape)} but got "
-            f"main_grad={target!r} ({type(target).__name__}); give every weight an fp32 buffer, or "
-            "turn fuse_wgrad_accumulation off"
+            expected_but_got(
+                f"a main_grad on a weight of shape {tuple(parameter.shape)}",
+                named("main_grad", target),
+                "give every weight an fp32 buffer, or turn fuse_wgrad_accumulation off",
+            )
         )
     if target.dtype != torch.float32 or target.shape != parameter.shape:
         raise ValueError(
-            f"expected main_grad to be fp32 of shape {tuple(parameter.shape)} but got "
-            f"{target.dtype} of shape {tuple(target.shape)} (Tensor); allocate it like the weight"
+            expected_but_got(
+                f"main_grad to be fp32 of shape {tuple(parameter.shape)}",
+                f"{target.dtype} of shape {tuple(target.shape)} (Tensor)",
+                "allocate it like the weight",
+            )
         )
     return target
 

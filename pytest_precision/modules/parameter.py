@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import _torch
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.format import Format
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
 from pytest_precision.modules.padding import quantize
@@ -85,15 +86,21 @@ class QuantizedParameter(ReadOnly):
         """
         if value.dim() not in (2, 3):
             raise ValueError(
-                f"expected a weight of 2 or 3 dimensions but got shape={tuple(value.shape)} (Size);"
-                " keep vectors in high precision"
+                expected_but_got(
+                    "a weight of 2 or 3 dimensions",
+                    f"shape={tuple(value.shape)} (Size)",
+                    "keep vectors in high precision",
+                )
             )
         each: list[Any] = list(formats) if isinstance(formats, (list, tuple)) else [formats]
         matrices = value.shape[0] if value.dim() == 3 else 1
         if len(each) != matrices:
             raise ValueError(
-                f"expected a format for each of {matrices} matrices but got {len(each)} (list); "
-                "make one a matrix, since a format may have a state"
+                expected_but_got(
+                    f"a format for each of {matrices} matrices",
+                    f"{len(each)} (list)",
+                    "make one a matrix, since a format may have a state",
+                )
             )
         for format in each:
             format.leave_updates_to_owner()
@@ -115,8 +122,11 @@ class QuantizedParameter(ReadOnly):
         # `nn.Module.to` assigns the parameter itself where it is there already.
         if not (isinstance(value, QuantizedParameter) and value._storage is self._storage):
             raise TypeError(
-                f"expected copy_ or requantize_ but got data of {value.dtype} on {value.device} "
-                f"({type(value).__name__}); move and cast a model before it is quantized"
+                expected_but_got(
+                    "copy_ or requantize_",
+                    f"data of {value.dtype} on {value.device} ({type(value).__name__})",
+                    "move and cast a model before it is quantized",
+                )
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedParameter:
@@ -135,8 +145,11 @@ class QuantizedParameter(ReadOnly):
         """
         if self._storage.grouped:
             raise ValueError(
-                f"expected one matrix but got {len(self.members)} (QuantizedParameter); "
-                "take one of .members"
+                expected_but_got(
+                    "one matrix",
+                    f"{len(self.members)} (QuantizedParameter)",
+                    "take one of .members",
+                )
             )
         return self.members[0]
 
@@ -171,8 +184,11 @@ class QuantizedParameter(ReadOnly):
         """
         if high_precision.shape != self.shape:
             raise ValueError(
-                f"expected a value of shape {tuple(self.shape)} but got "
-                f"high_precision.shape={tuple(high_precision.shape)} (Size); give the whole weight"
+                expected_but_got(
+                    f"a value of shape {tuple(self.shape)}",
+                    f"high_precision.shape={tuple(high_precision.shape)} (Size)",
+                    "give the whole weight",
+                )
             )
         made = list(self._storage.quantize(high_precision.detach().to(NOMINAL)))
         for key, parts in _by_key(made).items():
@@ -197,8 +213,11 @@ class QuantizedParameter(ReadOnly):
         held = self._storage.tensors[key]
         if tensor.shape != held.shape or tensor.dtype != held.dtype:
             raise ValueError(
-                f"expected {key} to be {held.dtype} {tuple(held.shape)} but got {tensor.dtype} "
-                f"{tuple(tensor.shape)} (Tensor); cut a buffer of that size"
+                expected_but_got(
+                    f"{key} to be {held.dtype} {tuple(held.shape)}",
+                    f"{tensor.dtype} {tuple(tensor.shape)} (Tensor)",
+                    "cut a buffer of that size",
+                )
             )
         self._storage.rebase(key, tensor.copy_(held))
         return self

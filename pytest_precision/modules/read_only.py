@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pytest_precision import _torch
+from pytest_precision.errors import expected_but_got
 
 
 class ReadOnly(Tensor):
@@ -38,8 +39,11 @@ class ReadOnly(Tensor):
                     "a view of quantized bytes" if isinstance(tensor, View) else "quantized bytes"
                 )
                 raise TypeError(
-                    f"expected copy_ or requantize_ but got {func} (OpOverload) on {what}; "
-                    "update a master in high precision and copy it as a whole"
+                    expected_but_got(
+                        "copy_ or requantize_",
+                        f"{func} (OpOverload) on {what}",
+                        "update a master in high precision and copy it as a whole",
+                    )
                 )
         result = func(*_torch.tree_map(plain, args), **_torch.tree_map(plain, kwargs))
         return _torch.tree_map(_view, result) if _torch.returns_view(func) else result

@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import nn
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.layer import UNQUANTIZED
 from pytest_precision.modules.linear import Linear
@@ -53,32 +54,46 @@ def quantize_linears(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"expected an nn.Module but got model={model!r} ({type(model).__name__}); "
-            "give the model whose layers are to be quantized"
+            expected_but_got(
+                "an nn.Module",
+                named("model", model),
+                "give the model whose layers are to be quantized",
+            )
         )
     if precision not in PRECISIONS:
         raise ValueError(
-            f"expected a precision but got precision={precision!r} ({type(precision).__name__}); "
-            f"use one of {', '.join(PRECISIONS)}"
+            expected_but_got(
+                "a precision", named("precision", precision), f"use one of {', '.join(PRECISIONS)}"
+            )
         )
     quantized, known = PRECISIONS[precision].quantized, PRECISIONS[precision].primary_weights
     if primary_weight not in known:
         raise ValueError(
-            f"expected a primary weight of {precision} but got primary_weight={primary_weight!r} "
-            f"({type(primary_weight).__name__}); use one of {', '.join(known)}"
+            expected_but_got(
+                f"a primary weight of {precision}",
+                named("primary_weight", primary_weight),
+                f"use one of {', '.join(known)}",
+            )
         )
     if not quantized and not fuse_wgrad_accumulation:
         return model
     if not quantized and precision != UNQUANTIZED:
         raise ValueError(
-            f"expected bf16 or a quantized precision but got precision={precision!r} (str); "
-            "weight gradients of others are not accumulated by the GEMM"
+            expected_but_got(
+                "bf16 or a quantized precision",
+                named("precision", precision),
+                "weight gradients of others are not accumulated by the GEMM",
+            )
         )
     taking_part = dict(_linears(model))
     if not taking_part:
         raise ValueError(
-            f"expected an nn.Linear that takes part but got none ({type(model).__name__}); put the "
-            "layers to be quantized into `blocks`, as modules of class nn.Linear itself"
+            expected_but_got(
+                "an nn.Linear that takes part",
+                f"none ({type(model).__name__})",
+                "put the layers to be quantized into `blocks`, as modules of class nn.Linear "
+                "itself",
+            )
         )
     for name, linear in taking_part.items():
         made = Linear.made_of(linear, precision, name, backend)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats.delayed import DelayedScaling
 from pytest_precision.formats.format import Format, Reducible
 from pytest_precision.formats.inputs import Usage
@@ -110,8 +111,11 @@ class Quantizers(nn.Module):
         """
         if backend not in ("emulated", "native"):
             raise ValueError(
-                f"expected emulated or native but got backend={backend!r} "
-                f"({type(backend).__name__}); a layout gets one of them in `cell.backend`"
+                expected_but_got(
+                    "emulated or native",
+                    named("backend", backend),
+                    "a layout gets one of them in `cell.backend`",
+                )
             )
         super().__init__()
         native, formats = backend == "native", recipe(precision)

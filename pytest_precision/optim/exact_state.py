@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pytest_precision.errors import expected_but_got
+
 
 class ExactStateOptimizer(Optimizer):
     """An optimizer that loads state in the dtypes it was saved in, or refuses it.
@@ -87,8 +89,11 @@ class ExactStateOptimizer(Optimizer):
         expected = self.state_dtypes(param)
         if saved.keys() != expected.keys():
             raise ValueError(
-                f"expected state {sorted(expected)} of parameter {index} but got {sorted(saved)}; "
-                "load what an optimizer of the same options saved"
+                expected_but_got(
+                    f"state {sorted(expected)} of parameter {index}",
+                    sorted(saved),
+                    "load what an optimizer of the same options saved",
+                )
             )
         for name, dtype in expected.items():
             if saved[name].dtype == dtype:
@@ -100,6 +105,6 @@ class ExactStateOptimizer(Optimizer):
                     "convert with pytest_precision.optim.remainder.split or join"
                 )
             raise ValueError(
-                f"expected {name} of parameter {index} to be {dtype} but got {saved[name].dtype}; "
+                expected_but_got(f"{name} of parameter {index} to be {dtype}", saved[name].dtype)
                 + advice
             )

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision.errors import expected_but_got, named
+
 
 def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -> None:
     """Refuse a parameter group that Adam cannot update.
@@ -54,6 +56,7 @@ def check(holds: bool, expected: str, name: str, value: Any) -> None:
     """
     if not holds:
         raise ValueError(
-            f"expected {expected} but got {name}={value!r} ({type(value).__name__}); "
-            "see the optimizer's docstring for what it takes"
+            expected_but_got(
+                expected, named(name, value), "see the optimizer's docstring for what it takes"
+            )
         )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.parity import dense
 from pytest_precision.parity.criterion import (
     Bitwise,
@@ -108,9 +109,11 @@ def statistics(
     dtype = _common_dtype(candidate, reference, criterion)
     if candidate.shape != reference.shape or dtype is None:
         raise ValueError(
-            f"expected a candidate like the reference, {tuple(reference.shape)} of "
-            f"{reference.dtype}, but got candidate={tuple(candidate.shape)} of {candidate.dtype}; "
-            "compare() says what is different about them"
+            expected_but_got(
+                f"a candidate like the reference, {tuple(reference.shape)} of {reference.dtype},",
+                f"candidate={tuple(candidate.shape)} of {candidate.dtype}",
+                "compare() says what is different about them",
+            )
         )
     return _statistics(_measure(candidate, reference, criterion, dtype), candidate, reference)
 
@@ -157,8 +160,11 @@ def _common_dtype(
     for name, tensor in (("candidate", candidate), ("reference", reference)):
         if tensor.dtype not in DTYPES:
             raise TypeError(
-                f"expected a dtype with one value an element but got {name}.dtype={tensor.dtype} "
-                f"({type(tensor.dtype).__name__}); compare its bytes: tensor.view(torch.uint8)"
+                expected_but_got(
+                    "a dtype with one value an element",
+                    f"{name}.dtype={tensor.dtype} ({type(tensor.dtype).__name__})",
+                    "compare its bytes: tensor.view(torch.uint8)",
+                )
             )
     return common_dtype(candidate.dtype, reference.dtype, check_dtype=criterion.check_dtype)
 

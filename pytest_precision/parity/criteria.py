@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.errors import expected_but_got
 from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, no_criterion
 
 DEFAULT = "default"
@@ -151,14 +152,20 @@ class Criteria:
 def _rule(key: object, criterion: object) -> KeyedCriterion:
     if not isinstance(key, str):
         raise TypeError(
-            f"expected the name of a kind but got {key!r} ({type(key).__name__}) as a "
-            "key of criterion; write {'grad': ulp(1)}"
+            expected_but_got(
+                "the name of a kind",
+                f"{key!r} ({type(key).__name__}) as a key of criterion",
+                "write {'grad': ulp(1)}",
+            )
         )
     kind, colon, pattern = key.partition(":")
     if not kind or (colon and not pattern):
         raise ValueError(
-            f"expected a kind, or a kind and a pattern of names, but got {key!r} (str) as a key of "
-            "criterion; write {'exp_avg': ulp(1), 'exp_avg:*.qkv.bias': ulp(4)}"
+            expected_but_got(
+                "a kind, or a kind and a pattern of names,",
+                f"{key!r} (str) as a key of criterion",
+                "write {'exp_avg': ulp(1), 'exp_avg:*.qkv.bias': ulp(4)}",
+            )
         )
     if not isinstance(criterion, Criterion):
         raise no_criterion(f"criterion[{key!r}]", criterion)

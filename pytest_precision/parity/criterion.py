@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytest_precision.errors import expected_but_got, named
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -56,9 +58,11 @@ class Elementwise(Criterion):
     def __post_init__(self) -> None:
         if not isinstance(self.check_dtype, bool):
             raise TypeError(
-                f"expected True or False but got check_dtype={self.check_dtype!r} "
-                f"({type(self.check_dtype).__name__}); False lets the two sides be stored in "
-                "different floating dtypes"
+                expected_but_got(
+                    "True or False",
+                    named("check_dtype", self.check_dtype),
+                    "False lets the two sides be stored in different floating dtypes",
+                )
             )
 
     def __str__(self) -> str:
@@ -120,13 +124,19 @@ class Ulp(Elementwise):
         super().__post_init__()
         if type(self.n) is not int:
             raise TypeError(
-                f"expected an int from 0 but got n={self.n!r} ({type(self.n).__name__}); "
-                "a share of the value itself is close(rtol=...)"
+                expected_but_got(
+                    "an int from 0",
+                    named("n", self.n),
+                    "a share of the value itself is close(rtol=...)",
+                )
             )
         if self.n < 0:
             raise ValueError(
-                f"expected an int from 0 but got n={self.n} (int); "
-                "ulp(1) allows the neighbouring value, bitwise() allows nothing"
+                expected_but_got(
+                    "an int from 0",
+                    f"n={self.n} (int)",
+                    "ulp(1) allows the neighbouring value, bitwise() allows nothing",
+                )
             )
 
     @property
@@ -166,13 +176,17 @@ class Close(Elementwise):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(
-                    f"expected a finite number from 0 but got {name}={value!r} "
-                    f"({type(value).__name__}); pass a Python float"
+                    expected_but_got(
+                        "a finite number from 0", named(name, value), "pass a Python float"
+                    )
                 )
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(
-                    f"expected a finite number from 0 but got {name}={value!r} "
-                    f"({type(value).__name__}); what should not be compared is unchecked(reason=)"
+                    expected_but_got(
+                        "a finite number from 0",
+                        named(name, value),
+                        "what should not be compared is unchecked(reason=)",
+                    )
                 )
             object.__setattr__(self, name, float(value))
 
@@ -209,13 +223,15 @@ class Unchecked(Criterion):
     def __post_init__(self) -> None:
         if not isinstance(self.reason, str):
             raise TypeError(
-                f"expected a sentence but got reason={self.reason!r} "
-                f"({type(self.reason).__name__}); say why the tensors may differ"
+                expected_but_got(
+                    "a sentence", named("reason", self.reason), "say why the tensors may differ"
+                )
             )
         if not self.reason.strip():
             raise ValueError(
-                f"expected a sentence but got reason={self.reason!r} (str); "
-                "say why the tensors may differ"
+                expected_but_got(
+                    "a sentence", named("reason", self.reason), "say why the tensors may differ"
+                )
             )
 
     def __str__(self) -> str:
@@ -252,6 +268,9 @@ def unchecked(*, reason: str) -> Unchecked:
 def no_criterion(name: str, given: object) -> TypeError:
     """Say that `given` is no criterion, and how to make one."""
     return TypeError(
-        f"expected a criterion but got {name}={given!r} ({type(given).__name__}); make one with "
-        "bitwise(), ulp(n), close(rtol=..., atol=...) or unchecked(reason=...)"
+        expected_but_got(
+            "a criterion",
+            named(name, given),
+            "make one with bitwise(), ulp(n), close(rtol=..., atol=...) or unchecked(reason=...)",
+        )
     )

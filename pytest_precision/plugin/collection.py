@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import MARKER_OPTIONS, Settings
 from pytest_precision.plugin.backends import Asked, announcements, refusals
@@ -233,8 +234,11 @@ def cell_of(request: pytest.FixtureRequest) -> Cell:
     """The cell of the test that asks for the fixture `cell`."""
     if not hasattr(request, "param"):
         pytest.fail(
-            f"expected a test with cells but got {request.node.nodeid}, which has none; "
-            f"mark it with @pytest.mark.{MARKER}(axis=[value, ...])",
+            expected_but_got(
+                "a test with cells",
+                f"{request.node.nodeid}, which has none",
+                f"mark it with @pytest.mark.{MARKER}(axis=[value, ...])",
+            ),
             pytrace=False,
         )
     cell: Cell = request.param

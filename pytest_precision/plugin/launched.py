@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO
 
 import pytest
 
-from pytest_precision.errors import RefusedError
+from pytest_precision.errors import RefusedError, expected_but_got
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.launch.launch import Launch
@@ -166,9 +166,11 @@ def refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
     if launch is None or not needs_ranks(items, collection):
         return []
     return [
-        f"expected no -n under {launch.launcher}, whose {launch.world_size} processes hold the "
-        f"ranks, but got {os.environ['PYTEST_XDIST_WORKER_COUNT']} workers in each; leave -n out, "
-        "or start one pytest"
+        expected_but_got(
+            f"no -n under {launch.launcher}, whose {launch.world_size} processes hold the ranks,",
+            f"{os.environ['PYTEST_XDIST_WORKER_COUNT']} workers in each",
+            "leave -n out, or start one pytest",
+        )
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_precision._folders import OwnFolder
-from pytest_precision.errors import WorldSizeError
+from pytest_precision.errors import WorldSizeError, expected_but_got
 from pytest_precision.matrix.variables import Variables
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.job import Job
@@ -47,8 +47,11 @@ class InlineGroup:
 
         if dist.is_initialized():
             raise RuntimeError(
-                f"expected no process group in the calling process but got one of "
-                f"{dist.get_world_size()} ranks; destroy it, or leave inline mode"
+                expected_but_got(
+                    "no process group in the calling process",
+                    f"one of {dist.get_world_size()} ranks",
+                    "destroy it, or leave inline mode",
+                )
             )
         with OwnFolder() as folder:
             dist.init_process_group(

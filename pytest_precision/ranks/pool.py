@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pytest_precision.errors import RankError
+from pytest_precision.errors import RankError, expected_but_got
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.group import Group
 from pytest_precision.ranks.handle import Rank
@@ -122,7 +122,7 @@ class RankPool:
         """
         __tracebackhide__ = True
         if type(world_size) is not int or world_size < 1:
-            raise ValueError(f"expected an int from 1 but got world_size={world_size!r}")
+            raise ValueError(expected_but_got("an int from 1", f"world_size={world_size!r}"))
         seconds = self.timeout if timeout is None else timeout
         _expect_seconds(seconds)
         job = Job.of(function, args, kwargs, name)
@@ -187,13 +187,15 @@ class RankPool:
 def _expect(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(
-            f"expected {name} to be one of {', '.join(known)} "
-            f"but got {name}={value!r} ({type(value).__name__})"
+            expected_but_got(
+                f"{name} to be one of {', '.join(known)}",
+                f"{name}={value!r} ({type(value).__name__})",
+            )
         )
 
 
 def _expect_seconds(timeout: float) -> None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(
-            f"expected seconds above 0 but got timeout={timeout!r} ({type(timeout).__name__})"
+            expected_but_got("seconds above 0", f"timeout={timeout!r} ({type(timeout).__name__})")
         )

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from pytest_precision.errors import expected_but_got
+
 SCHEMA = 1
 
 SHARE = 20
@@ -73,8 +75,11 @@ class JsonFile:
             self._write(finished=False)
         except OSError as error:
             raise pytest.UsageError(
-                f"expected a folder that can be written to but got --precision-report={folder} "
-                f"({error.strerror or error}); name another folder"
+                expected_but_got(
+                    "a folder that can be written to",
+                    f"--precision-report={folder} ({error.strerror or error})",
+                    "name another folder",
+                )
             ) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.workloads.batches import LONGEST, Extent
 from pytest_precision.workloads.initial import initialised
 from pytest_precision.workloads.recipe import TrainingRecipe
@@ -161,9 +162,12 @@ class Moe(TrainingRecipe):
     ) -> None:
         if experts <= _CHOICES:
             raise ValueError(
-                f"expected more than {_CHOICES} experts, since a token goes to {_CHOICES} and the "
-                f"last one is reserved, but got experts={experts!r} ({type(experts).__name__}); "
-                "leave the argument out for 5"
+                expected_but_got(
+                    f"more than {_CHOICES} experts, since a token goes to {_CHOICES} and the last "
+                    "one is reserved,",
+                    named("experts", experts),
+                    "leave the argument out for 5",
+                )
             )
         super().__init__(lr=lr, seed=seed)
         self.experts = experts

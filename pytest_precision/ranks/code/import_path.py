@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import MethodType, ModuleType
 from typing import Any
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.code.loading import load
 
 OURS = __name__.partition(".")[0]
@@ -170,8 +171,10 @@ def _words(value: object) -> str:
 
 def _refused(function: object, what: str, why: str) -> TypeError:
     return TypeError(
-        f"expected a module-level callable, or a functools.partial of one, but got "
-        f"{what}={function!r} ({type(function).__name__}): the ranks import it, and {why}"
+        expected_but_got(
+            "a module-level callable, or a functools.partial of one,",
+            f"{what}={function!r} ({type(function).__name__}): the ranks import it, and {why}",
+        )
     )
 
 
@@ -180,9 +183,11 @@ def _packed(value: object, name: str | None, word: str, path: ImportPath) -> Arg
         return Argument(name, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # pickling runs the value's own code
         raise TypeError(
-            f"expected arguments that pickle, since they travel to the ranks, but got {word}="
-            f"{value!r} ({type(value).__name__}) for {path.name}: {error}; pass plain "
-            "data and make the object from it in the function"
+            expected_but_got(
+                "arguments that pickle, since they travel to the ranks,",
+                f"{word}={value!r} ({type(value).__name__}) for {path.name}: {error}",
+                "pass plain data and make the object from it in the function",
+            )
         ) from error
 
 

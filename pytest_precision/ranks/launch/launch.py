@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
+from pytest_precision.errors import expected_but_got
+
 SERVED = "PYTEST_PRECISION_LAUNCH"
 """Environment variable that names the launch whose processes have found each other: whatever they
 start from then on inherits the launcher's variables, and is none of its processes."""
@@ -139,6 +141,9 @@ def _number(
 
     limit = "" if below == float("inf") else f" and below {below}"
     raise pytest.UsageError(
-        f"expected a number from {least}{limit}, as a launcher sets it, but got the environment "
-        f"variable {name}={text!r}; unset {name} where no launcher started this process"
+        expected_but_got(
+            f"a number from {least}{limit}, as a launcher sets it,",
+            f"the environment variable {name}={text!r}",
+            f"unset {name} where no launcher started this process",
+        )
     )

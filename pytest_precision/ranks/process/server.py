@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, util
 
 from pytest_precision._folders import OwnFolder
+from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.process import undertaker
 
 PRELOAD = ["pytest_precision.ranks.process.preload"]
@@ -105,8 +106,12 @@ def short_folder(wanted: str, others: tuple[str, ...] = SHORT) -> str:
         if len(os.fsencode(folder)) + BELOW <= LONGEST_PATH and os.access(folder, os.W_OK):
             return folder
     raise OSError(
-        f"expected a temporary folder whose path has at most {LONGEST_PATH - BELOW} bytes, for a "
-        f"socket, but got {wanted!r}; set TMPDIR to a shorter one"
+        expected_but_got(
+            f"a temporary folder whose path has at most {LONGEST_PATH - BELOW} bytes, for "
+            "a socket,",
+            f"{wanted!r}",
+            "set TMPDIR to a shorter one",
+        )
     )
 
 

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.process import lifeline, output
 from pytest_precision.ranks.process.messages import (
     Done,
@@ -167,8 +168,10 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
         pickled = pickle.dumps(done.result, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # pickling runs the value's own code
         raise TypeError(
-            f"expected a result that pickles, since it travels to the caller, but got result="
-            f"{done.result!r} ({type(done.result).__name__}) of {job.name}: {error}; return plain "
-            "data"
+            expected_but_got(
+                "a result that pickles, since it travels to the caller,",
+                f"result={done.result!r} ({type(done.result).__name__}) of {job.name}: {error}",
+                "return plain data",
+            )
         ) from error
     return Done(Payload.of(pickled, membership.result), message.nonce, done.leaks, done.late)
