@@ -52,39 +52,18 @@ def quantize_linears(
         TypeError: for something else than a module.
         ValueError: no layer takes part, or the precision cannot do what is asked for.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            expected_but_got(
-                "an nn.Module",
-                named("model", model),
-                "give the model whose layers are to be quantized",
+    _expect(model, precision, primary_weight)
+    if not PRECISIONS[precision].quantized:
+        if not fuse_wgrad_accumulation:
+            return model
+        if precision != UNQUANTIZED:
+            raise ValueError(
+                expected_but_got(
+                    "bf16 or a quantized precision",
+                    named("precision", precision),
+                    "weight gradients of others are not accumulated by the GEMM",
+                )
             )
-        )
-    if precision not in PRECISIONS:
-        raise ValueError(
-            expected_but_got(
-                "a precision", named("precision", precision), f"use one of {', '.join(PRECISIONS)}"
-            )
-        )
-    quantized, known = PRECISIONS[precision].quantized, PRECISIONS[precision].primary_weights
-    if primary_weight not in known:
-        raise ValueError(
-            expected_but_got(
-                f"a primary weight of {precision}",
-                named("primary_weight", primary_weight),
-                f"use one of {', '.join(known)}",
-            )
-        )
-    if not quantized and not fuse_wgrad_accumulation:
-        return model
-    if not quantized and precision != UNQUANTIZED:
-        raise ValueError(
-            expected_but_got(
-                "bf16 or a quantized precision",
-                named("precision", precision),
-                "weight gradients of others are not accumulated by the GEMM",
-            )
-        )
     taking_part = dict(_linears(model))
     if not taking_part:
         raise ValueError(
@@ -104,6 +83,33 @@ def quantize_linears(
             parameter.requires_grad_(made.weight.requires_grad)
             made.weight = cast(nn.Parameter, parameter)
     return model
+
+
+def _expect(model: object, precision: str, primary_weight: str) -> None:
+    """Raise where there is no model, or no such cell."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            expected_but_got(
+                "an nn.Module",
+                named("model", model),
+                "give the model whose layers are to be quantized",
+            )
+        )
+    if precision not in PRECISIONS:
+        raise ValueError(
+            expected_but_got(
+                "a precision", named("precision", precision), f"use one of {', '.join(PRECISIONS)}"
+            )
+        )
+    known = PRECISIONS[precision].primary_weights
+    if primary_weight not in known:
+        raise ValueError(
+            expected_but_got(
+                f"a primary weight of {precision}",
+                named("primary_weight", primary_weight),
+                f"use one of {', '.join(known)}",
+            )
+        )
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
