@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from pytest_precision.parity.statistics import (
     Statistics,
     bits,
 )
+from pytest_precision.trace.digests import memcmp
 
 __all__ = ["DTYPES", "Difference", "Statistics", "compare", "same_bytes", "statistics"]
 
@@ -44,9 +44,6 @@ SPAN = 2**21
 
 SHARE = 2**23
 """Bytes of each side that are worth a thread."""
-
-_memcmp = ctypes.CDLL(None).memcmp
-_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 Window = tuple[int | slice, ...]
 
@@ -201,7 +198,7 @@ def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> b
     with ThreadPoolExecutor(threads) as pool:
         return not any(
             pool.map(
-                _memcmp,
+                memcmp,
                 (candidate.data_ptr() + start for start in starts),
                 (reference.data_ptr() + start for start in starts),
                 (min(share, reference.nbytes - start) for start in starts),
@@ -255,7 +252,7 @@ def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
 
 def _same(candidate: Tensor, reference: Tensor) -> bool:
     size = candidate.numel() * candidate.itemsize
-    return not _memcmp(candidate.data_ptr(), reference.data_ptr(), size)
+    return not memcmp(candidate.data_ptr(), reference.data_ptr(), size)
 
 
 def _statistics(figures: Accumulator, candidate: Tensor, reference: Tensor) -> Statistics:

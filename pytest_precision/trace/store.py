@@ -7,7 +7,6 @@ without all of its indices is no trace. Values are read back as copy-on-write me
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 from collections.abc import Iterator
@@ -19,12 +18,9 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Place, Span
-from pytest_precision.trace.digests import kept_as_it_is
+from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import mapped
 from pytest_precision.trace.moment import Moment
-
-_memcmp = ctypes.CDLL(None).memcmp
-_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class TensorKey(NamedTuple):
@@ -164,7 +160,7 @@ class Trace:
         assert theirs.offset is not None
         here = self._bytes[entry.rank].data_ptr() + entry.offset
         there = other._bytes[theirs.rank].data_ptr() + theirs.offset
-        return bool(_memcmp(here, there, entry.nbytes) == 0)
+        return bool(memcmp(here, there, entry.nbytes) == 0)
 
 
 def _slot(fields: list[Any]) -> TensorKey:
