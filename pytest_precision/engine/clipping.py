@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.engine.observable import full
+from pytest_precision.errors import expected_but_got, named
 
 Clip = Callable[[Sequence[Tensor], float], "Tensor | float"]
 """Scales the gradients of some parameters down to a norm and returns the norm that they had, as
@@ -26,8 +27,11 @@ def expect_rule(clip: object) -> None:
     """
     if clip not in RULES and not callable(clip):
         raise ValueError(
-            "expected 'fp64', 'torch' or a callable (parameters, max_norm) -> norm but got "
-            f"clip={clip!r} ({type(clip).__name__}); leave it out for 'fp64'"
+            expected_but_got(
+                "'fp64', 'torch' or a callable (parameters, max_norm) -> norm",
+                named("clip", clip),
+                "leave it out for 'fp64'",
+            )
         )
 
 
@@ -41,8 +45,11 @@ def clip_by(rule: str | Clip, owners: Sequence[Tensor], max_norm: float | None) 
     norm = clip(owners, math.inf if max_norm is None else max_norm)
     if not isinstance(norm, (Tensor, float)):
         raise TypeError(
-            f"expected clip to return the norm before clipping but got {norm!r} "
-            f"({type(norm).__name__}); return what torch.nn.utils.clip_grad_norm_ returns"
+            expected_but_got(
+                "clip to return the norm before clipping",
+                f"{norm!r} ({type(norm).__name__})",
+                "return what torch.nn.utils.clip_grad_norm_ returns",
+            )
         )
     return full(torch.as_tensor(norm).detach())
 

@@ -13,6 +13,7 @@ from pytest_precision import modules
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.engine.restorable import Restorable
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix import sequence
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
@@ -86,9 +87,11 @@ class Dealing(Restorable):
         """
         if not 0 <= number < self._microbatches:
             raise ValueError(
-                f"expected the number of one of the step's {self._microbatches} microbatches but "
-                f"got number={number!r} ({type(number).__name__}); take microbatches and their "
-                "numbers from my_microbatches(step)"
+                expected_but_got(
+                    f"the number of one of the step's {self._microbatches} microbatches",
+                    named("number", number),
+                    "take microbatches and their numbers from my_microbatches(step)",
+                )
             )
         # One logical vector with an element per microbatch, so that it can be compared between
         # world sizes: which rank computed an element is no part of the mathematics.
@@ -115,15 +118,20 @@ class Dealing(Restorable):
         ranks, workload = self.data_parallel[1], type(self.workload).__name__
         if microbatches < ranks:
             raise ValueError(
-                f"expected a microbatch for each of {ranks} ranks but got {microbatches} of step "
-                f"{step}; make cell.microbatches of them in {workload}.microbatches"
+                expected_but_got(
+                    f"a microbatch for each of {ranks} ranks",
+                    f"{microbatches} of step {step}",
+                    f"make cell.microbatches of them in {workload}.microbatches",
+                )
             )
         if self.needs_even_shares and microbatches % ranks:
             raise ValueError(
-                f"expected microbatches that ranks share evenly, since {type(self).__name__} has "
-                f"collectives in forward or backward, but got {microbatches} % {ranks} = "
-                f"{microbatches % ranks} in step {step}; make cell.microbatches of them in "
-                f"{workload}.microbatches"
+                expected_but_got(
+                    f"microbatches that ranks share evenly, since {type(self).__name__} has "
+                    "collectives in forward or backward,",
+                    f"{microbatches} % {ranks} = {microbatches % ranks} in step {step}",
+                    f"make cell.microbatches of them in {workload}.microbatches",
+                )
             )
 
 
@@ -138,8 +146,10 @@ def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[in
     rank, size = given
     if size < 1 or world_size % size or not 0 <= rank < size:
         raise ValueError(
-            f"expected a rank below a size that divides {world_size} but got "
-            f"data_parallel={given!r} ({type(given).__name__}); give the rank and the size of the "
-            "data-parallel dimension of the mesh"
+            expected_but_got(
+                f"a rank below a size that divides {world_size}",
+                named("data_parallel", given),
+                "give the rank and the size of the data-parallel dimension of the mesh",
+            )
         )
     return given

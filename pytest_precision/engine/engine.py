@@ -18,6 +18,7 @@ from pytest_precision import modules
 from pytest_precision.engine.clipping import Clip, clip_by, expect_rule, scale_down, total_norm
 from pytest_precision.engine.dealing import Dealing, data_parallel_of
 from pytest_precision.engine.loss_scale import LossScale
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
@@ -182,8 +183,11 @@ class Engine(Dealing):
             expected = self.workload.tokens(microbatch)
             if tokens != expected:
                 raise ValueError(
-                    f"expected loss() of microbatch {number} of step {step} to count the "
-                    f"{expected} tokens that tokens() counts but got {tokens}"
+                    expected_but_got(
+                        f"loss() of microbatch {number} of step {step} to count the {expected} "
+                        "tokens that tokens() counts",
+                        tokens,
+                    )
                 )
             loss = loss / self.step_tokens
             self.report_loss(number, loss)
@@ -212,9 +216,12 @@ class Engine(Dealing):
             return
         if size != self.cell.world_size:
             raise ValueError(
-                f"expected data parallelism over all {self.cell.world_size} ranks or one but got "
-                f"data_parallel={self.data_parallel!r}; override reduce_grads of "
-                f"{type(self).__name__}, which knows the process group"
+                expected_but_got(
+                    f"data parallelism over all {self.cell.world_size} ranks or one",
+                    f"data_parallel={self.data_parallel!r}",
+                    f"override reduce_grads of {type(self).__name__}, which knows the process "
+                    "group",
+                )
             )
         for parameter in self.model.parameters():
             gradient = self.gradient(parameter)

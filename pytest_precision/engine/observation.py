@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from pytest_precision._torch import local_chunk
 from pytest_precision.engine.kinds import is_local
 from pytest_precision.engine.readable import expect_readable
+from pytest_precision.errors import expected_but_got
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,11 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
         return whole(kind, name, tensor, local=local)
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(
-            f"expected {kind} {name!r} to be sharded or replicated but got {tensor.placements}; "
-            "reduce it before it is observed"
+            expected_but_got(
+                f"{kind} {name!r} to be sharded or replicated",
+                tensor.placements,
+                "reduce it before it is observed",
+            )
         )
     place = Chunk(*local_chunk(tensor))
     return Observation(kind, name, tensor.to_local(), tuple(tensor.shape), place, local)
@@ -128,6 +132,8 @@ def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
                 yield f".{key}{path}", tensor
     elif value is not None:
         raise TypeError(
-            "expected optimizer state of tensors, numbers and containers of them but got "
-            f"{value!r} ({type(value).__name__})"
+            expected_but_got(
+                "optimizer state of tensors, numbers and containers of them",
+                f"{value!r} ({type(value).__name__})",
+            )
         )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from pytest_precision.errors import expected_but_got
+
 
 class Stored(NamedTuple):
     """One plain tensor, or a DTensor of such, of what an observed tensor is stored in.
@@ -50,8 +52,11 @@ def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
     problem = _problem(tensor)
     if problem:
         raise ValueError(
-            f"expected {kind} {name!r} to be dense, with memory of its own, but got {problem}; "
-            "keep dense values, or say in `unobservable` why this kind is not compared"
+            expected_but_got(
+                f"{kind} {name!r} to be dense, with memory of its own,",
+                problem,
+                "keep dense values, or say in `unobservable` why this kind is not compared",
+            )
         )
 
 
@@ -64,15 +69,22 @@ def expect_known(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_complex():
             raise ValueError(
-                f"expected real parameters but got {name} ({parameter.dtype}), whose imaginary "
-                "part a cast to the cell's storage dtype drops; make its `torch.view_as_real` the "
-                "parameter"
+                expected_but_got(
+                    "real parameters",
+                    f"{name} ({parameter.dtype}), whose imaginary part a cast to the cell's "
+                    "storage dtype drops",
+                    "make its `torch.view_as_real` the parameter",
+                )
             )
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
             raise ValueError(
-                f"expected dense gradients but got {name} with sparse=True, whose gradients can "
-                "neither be clipped nor reduced with the others; leave `sparse` away"
+                expected_but_got(
+                    "dense gradients",
+                    f"{name} with sparse=True, whose gradients can neither be clipped nor reduced "
+                    "with the others",
+                    "leave `sparse` away",
+                )
             )
 
 

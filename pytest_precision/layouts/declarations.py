@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.variables import plain
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,8 +72,11 @@ def may_leave(*patterns: str) -> Callable[[F], F]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(
-                f"expected patterns that are text but got {pattern!r} ({type(pattern).__name__}); "
-                'write may_leave("environment variable NAME")'
+                expected_but_got(
+                    "patterns that are text",
+                    f"{pattern!r} ({type(pattern).__name__})",
+                    'write may_leave("environment variable NAME")',
+                )
             )
 
     def declare(function: F) -> F:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from pytest_precision.engine.readable import expect_known
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.replace import quantize_linears
 
@@ -67,7 +68,10 @@ def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
     """
     if name not in known:
         raise ValueError(
-            f"expected {option} to be one of {', '.join(known)} but got {option}={name!r} "
-            f"({type(name).__name__}); dtypes of optimizer state are given by these names"
+            expected_but_got(
+                f"{option} to be one of {', '.join(known)}",
+                named(option, name),
+                "dtypes of optimizer state are given by these names",
+            )
         )
     return _STATE_DTYPES[name]

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pytest_precision._torch import whole_checkpoint
+from pytest_precision.errors import expected_but_got
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -26,6 +27,9 @@ def expect_dtype(name: str, own: Tensor, saved: Tensor) -> None:
     """
     if saved.dtype != own.dtype:
         raise ValueError(
-            f"expected {name} to be {own.dtype} but got {saved.dtype}; "
-            "load what an engine of the same primary weight saved"
+            expected_but_got(
+                f"{name} to be {own.dtype}",
+                saved.dtype,
+                "load what an engine of the same primary weight saved",
+            )
         )

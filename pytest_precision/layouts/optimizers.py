@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts import exact_checkpoint
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import (
@@ -78,8 +79,11 @@ class ExactStateEngine(Engine):
         own = self.state_dict()["optimizer"]["param_groups"]
         if saved != [group["params"] for group in own]:
             raise ValueError(
-                f"expected a checkpoint of parameter groups {[group['params'] for group in own]} "
-                f"but got {saved}; load what an engine of the same workload saved"
+                expected_but_got(
+                    f"a checkpoint of parameter groups {[group['params'] for group in own]}",
+                    saved,
+                    "load what an engine of the same workload saved",
+                )
             )
         # Of an optimizer before its first step: a distributed checkpoint keeps no empty mapping.
         self.optimizer.load_state_dict({"state": {}, **state["optimizer"]})
@@ -195,12 +199,18 @@ def _expect_masters(
     """A cell must not pass by running something else than it says."""
     if not master_weights or storage == torch.float32:
         raise ValueError(
-            "expected bf16 parameters with master weights but got "
-            f"master_weights={master_weights!r} and {storage} parameters; without them, "
-            "master_weight_dtype and store_param_remainders have no effect: leave them out"
+            expected_but_got(
+                "bf16 parameters with master weights",
+                f"master_weights={master_weights!r} and {storage} parameters",
+                "without them, master_weight_dtype and store_param_remainders have no effect: "
+                "leave them out",
+            )
         )
     if remainders and master_weight_dtype != "fp32":
         raise ValueError(
-            "expected store_param_remainders with fp32 masters only but got "
-            f"master_weight_dtype={master_weight_dtype!r} (str); leave one of them out"
+            expected_but_got(
+                "store_param_remainders with fp32 masters only",
+                named("master_weight_dtype", master_weight_dtype),
+                "leave one of them out",
+            )
         )

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.dtypes import DTYPES, resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
@@ -86,5 +87,7 @@ def _sum_over_ranks(model: nn.Module) -> None:
 
 def _dtype(option: str, name: str) -> torch.dtype:
     if name not in DTYPES:
-        raise ValueError(f"expected {option} to be one of {', '.join(DTYPES)} but got {name!r}")
+        raise ValueError(
+            expected_but_got(f"{option} to be one of {', '.join(DTYPES)}", f"{name!r}")
+        )
     return DTYPES[name]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 
 if TYPE_CHECKING:
@@ -71,8 +72,11 @@ def _expect_all(argument: str, given: Iterable[str], known: Sequence[str]) -> No
     for value in given:
         if value not in known:
             raise ValueError(
-                f"expected {argument} of {', '.join(known)} but got {value!r} "
-                f"({type(value).__name__}); name those that the layout can do"
+                expected_but_got(
+                    f"{argument} of {', '.join(known)}",
+                    f"{value!r} ({type(value).__name__})",
+                    "name those that the layout can do",
+                )
             )
 
 

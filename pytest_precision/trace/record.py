@@ -17,6 +17,7 @@ from torch import Tensor
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import cloned
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
@@ -140,8 +141,11 @@ class EngineRecorder:
         engine = self.layout(self.workload, self.cell)
         if not isinstance(engine, Engine):
             raise TypeError(
-                f"expected the layout to return an Engine but got a {type(engine).__name__}; end "
-                "it with `return Engine(workload, cell, model, optimizer)`"
+                expected_but_got(
+                    "the layout to return an Engine",
+                    f"a {type(engine).__name__}",
+                    "end it with `return Engine(workload, cell, model, optimizer)`",
+                )
             )
         engine.expect_even_shares()
         # A layout may draw more numbers than another while it builds; a run starts level.
@@ -225,9 +229,12 @@ class EngineRecorder:
         moved = not all(map(torch.equal, before, self._weights()))
         if moved and bool(torch.isfinite(self.engine.grad_norm).all()):
             raise RuntimeError(
-                f"expected the gradients of a skipped step to overflow but got grad_norm="
-                f"{float(self.engine.grad_norm)}, and weights moved; multiply the loss by "
-                "self.loss_factor before its backward, or the gradients by self.overflow_factor"
+                expected_but_got(
+                    "the gradients of a skipped step to overflow",
+                    f"grad_norm={float(self.engine.grad_norm)}, and weights moved",
+                    "multiply the loss by self.loss_factor before its backward, or the gradients "
+                    "by self.overflow_factor",
+                )
             )
 
     def _rates(self) -> list[float]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.engine.observation import Span
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron.packing import overlap
 from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
 from pytest_precision.matrix.cell import Cell
@@ -112,8 +113,12 @@ class Buffer:
         if shared:
             if grad_dtype.itemsize < dtype.itemsize:
                 raise ValueError(
-                    f"expected gradients at least as wide as the {dtype} parameters that are "
-                    f"gathered in their memory but got {grad_dtype}; give them memory of their own"
+                    expected_but_got(
+                        f"gradients at least as wide as the {dtype} parameters that are gathered "
+                        "in their memory",
+                        grad_dtype,
+                        "give them memory of their own",
+                    )
                 )
             self.params = self.grads.view(dtype)[:size]
         else:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts import exact_checkpoint
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.layouts.megatron.packing import values
@@ -48,8 +49,11 @@ def load(engine: GatheredEngine, folder: Path) -> None:
     if ("master" in state) != engine.has_masters:
         wanted = "with masters" if engine.has_masters else "without masters beside the parameters"
         raise ValueError(
-            f"expected a checkpoint {wanted} but got one of {', '.join(sorted(state))} (dict); "
-            "load what an engine of the same options saved"
+            expected_but_got(
+                f"a checkpoint {wanted}",
+                f"one of {', '.join(sorted(state))} (dict)",
+                "load what an engine of the same options saved",
+            )
         )
     for name, own in _model(engine):
         _copy(name, own, state["model"][name])
@@ -154,8 +158,11 @@ def _expect_state(
             for dtypes in (expected, found)
         )
         raise ValueError(
-            f"expected a checkpoint of {shard.name} with {wanted} but got {got}; "
-            "load what an engine of the same options saved"
+            expected_but_got(
+                f"a checkpoint of {shard.name} with {wanted}",
+                got,
+                "load what an engine of the same options saved",
+            )
         )
 
 

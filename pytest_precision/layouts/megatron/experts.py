@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Span
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.layouts.megatron.packing import Part
 from pytest_precision.layouts.megatron.stored_model import Arranged
@@ -59,8 +60,11 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
     found = {name: module for name, module in model.named_modules() if isinstance(module, Experts)}
     if not found:
         raise ValueError(
-            f"expected a model with mixture.Experts but got none ({type(model).__name__}); "
-            "use workloads.moe, or layouts.distributed_optimizer"
+            expected_but_got(
+                "a model with mixture.Experts",
+                f"none ({type(model).__name__})",
+                "use workloads.moe, or layouts.distributed_optimizer",
+            )
         )
     for name, experts in found.items():
         layers = {}
@@ -120,8 +124,11 @@ def _packed(each: list[nn.Parameter]) -> nn.Parameter:
     trained = [parameter.requires_grad for parameter in each]
     if len({*trained}) > 1:
         raise ValueError(
-            "expected all experts of a single weight to be trained, or none of them, but got "
-            f"requires_grad={trained} (list); use layouts.discrete_experts"
+            expected_but_got(
+                "all experts of a single weight to be trained, or none of them,",
+                f"requires_grad={trained} (list)",
+                "use layouts.discrete_experts",
+            )
         )
     if not isinstance(first, QuantizedParameter):
         stacked = torch.stack([parameter.detach() for parameter in each])

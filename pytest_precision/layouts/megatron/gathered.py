@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
 from pytest_precision.layouts.megatron.packing import Parts
 from pytest_precision.layouts.megatron.quantize import quantize_shards, take_gathered
@@ -68,9 +69,12 @@ class GatheredEngine(Engine):
         """
         if self.clip_rule != "fp64":
             raise ValueError(
-                "expected clip='fp64', since gradients are flat shards of every rank, but got "
-                f"clip={self.clip_rule!r} ({type(self.clip_rule).__name__}); override clip_grads "
-                f"of {type(self).__name__}, or leave the workload's clip out"
+                expected_but_got(
+                    "clip='fp64', since gradients are flat shards of every rank,",
+                    named("clip", self.clip_rule),
+                    f"override clip_grads of {type(self).__name__}, or leave the workload's clip "
+                    "out",
+                )
             )
         super().clip(owners)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron import checkpoint, memory_checks
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot, buffers_of
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
@@ -157,9 +158,11 @@ class DistributedOptimizer(GatheredEngine):
                 elif bucket.waiting:
                     names = ", ".join(slot.name for slot in bucket.waiting)
                     raise RuntimeError(
-                        f"expected gradients of {names} in the last microbatch but got none, so "
-                        "that their bucket was not reduced in backward; use every parameter in it, "
-                        "or leave overlap_grad_reduce out"
+                        expected_but_got(
+                            f"gradients of {names} in the last microbatch",
+                            "none, so that their bucket was not reduced in backward",
+                            "use every parameter in it, or leave overlap_grad_reduce out",
+                        )
                     )
                 buffer.wait(bucket)
         self.hand_over_gradients()

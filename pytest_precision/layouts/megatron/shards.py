@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Span
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
 from pytest_precision.layouts.megatron.packing import Part, cut
 from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
@@ -95,8 +96,11 @@ def optimizer_of(
             inside = [part.name in group.names for part in parts]
             if any(inside) and not all(inside):
                 raise ValueError(
-                    f"expected all that {name} holds to be in one parameter group but got "
-                    f"{parts[inside.index(False)].name} in another one; store them by themselves"
+                    expected_but_got(
+                        f"all that {name} holds to be in one parameter group",
+                        f"{parts[inside.index(False)].name} in another one",
+                        "store them by themselves",
+                    )
                 )
             if all(inside) and name in masters:
                 params.append(masters[name])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts.dtypes import MASTERS, MOMENTS, UNSCALED, resident, state_dtype
 from pytest_precision.layouts.megatron.packing import Parts, alone, values
 from pytest_precision.matrix.cell import Cell
@@ -59,14 +60,16 @@ class Options:
         for name, value in vars(self).items():
             if type(getattr(type(self), name)) is bool and type(value) is not bool:
                 raise ValueError(
-                    f"expected a bool but got {name}={value!r} ({type(value).__name__}); "
-                    "write True or False"
+                    expected_but_got("a bool", named(name, value), "write True or False")
                 )
         size = self.bucket_size
         if type(size) is not int or size < 1:
             raise ValueError(
-                f"expected elements from 1 but got bucket_size={size!r} ({type(size).__name__}); "
-                "leave it out for a few buckets of the built-in workloads"
+                expected_but_got(
+                    "elements from 1",
+                    named("bucket_size", size),
+                    "leave it out for a few buckets of the built-in workloads",
+                )
             )
 
     @property
@@ -109,22 +112,32 @@ class Options:
             cell.primary_weight == "quantized" and cell.precision == "mxfp8"
         ):
             raise ValueError(
-                "expected quantized mxfp8 primary weights, which live outside the buffers, for "
-                "reuse_grad_buffer_for_param_gather=True but got "
-                f"precision={cell.precision!r}, {stored} (str); leave the option out"
+                expected_but_got(
+                    "quantized mxfp8 primary weights, which live outside the buffers, for "
+                    "reuse_grad_buffer_for_param_gather=True",
+                    f"precision={cell.precision!r}, {stored} (str)",
+                    "leave the option out",
+                )
             )
         scaled = made.main_params_dtype != torch.float32
         if scaled and cell.primary_weight not in ("bf16", "fp16"):
             raise ValueError(
-                "expected primary weights of 16 bits, which the optimizer updates itself, for "
-                f"main_params_dtype='fp16' but got {stored} (str); leave the option out"
+                expected_but_got(
+                    "primary weights of 16 bits, which the optimizer updates itself, for "
+                    "main_params_dtype='fp16'",
+                    f"{stored} (str)",
+                    "leave the option out",
+                )
             )
         if made.store_param_remainders and (cell.primary_weight != "bf16" or scaled):
             main = "fp16" if scaled else "fp32"
             raise ValueError(
-                "expected bf16 primary weights, which are the upper halves of fp32 masters, for "
-                f"store_param_remainders=True but got {stored}, main_params_dtype={main!r} (str); "
-                "leave the option out"
+                expected_but_got(
+                    "bf16 primary weights, which are the upper halves of fp32 masters, for "
+                    "store_param_remainders=True",
+                    f"{stored}, main_params_dtype={main!r} (str)",
+                    "leave the option out",
+                )
             )
         return made
 
