@@ -105,6 +105,7 @@ class ExactStateOptimizer(Optimizer):
                     "convert with pytest_precision.optim.remainder.split or join"
                 )
             raise ValueError(
-                expected_but_got(f"{name} of parameter {index} to be {dtype}", saved[name].dtype)
-                + advice
+                expected_but_got(
+                    f"{name} of parameter {index} to be {dtype}", saved[name].dtype, advice
+                )
             )
