@@ -1,8 +1,8 @@
-"""Temporary folders that go with those who use them, whatever ends these.
+"""Temporary folders that are removed with the processes that use them, however these end.
 
 A process that is killed removes nothing. So each folder has a file that its owner keeps locked; the
-kernel lets go of the lock with the process. Whoever outlives the owner buries what it has left, or
-else the next process that needs a folder does.
+kernel releases the lock when the process ends. A process that outlives the owner removes its
+folders; otherwise the next process that needs a folder does.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from pathlib import Path
 from pytest_precision.errors import expected_but_got
 
 PREFIX = "pytest-precision-"
-"""Of the names of all these folders."""
+"""Prefix of the names of all these folders."""
 
 LOCK = ".owner"
 YOUNG_SECONDS = 60.0
-"""A folder of this age may be one whose owner is about to lock it."""
+"""A folder younger than this may have an owner that is about to lock it."""
 BURY_SECONDS = 1.0
-"""For the kernel to let go of the locks of a process that ends."""
+"""Time for the kernel to release the locks of a process that ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who has made a folder, as its file says.
+    """The process that made a folder, as the file in the folder names it.
 
     Attributes:
         machine: name of the machine.
-        boot: of that machine: processes and locks are of one boot, and may be of no other machine.
+        boot: boot id of that machine; process numbers and locks are valid within one boot only.
         process: number of the process.
     """
 
@@ -52,7 +52,7 @@ class Owner:
 
     @classmethod
     def of(cls, folder: Path) -> Owner | None:
-        """The owner of a folder; None where a full disk has kept it from saying so."""
+        """Return the owner of a folder; None if its file names none, as after a full disk."""
         try:
             machine, boot, process = (folder / LOCK).read_text().split("\n")
             return cls(machine, boot, int(process))
@@ -64,7 +64,7 @@ class Owner:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it may live on another machine, where a lock need not be seen from here."""
+        """Whether the owner may live on another machine, whose locks may be invisible here."""
         return self.boot != _boot() and self.machine != socket.gethostname()
 
 
@@ -72,11 +72,11 @@ class OwnFolder:
     """A new folder of this process, which `close` removes.
 
     Args:
-        word: to tell it from others by its name.
-        parent: where it is made, the temporary folder unless given.
+        word: part of the name, which tells the folder from others.
+        parent: folder to make it in; by default the temporary folder.
 
     Attributes:
-        path: of the folder.
+        path: path of the folder.
     """
 
     def __init__(self, word: str = "", parent: str | None = None) -> None:
@@ -88,7 +88,7 @@ class OwnFolder:
 
     @property
     def present(self) -> bool:
-        """Whether it is there: somebody may empty the temporary folder."""
+        """Whether the folder still exists: somebody may empty the temporary folder."""
         try:
             there, own = (self.path / LOCK).stat(), os.fstat(self._lock or -1)
         except OSError:
@@ -96,10 +96,10 @@ class OwnFolder:
         return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
     def restore(self) -> bool:
-        """Makes the folder anew, by the same name, where it is not there.
+        """Make the folder again, with the same name, if it no longer exists.
 
         Returns:
-            whether it was not.
+            Whether it had to be made.
         """
         if self.present:
             return False
@@ -110,7 +110,7 @@ class OwnFolder:
         return True
 
     def close(self) -> None:
-        """Removes the folder and all in it. May be called again; a forked child removes nothing."""
+        """Remove the folder and its contents; do nothing in a forked child or when called again."""
         if os.getpid() != self._owner:
             return
         shutil.rmtree(self.path, ignore_errors=True)
@@ -128,16 +128,16 @@ class OwnFolder:
 class SharedFolder:
     """A folder of several processes of this user, in the temporary folder that all of them see.
 
-    Nobody has its lock: it is young as long as somebody touches it.
+    Nobody holds its lock; instead, the processes keep it young by touching it.
 
     Args:
-        name: the same for all of them.
+        name: name of the folder, the same in all of these processes.
 
     Attributes:
-        path: of the folder.
+        path: path of the folder.
 
     Raises:
-        PermissionError: others could read in it, or write.
+        PermissionError: other users could read or write in it.
     """
 
     def __init__(self, name: str) -> None:
@@ -160,32 +160,32 @@ class SharedFolder:
 
     @staticmethod
     def place(name: str) -> Path:
-        """Return where the folder of that name is, if it is there."""
+        """Return the path of the folder of that name, whether or not it exists."""
         return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
     def touch(self) -> None:
-        """Keeps it young; a network filesystem also asks its server again what is in it."""
+        """Keep the folder young; this also makes a network filesystem refresh its listing."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self.path / LOCK)
             os.utime(self.path)
 
     def remove(self) -> None:
-        """Removes the folder and all in it."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def sweep(parent: str) -> None:
-    """Removes the folders in `parent` that this user's dead processes have left."""
+    """Remove the folders in `parent` that dead processes of this user have left."""
     for folder in _folders(parent):
         owner = Owner.of(folder)
-        with contextlib.suppress(OSError):  # gone, or without an owner: not made here
+        with contextlib.suppress(OSError):  # gone, or has no lock file
             young = time.time() - (folder / LOCK).stat().st_mtime < YOUNG_SECONDS
             if not young and (owner is None or not owner.elsewhere):
                 _remove_if_free(folder)
 
 
 def bury(process: int, parents: set[str]) -> None:
-    """Removes the folders in `parents` of a process of this machine that is ending."""
+    """Remove the folders in `parents` of a process on this machine that is ending."""
     until = time.monotonic() + BURY_SECONDS
     left = [folder for parent in parents for folder in _folders(parent)]
     while left := [folder for folder in left if _is_of(folder, process)]:
@@ -222,7 +222,7 @@ def _remove_if_free(folder: Path) -> None:
 
 
 def _signed(folder: Path) -> int | None:
-    """The lock of a new folder, with the name of its owner in it."""
+    """Lock a new folder and write its owner into the lock file; return the descriptor."""
     lock = _locked(folder / LOCK, os.O_CREAT)
     if lock is not None:
         with contextlib.suppress(OSError):  # the disk is full
@@ -231,14 +231,14 @@ def _signed(folder: Path) -> int | None:
 
 
 def _locked(file: Path, flags: int = 0) -> int | None:
-    """A descriptor that holds the lock of `file`; None where somebody else does."""
+    """Return a descriptor that holds the lock of `file`; None if the lock cannot be had."""
     try:
         descriptor = os.open(file, os.O_RDWR | flags, 0o600)
     except OSError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or a file system without locks
+    except OSError:  # another process holds it, or the file system has no locks
         os.close(descriptor)
         return None
     return descriptor

@@ -1,4 +1,4 @@
-"""Lazy: names of a package that are imported when they are first used, and torch with them."""
+"""Lazy exports: names of a package, and with them torch, are imported when first used."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 def exports(
     package: str, homes: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """What a package has as `__getattr__` and `__dir__` (PEP 562).
+    """Return the `__getattr__` and `__dir__` of a package that exports lazily (PEP 562).
 
     A function and its module must not share a name: importing the module would replace the
     function.
 
     Args:
         package: its `__name__`.
-        homes: module in the package to what is exported from it, as behind an import: `Gpt as gpt`.
+        homes: module in the package to the names that it exports, each written as in an import
+            statement: `gpt` or `Gpt as gpt`.
     """
     found = {}
     for module, names in homes.items():

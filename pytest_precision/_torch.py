@@ -1,7 +1,8 @@
-"""Every use of what torch keeps private: why it is needed, and what would replace it.
+"""Every use of a private name of torch: why it is needed, and what would replace it.
 
-A release of torch may change any of these without notice, so they stand in one place, each behind a
-name of ours. Nothing here is read before it is needed: ranks must start on a torch that lacks one.
+A release of torch may change any of these names without notice, so only this module uses them, each
+in a function of ours. No name is looked up before it is needed: ranks must also start with a torch
+that lacks one.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ if TYPE_CHECKING:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """List what is in nested containers. Replace it by a public `torch.utils.pytree`."""
+    """List the leaves of nested containers. A public `torch.utils.pytree` would replace this."""
     from torch.utils import _pytree
 
     return _pytree.tree_leaves(tree)
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply `function` to what is in nested containers. Replace it as `tree_leaves`."""
+    """Apply `function` to the leaves of nested containers. See `tree_leaves`."""
     from torch.utils import _pytree
 
     return _pytree.tree_map(function, tree)
 
 
 def without_torch_function() -> Any:
-    """Return the `__torch_function__` of a class that overrides `__torch_dispatch__` alone.
+    """Return the `__torch_function__` for a class that only overrides `__torch_dispatch__`.
 
-    torch's own tensor subclasses use it, and no public name does the same.
+    torch's own tensor subclasses use it; no public name does the same.
     """
     return torch._C._disabled_torch_function_impl
 
@@ -48,7 +49,7 @@ def without_torch_function() -> Any:
 def tensor_of_class(cls: type[Tensor], values: Tensor) -> Any:
     """Make a tensor of a subclass that shares memory with `values`.
 
-    `values.as_subclass(cls)` would ask the subclass's own `__torch_dispatch__`.
+    `values.as_subclass(cls)` would call the subclass's own `__torch_dispatch__`.
     """
     return torch.Tensor._make_subclass(cls, values)
 
@@ -56,14 +57,14 @@ def tensor_of_class(cls: type[Tensor], values: Tensor) -> Any:
 def tensor_without_memory(
     cls: type[Tensor], shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> Any:
-    """Make a tensor of a subclass that says what it is and holds nothing, as DTensor does."""
+    """Make a tensor of a subclass that has shape, dtype and device but no storage, like DTensor."""
     return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
 
 def written_arguments(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[object]:
-    """Yield the arguments that an operator's schema says it writes to. No public name tells."""
+    """Yield the arguments that an operator writes to, by its schema, which has no public name."""
     declared = func._schema.arguments
     given = {**dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
     for argument in declared:
@@ -79,14 +80,14 @@ def returns_view(func: Any) -> bool:
 
 
 def version(tensor: Tensor) -> int:
-    """Return a number that every write to `tensor` raises; autograd's own, without public name."""
+    """Return autograd's version counter of `tensor`, which every write to it increments."""
     return tensor._version
 
 
 def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return offsets and sizes of this rank's shard in the whole tensor.
+    """Return the offsets and sizes of this rank's shard in the whole tensor.
 
-    `torch.distributed.checkpoint` computes them so; DTensor has no public method for it.
+    `torch.distributed.checkpoint` computes them in this way; DTensor has no public method for it.
     """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -97,7 +98,7 @@ def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def whole_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read all that a checkpoint has; the public `load` needs tensors of the right shapes first."""
+    """Read a whole checkpoint; the public `load` needs tensors of the right shapes beforehand."""
     from torch.distributed.checkpoint import state_dict_loader
 
     state: dict[str, Any] = state_dict_loader._load_state_dict_from_keys(checkpoint_id=folder)
@@ -105,7 +106,7 @@ def whole_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Make a tensor that is no `nn.Parameter` a module's own, as `functional_call` does."""
+    """Put a tensor that is not an `nn.Parameter` into a module, as `functional_call` does."""
     module._parameters[name] = tensor  # type: ignore[assignment]
 
 
@@ -115,7 +116,7 @@ def after_backward(function: Callable[[], None]) -> None:
 
 
 def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
-    """Have DDP neither reduce nor broadcast these parameters and buffers; said before it wraps."""
+    """Exclude these parameters and buffers from DDP; call this before DDP wraps the model."""
     from torch.nn.parallel import DistributedDataParallel
 
     name = "_set_params_and_buffers_to_ignore_for_model"
@@ -123,9 +124,9 @@ def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
 
 
 def global_hooks() -> Iterator[tuple[str, str, object]]:
-    """Yield the hooks that are registered for all modules and optimizers: of what, when, hook.
+    """Yield the hooks registered for all modules and optimizers as (owner, moment, hook).
 
-    torch has public functions to register them, and none to list them.
+    torch has public functions to register them, but none to list them.
     """
     from torch.nn.modules import module
     from torch.optim import optimizer
@@ -138,17 +139,17 @@ def global_hooks() -> Iterator[tuple[str, str, object]]:
 
 
 def process_groups() -> Any:
-    """Return the tables of this process's groups; `torch.distributed` can list no group."""
+    """Return torch's tables of this process's groups; no public function lists groups."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._world
 
 
 def forget_meshes() -> None:
-    """Empty the caches in which DTensor keeps meshes, and with them their groups.
+    """Empty the caches in which DTensor keeps meshes and thereby their process groups.
 
-    Destroying a group that an equal, later mesh finds in a cache breaks that mesh; torch has no
-    public call that empties them all.
+    A destroyed group would break a later, equal mesh that finds it in a cache. torch has no public
+    call that empties all of these caches.
     """
     if "torch.distributed.tensor" not in sys.modules:
         return
@@ -156,7 +157,7 @@ def forget_meshes() -> None:
 
     for function in _cached_functions():
         function.cache_clear()
-    # Of all threads; the cached function that this thread has is behind an object of its own.
+    # For all threads; the cache of this thread's own function sits in a separate object.
     DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
     for module, name in (
         (debug, "_clear_fast_path_sharding_prop_cache"),
@@ -166,7 +167,7 @@ def forget_meshes() -> None:
 
 
 def _cached_functions() -> Iterator[Any]:
-    """Yield all functions and methods of DTensor that remember results by their arguments."""
+    """Yield all functions and methods of DTensor that have an `lru_cache`."""
     modules = [m for name, m in sys.modules.items() if name.startswith("torch.distributed.tensor")]
     for holder in chain(modules, _classes(modules)):
         for name in vars(holder):

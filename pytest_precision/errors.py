@@ -1,4 +1,4 @@
-"""Every exception and warning of the package: what it means, where it comes from, what to do."""
+"""Every exception and warning of the package: its cause and its remedy."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 
 
 def expected_but_got(what: str, got: object, advice: str = "") -> str:
-    """Return the one form of a message about bad input: `expected … but got …; advice`.
+    """Return a message about bad input in its one form: `expected … but got …; advice`.
 
     Args:
-        what: that would have been right.
-        got: what came instead; of a value use `named`.
+        what: what would have been right.
+        got: what was given instead; for a value use `named`.
         advice: the next step.
     """
     return f"expected {what} but got {got}{'; ' * bool(advice)}{advice}"
 
 
 def named(name: str, value: object) -> str:
-    """Return `name=value (type)`, as messages show what they were given."""
+    """Return `name=value (type)`, the form in which messages show a value."""
     return f"{name}={value!r} ({type(value).__name__})"
 
 
 class ParityError(AssertionError):
     """A candidate does not agree with its reference, or the check proves nothing.
 
-    `parity.check` raises it with every verdict but `pass`. The first line names the defect; the
-    command at its end repeats the cell.
+    `parity.check` raises it for every verdict except `pass`. The first line names the defect; the
+    command at the end of the message repeats the cell.
 
     Attributes:
-        verdict: the same as plain data.
+        verdict: the verdict that the message describes.
     """
 
     def __init__(self, verdict: Verdict) -> None:
@@ -44,13 +44,13 @@ class ParityError(AssertionError):
 
 
 class SideFailed(Exception):  # noqa: N818, it reads as what happened
-    """One side of a check could not be recorded, so nothing can be said of the other one either.
+    """One side of a check could not be recorded, so the two sides cannot be compared.
 
-    `parity.check` makes a verdict `error` of it.
+    `parity.check` turns it into the verdict `error`.
 
     Args:
         side: `candidate` or `reference`.
-        cause: what was raised while it was recorded.
+        cause: exception that was raised while the side was recorded.
 
     Attributes:
         reason: one line that names the side.
@@ -66,17 +66,17 @@ class SideFailed(Exception):  # noqa: N818, it reads as what happened
 class RankError(RuntimeError):
     """A rank failed, and this is the first failure of its group in time.
 
-    The group is gone; the next run gets a new one. What the other ranks said stands in the text as
-    a consequence, since a rank whose peer is gone fails too, a little later and with other words.
-    Look at the rank that the first line names.
+    The group has been ended; the next run gets a new one. The message lists the failures of the
+    other ranks as consequences: a rank whose peer is gone fails too, a little later and with a
+    different error. Look at the rank that the first line names.
 
     Attributes:
         rank: the rank that failed first.
-        cause: `raised` an exception; `exited` by SystemExit or KeyboardInterrupt; `died` without a
-            word (exit status or signal); `hung`, which is no answer within the deadline; `skipped`
-            while others did not; `unproven`, an answer that is not of this job or that holds
-            nothing.
-        exception: qualified name of the exception's type, empty where there was none.
+        cause: `raised` an exception; `exited` by SystemExit or KeyboardInterrupt; `died` without an
+            answer (exit status or signal); `hung`, without an answer within the deadline; `skipped`
+            while other ranks did not; `unproven`, with an answer that belongs to another job or
+            contains no observations.
+        exception: qualified name of the exception's type; empty if there was none.
     """
 
     def __init__(self, text: str, rank: int, cause: Cause, exception: str = "") -> None:
@@ -87,18 +87,18 @@ class RankError(RuntimeError):
 
 
 class RanksSkipped(RuntimeError):  # noqa: N818, it is an outcome and no error
-    """All ranks skipped the job; the text is their reason. The test is to be skipped with it."""
+    """All ranks skipped the job. The message is their reason, with which the test is skipped."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(visible(reason))
 
 
 class WorldSizeError(RuntimeError):
-    """So many ranks cannot be had here, whatever the job is: a reason to skip, not to fail.
+    """Fewer ranks can run here than were requested: a reason to skip the test, not to fail it.
 
     Attributes:
-        asked: number of ranks that were asked for.
-        available: number of ranks that there could be.
+        asked: number of ranks that were requested.
+        available: largest number of ranks that could run.
     """
 
     def __init__(self, asked: int, available: int, limit: str) -> None:
@@ -108,9 +108,9 @@ class WorldSizeError(RuntimeError):
 
 
 class DevicesBusyError(RuntimeError):
-    """Another process of this machine did not let go of a device in time.
+    """Another process on this machine did not release a device in time.
 
-    Run fewer workers, give them other devices, or a longer deadline.
+    Run fewer workers, give them other devices, or set a longer deadline.
     """
 
     def __init__(self, name: str, holder: str, seconds: float) -> None:
@@ -122,45 +122,45 @@ class DevicesBusyError(RuntimeError):
 
 
 class PrecisionLeakWarning(UserWarning):
-    """A job changed process-global state and did not put it back.
+    """A job changed process-global state and did not restore it.
 
-    The next job would have computed something else for it, so its ranks were discarded. Put the
-    state back in the function, in a `finally` or with the context manager that torch has for it.
-    With `precision_strict_isolation = true` this fails the test.
+    The state could have changed the numbers of the next job, so the ranks were discarded. Restore
+    the state in the function: in a `finally`, or with torch's context manager for it. With
+    `precision_strict_isolation = true` this warning fails the test.
     """
 
-    # Where users import it from, and name it in `filterwarnings`.
+    # The module from which users import it, and which they name in `filterwarnings`.
     __module__ = "pytest_precision"
 
 
 class RefusedError(ConnectionError):
-    """A process of the launch will hold no rank; the text has its reason, to be mended there."""
+    """A process of the launch cannot hold a rank. Fix the reason that the message gives."""
 
 
 class AlignmentError(ValueError):
     """The two traces have no moments in common that could be compared one by one.
 
-    Their sequences train different numbers of steps; give both sides as many.
+    Their sequences train different numbers of steps; train the same number on both sides.
     """
 
 
 class NotMeasurableError(ValueError):
-    """What an optimizer keeps does not say what its update should have been.
+    """The state of an optimizer does not determine what its update should have been.
 
-    Lost updates are then not measured for it; nothing else changes.
+    Lost updates are then not measured for this optimizer; the rest of the check is unaffected.
     """
 
 
 class SequenceError(ValueError):
-    """The text is no sequence; the message names the position and the grammar."""
+    """The text is not a valid sequence; the message gives the position and the grammar."""
 
 
 class MatrixError(ValueError):
-    """The arguments of a marker make no matrix; the message says which, and what is known."""
+    """The arguments of a marker define no matrix; the message names the argument and choices."""
 
 
 class BackendError(RuntimeError):
-    """Native formats were asked for that cannot be had.
+    """Native number formats were requested but are not available here.
 
-    Ask for `auto`, which takes them where they are, or for `emulated`.
+    Use the backend `auto`, which takes native formats where they are available, or `emulated`.
     """

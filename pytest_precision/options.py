@@ -1,7 +1,7 @@
-"""Options: command line, environment and ini to `Settings`.
+"""Options: command line, environment and ini file are read into `Settings`.
 
-One table drives all three, the marker's option keywords and every error message. Marker beats
-command line beats environment beats ini beats default.
+One table defines all three, the option keywords of the marker and every error message. The marker
+takes precedence over the command line, then follow environment, ini file and default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the options say, after all sources have been read.
+    """The values of the options, after all sources have been read.
 
     Attributes:
         enabled: whether cells run; otherwise they are skipped.
@@ -25,13 +25,13 @@ class Settings:
         coverage: which of the selected cells run: `full`, `pairwise` or `smoke`.
         shard: index, from 1, and count of the runners that share the cells.
         device: where ranks run: `auto`, `cpu` or `cuda`.
-        backend: number formats: `auto`, `emulated` or `native`.
-        ranks: `reuse`, `fresh` or `inline`.
+        backend: backend of the number formats: `auto`, `emulated` or `native`.
+        ranks: how ranks run: `reuse`, `fresh` or `inline`.
         timeout: deadline of one cell, in seconds.
-        report: folder for report.json, absolute; None writes none.
-        strict_isolation: whether a job that leaves process-global state behind fails its test.
+        report: absolute path of the folder for report.json; with None no report is written.
+        strict_isolation: whether a job that leaves process-global state changed fails its test.
         ranks_per_device: how many ranks may share a GPU.
-        may_leave: patterns of what any job may leave changed.
+        may_leave: patterns of the state that any job may leave changed.
     """
 
     enabled: bool = False
@@ -52,21 +52,21 @@ class Settings:
         """Read every option from the first source that has it.
 
         Raises:
-            pytest.UsageError: for a value that the option cannot have, with its source.
+            pytest.UsageError: a value is invalid; the message names its source.
         """
         return cls(
             **{option.field: value for option in OPTIONS for value in _given(option, config)}
         )
 
     def with_marker(self, keywords: Mapping[str, object], where: str) -> Settings:
-        """These settings under the options that a marker has among its keywords.
+        """Return these settings, overridden by the options among the keywords of a marker.
 
         Args:
-            keywords: of the marker; those that are no option are left alone.
+            keywords: keywords of the marker; those that are not options are ignored.
             where: the test that has the marker, for messages.
 
         Raises:
-            pytest.UsageError: for a value that the option cannot have.
+            pytest.UsageError: a value is invalid.
         """
         own = {
             option.field: option.parsed([keywords[option.name]], option.name, where)
@@ -77,27 +77,27 @@ class Settings:
 
 
 SETTINGS = pytest.StashKey[Settings]()
-"""Where `pytest_configure` leaves the settings of the session in `config.stash`."""
+"""Key under which `pytest_configure` stores the settings of the session in `config.stash`."""
 
 
 REPEATABLE: Mapping[str, Callable[[str], list[str]]] = {
     "args": str.split,
     "linelist": str.splitlines,
 }
-"""Types of lists in ini files, and how an environment variable has the same list."""
+"""Ini types that are lists, and the function that splits an environment variable likewise."""
 
 
 class Option(NamedTuple):
     """One row of the table: an option under all its names.
 
-    The command line says `--precision-NAME`, the environment `PRECISION_NAME`, ini files
-    `precision_name` and the marker, if it may, `name`.
+    Its name is `--precision-NAME` on the command line, `PRECISION_NAME` in the environment,
+    `precision_name` in ini files and, if allowed there, `name` in the marker.
 
     Attributes:
-        name: of the option.
-        parse: text to value; a ValueError says that the text is none.
-        expected: what a value is, for messages.
-        metavar: stands for a value in the help.
+        name: name of the option.
+        parse: converts text to a value; it raises ValueError for invalid text.
+        expected: description of valid values, for messages.
+        metavar: placeholder for a value in the help.
         help: what the option does.
         ini_type: how pytest reads the ini value; the lists in `REPEATABLE` make the option
             repeatable.
@@ -134,22 +134,22 @@ class Option(NamedTuple):
 
     @property
     def default(self) -> str:
-        """The default of `Settings`, as one would write it."""
+        """The default in `Settings`, written as a user would write it."""
         value = getattr(Settings(), self.field)
         if isinstance(value, tuple):
             return "/".join(map(str, value)) or "none"
         return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
     def parsed(self, given: Sequence[object], name: str, where: str) -> Any:
-        """The value that one source gives; of several, only where the option is repeatable.
+        """Parse what one source gives: all values of a repeatable option, else the last one.
 
         Args:
-            given: text, or what stands for it where the source has types.
-            name: under which the option was given.
+            given: text, or a typed value if the source has types.
+            name: name by which the source calls the option.
             where: the source, for messages.
 
         Raises:
-            pytest.UsageError: for what is no value.
+            pytest.UsageError: a value is invalid.
         """
         values = []
         for entry in given:
@@ -161,7 +161,7 @@ class Option(NamedTuple):
         return tuple(values) if self.ini_type in REPEATABLE else values[-1]
 
     def refused(self, got: str, where: str) -> pytest.UsageError:
-        """The error for what is no value of this option."""
+        """Return the error for an invalid value of this option."""
         return pytest.UsageError(
             f"{where}: expected {self.expected} but got {got}; "
             f"give such a value, or none for the default, {self.default}"
@@ -169,7 +169,7 @@ class Option(NamedTuple):
 
 
 TYPES_TO_COME = ("float",) if pytest.version_tuple < (8, 4) else ()
-"""Types of ini values that this pytest does not know, and would end every session for."""
+"""Ini types that this release of pytest does not know and would fail every session for."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -188,7 +188,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
-    """The value from the first source that has one, or nothing."""
+    """Yield the value from the first source that has one; nothing if no source has one."""
     for given, name, where, folder in _sources(option, config):
         value = option.parsed(given, name, where)
         yield folder / value if isinstance(value, Path) else value
@@ -198,12 +198,12 @@ def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
 def _sources(
     option: Option, config: pytest.Config
 ) -> Iterator[tuple[Sequence[object], str, str, Path]]:
-    """What the sources give, those that beat others first: values, name, source, its folder."""
+    """Yield (values, name, source, its folder) per source, the highest precedence first."""
     here = config.invocation_params.dir
     given = config.getoption(option.key)
     if given is not None:
         yield _several(given), option.flag, "command line", here
-    # Set but empty is how shells and workflow files say "not set".
+    # Shells and workflow files set an empty value to say "not set".
     if variable := os.environ.get(option.variable):
         split = REPEATABLE.get(option.ini_type)
         several = [variable] if split is None else split(variable)
@@ -212,7 +212,7 @@ def _sources(
     try:
         entry = config.getini(option.key)
     except (TypeError, ValueError, pytest.UsageError) as error:
-        # pytest converts booleans and numbers itself, and its words miss the key or the file.
+        # pytest converts booleans and numbers itself; its message lacks the key or the file.
         raise option.refused(f"{option.key}: {error}", ini_file) from None
     if entry not in (None, "", []):
         yield _several(entry), option.key, ini_file, config.rootpath
@@ -234,7 +234,7 @@ def _flag(text: str) -> bool:
 
 
 def _one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
-    """Parse function, expectation and metavar of a choice."""
+    """Return the parse function, the expected values and the metavar of a choice."""
 
     def parse(text: str) -> str:
         if text not in known:
@@ -259,7 +259,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 LONGEST_SECONDS = 1_000_000
-"""Eleven days; `poll` counts milliseconds in an int, which ends at twice as many."""
+"""About eleven days; `poll` counts milliseconds in an int, which holds about twice as many."""
 
 
 def _seconds(text: str) -> float:
@@ -301,7 +301,7 @@ OPTIONS = (
     Option(
         "coverage",
         *_one_of("full", "pairwise", "smoke"),
-        "every cell; every pair of axis values; one cell a test",
+        "every cell; every pair of axis values; one cell per test",
         of_marker=True,
     ),
     Option("shard", _shard, "I/N with I from 1 to N", "I/N", "this runner's share of the cells"),
@@ -315,7 +315,7 @@ OPTIONS = (
     Option(
         "ranks",
         *_one_of("reuse", "fresh", "inline"),
-        "keep rank groups between cells; a fresh group each run; in the pytest process",
+        "keep rank groups between cells; open a fresh group per run; run in the pytest process",
         of_marker=True,
     ),
     Option(
@@ -333,7 +333,7 @@ OPTIONS = (
         _flag,
         "true or false",
         "",
-        "fail a test whose ranks are left with other process-global state",
+        "fail a test whose job does not restore process-global state",
         "bool",
     ),
     Option(
@@ -341,17 +341,17 @@ OPTIONS = (
         _count,
         "an int from 1",
         "N",
-        "how many ranks may share a GPU, with gloo among them",
+        "how many ranks may share a GPU; ranks that share one communicate by gloo",
     ),
     Option(
         "may_leave",
         _pattern,
         "a pattern",
         "PATTERN",
-        "what any job may leave changed, as a leak names it; repeatable",
+        "state that any job may leave changed, named as in the leak warning; repeatable",
         "linelist",
     ),
 )
 
 MARKER_OPTIONS = tuple(option.name for option in OPTIONS if option.of_marker)
-"""Keywords of the marker `precision_matrix` that are options, not axes."""
+"""Keywords of the marker `precision_matrix` that are options rather than axes."""

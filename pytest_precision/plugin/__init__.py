@@ -1,1 +1,1 @@
-"""Plugin: what pytest calls, in its order. Nothing heavy is imported before a cell runs."""
+"""Plugin: the hooks and fixtures that pytest calls. Heavy imports wait until a cell runs."""

@@ -1,6 +1,6 @@
-"""Backends of number formats, as far as they are known before any rank has looked at its GPU.
+"""Backends of number formats, as far as they are known before any rank has inspected its GPU.
 
-Collection must not import torch, so it knows what is installed and which device was asked for.
+Collection must not import torch, so it knows only what is installed and which device is requested.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pytest_precision.matrix.precisions import PRECISIONS
 
 
 class Asked(NamedTuple):
-    """What the cells of one precision of a test ask for.
+    """What the cells of one test and precision request.
 
     Attributes:
         test: node id, without parameters.
-        precision: a quantized one.
+        precision: name of a quantized precision.
         backend: `auto`, `emulated` or `native`.
-        device: of `--precision-device`.
+        device: value of `--precision-device`.
     """
 
     test: str
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 
 
 def refusals(asked: Iterable[Asked]) -> list[str]:
-    """Return a message for each that asks for `native` and cannot have it, whatever the GPU."""
+    """Return a message for each `native` request that no GPU could fulfil here."""
     return [
         f"{one.test}: {refusal(one.precision, lacks)}"
         for one in asked
@@ -38,7 +38,7 @@ def refusals(asked: Iterable[Asked]) -> list[str]:
 
 
 def announcements(asked: Iterable[Asked]) -> list[str]:
-    """Return what can be said, each thing once, before any rank has looked at its GPU."""
+    """Return what is known of the backends before any rank has inspected its GPU, each once."""
     return list(dict.fromkeys(map(_announced, asked)))
 
 
@@ -51,7 +51,7 @@ def _announced(one: Asked) -> str:
 
 
 def _missing(precision: str, device: str) -> str:
-    """Return what a native format lacks, as far as it is known; empty where nothing is."""
+    """Return what is missing for a native format, as far as is known; empty if nothing is."""
     lacks = []
     engine, native = installed(), PRECISIONS[precision].native
     if not native:

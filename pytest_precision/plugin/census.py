@@ -1,4 +1,4 @@
-"""Census: how many cells a session has, in numbers and in the line above its tests."""
+"""Census: how many cells a session has, as numbers and as the line above its tests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pytest_precision.options import Settings
 
 
 class Census(NamedTuple):
-    """How many cells there are; plain data.
+    """Numbers of cells in a session, as plain data.
 
     Attributes:
         made: number of cells of all matrix tests, selected or not.
         cells: number of cells that are left to run.
-        tests: number of tests that they are of.
-        coverages: of these tests.
-        not_made: reason to number of cells that make no sense.
-        formats: what is known of the backend of those that quantize.
+        tests: number of tests that these cells belong to.
+        coverages: different values of the option `coverage` among these tests.
+        not_made: reason to number of axis combinations that make no sense and became no cell.
+        formats: what is known of the backends of the cells that quantize.
     """
 
     made: int = 0
@@ -28,10 +28,10 @@ class Census(NamedTuple):
     formats: Sequence[str] = ()
 
     def line(self, settings: Settings) -> str:
-        """What is about to run, how it was chosen, and what was not made.
+        """Return the line on what is about to run, how it was chosen, and what was not made.
 
         Args:
-            settings: of the session.
+            settings: settings of the session.
         """
         how = [f"coverage {', '.join(self.coverages)}"] if self.coverages else []
         how += [f"select {axis}={','.join(values)}" for axis, values in settings.select]

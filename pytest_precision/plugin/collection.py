@@ -1,10 +1,10 @@
-"""Collection: matrix tests to cells, which of the cells run, and what became of the rest.
+"""Collection: matrix tests become cells; some of these are chosen to run, the rest are counted.
 
     marker -> matrix -> one parametrize call -> select -> coverage -> shard -> the cells of this run
 
-Errors are gathered while tests are generated and raised once everything is collected: pytest would
-show an earlier one as a broken module. A worker of xdist hands errors and counts to the controller,
-which collects nothing itself. What only matrix tests need is imported where the first one shows up.
+Errors are gathered while tests are generated and raised after collection: pytest would show an
+earlier error as a broken module. An xdist worker sends errors and counts to the controller, which
+collects nothing itself. Modules that only matrix tests need are imported at the first such test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARKER = "precision_matrix"
 
 
 class Plan(NamedTuple):
-    """What one matrix test is to run: its cells, and the settings under its marker's options."""
+    """The cells of one matrix test, and its settings with the marker's options applied."""
 
     matrix: Matrix
     settings: Settings
@@ -44,12 +44,12 @@ class Collection:
     """The matrix tests of one session.
 
     Attributes:
-        settings: of the session.
-        plans: node id of each matrix test, without parameters, to what it is to run.
-        errors: what is wrong with markers and selection, one message each.
-        census: complete once collection has finished.
-        collected: whether it is known which cells there are, here or from a worker.
-        distributed: whether workers collected, and this process did not.
+        settings: settings of the session.
+        plans: node id of each matrix test, without parameters, to its plan.
+        errors: messages on wrong markers and selections.
+        census: numbers of cells, complete after collection.
+        collected: whether the cells are known, from this process or from a worker.
+        distributed: whether xdist workers collected instead of this process.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -63,7 +63,7 @@ class Collection:
 
     @property
     def planned(self) -> int | None:
-        """Number of cells that are to run, None as long as it is unknown."""
+        """Number of cells that are to run; None as long as it is unknown."""
         return self.census.cells if self.collected else None
 
     def generate(self, metafunc: pytest.Metafunc) -> None:
@@ -80,13 +80,13 @@ class Collection:
             self.errors.append(str(error))
 
     def choose(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselect what selection, coverage and shard leave out; skip the rest unless enabled.
+        """Deselect the cells outside selection, coverage and shard; skip the rest unless enabled.
 
         Args:
-            config: of the session.
-            items: everything collected; changed in place.
+            config: configuration of the session.
+            items: all collected items; changed in place.
         """
-        self.collected = True  # `finish` is called for a collection that was broken off, too
+        self.collected = True  # `finish` is also called for an interrupted collection
         if not self.errors:
             self.errors += _out_of_reach(items)
         if self.plans and not self.errors:
@@ -105,10 +105,10 @@ class Collection:
                 item.add_marker(skip)
 
     def finish(self, session: pytest.Session) -> None:
-        """Count the cells that are left.
+        """Count the cells that are left; a worker sends counts and errors to the controller.
 
         Raises:
-            pytest.UsageError: with everything that is wrong; workers leave that to the controller.
+            pytest.UsageError: there are errors; it has all of them. A worker does not raise.
         """
         entries = list(self._entries(session.items))
         tests = dict.fromkeys(test for _, test, _ in entries)
@@ -129,7 +129,7 @@ class Collection:
             not_made=dict(not_made),
             formats=announcements(asked),
         )
-        # A module that could not be collected, or was interrupted there, may have all the cells.
+        # A module that was not collected, or not completely, may have all the cells.
         known = bool(self.census.made) or not session.testsfailed
         self.collected = self.collected and known and not self.errors
         worker_output = getattr(session.config, "workeroutput", None)
@@ -145,10 +145,10 @@ class Collection:
             raise pytest.UsageError(*self.errors)
 
     def receive(self, worker_output: dict[str, Any]) -> None:
-        """Take what a worker handed over when it finished; all workers collect the same.
+        """Take over the counts that a worker sent when it finished; all workers collect the same.
 
         Raises:
-            pytest.UsageError: with everything that was wrong.
+            pytest.UsageError: the worker sent errors; it has all of them.
         """
         output = worker_output.get("precision")
         if output is not None:
@@ -159,13 +159,13 @@ class Collection:
                 raise pytest.UsageError(*output["errors"])
 
     def header(self, verbosity: int) -> list[str]:
-        """The line on the cells that are about to run; none without matrix tests or with -q."""
+        """Return the line on the cells that are about to run; none without cells or with -q."""
         if not self.census.made or verbosity < 0:
             return []
         return [self.census.line(self.settings)]
 
     def summary(self, verbosity: int) -> list[str]:
-        """What the terminal summary has to add: that nothing ran, or what workers collected."""
+        """Return lines for the terminal summary: what workers collected, or that nothing ran."""
         lines = self.header(verbosity) if self.distributed else []
         if self.settings.enabled and self.collected and not self.census.cells:
             nothing = (
@@ -177,12 +177,12 @@ class Collection:
         return lines
 
     def settings_of(self, item: pytest.Item) -> Settings:
-        """The settings that a test runs under: those of the session, and its marker's options."""
+        """Return the settings of a test: the session's, overridden by its marker's options."""
         plan = self.plans.get(_test(item))
         return self.settings if plan is None else plan.settings
 
     def cell_to_run(self, item: pytest.Item) -> Cell | None:
-        """The cell of a matrix test, None for any other test and where cells do not run."""
+        """Return the cell of a matrix test; None for other tests and when cells do not run."""
         if not self.settings.enabled:
             return None
         return next((cell for _, _, cell in self._entries([item])), None)
@@ -222,7 +222,7 @@ class Collection:
                 tests.setdefault(test, []).append((item, test, cell))
         needed: list[pytest.Item] = []
         for test, selected in tests.items():
-            # A test with further parameters has several items a cell, which go together.
+            # A test with further parameters has several items per cell, which stay together.
             cells = {id(cell): cell for _, _, cell in selected}
             chosen = covering(list(cells.values()), self.plans[test].settings.coverage)
             keep = set(map(id, chosen))
@@ -231,7 +231,7 @@ class Collection:
 
 
 def cell_of(request: pytest.FixtureRequest) -> Cell:
-    """The cell of the test that asks for the fixture `cell`."""
+    """Return the cell of the test that uses the fixture `cell`; fail a test that has none."""
     if not hasattr(request, "param"):
         pytest.fail(
             expected_but_got(
@@ -246,7 +246,7 @@ def cell_of(request: pytest.FixtureRequest) -> Cell:
 
 
 def _test(item: pytest.Item) -> str:
-    """Node id without parameters."""
+    """Return the node id of an item without parameters."""
     name = getattr(item, "originalname", None)
     return f"{item.parent.nodeid}::{name}" if item.parent and name else item.nodeid
 
@@ -257,10 +257,12 @@ def _parameters(item: pytest.Function) -> dict[str, Any]:
 
 
 def _marker(metafunc: pytest.Metafunc) -> pytest.Mark | None:
-    """The marker of a test: its own, or else that of the class or module around it.
+    """Return the marker of a test: its own, or else that of its class or module.
+
+    A test that takes no cell has none, even if its class or module is marked.
 
     Raises:
-        pytest.UsageError: for two markers in one place, and for a test that takes no cell.
+        pytest.UsageError: two markers are in one place, or a marked test takes no cell.
     """
     test = metafunc.definition
     found = list(test.iter_markers_with_node(MARKER))
@@ -281,7 +283,7 @@ def _marker(metafunc: pytest.Metafunc) -> pytest.Mark | None:
 
 
 def _out_of_reach(items: Iterable[pytest.Item]) -> list[str]:
-    """Messages on tests that have a marker of their own and yet were not parametrized."""
+    """Return messages on tests that have their own marker but cannot be parametrized."""
     return [
         f"{item.nodeid}: expected a function or method of pytest's own but got a method of "
         f"unittest.TestCase, which cannot have {MARKER}; move it out of the class"

@@ -1,4 +1,4 @@
-"""What the fixtures `parity` and `ranks` give to a test, and what a test leaves for its reports."""
+"""What the fixtures `parity` and `ranks` give to a test, and what its reports contain."""
 
 from __future__ import annotations
 
@@ -48,33 +48,35 @@ class Ranks:
 
     @property
     def shared_path(self) -> Path:
-        """A folder of this test that all its ranks see, in the test's `tmp_path`; pass it on:
-        `ranks.run(function, ranks.shared_path)`.
+        """A folder in the test's `tmp_path` that all ranks of the test can see.
+
+        Pass it to the function: `ranks.run(function, ranks.shared_path)`.
         """
         path: Path = self._request.getfixturevalue("tmp_path") / "ranks"
         path.mkdir(exist_ok=True)
         return path
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a module-level function once on every rank, with one process group around them.
+        """Call a module-level function once on every rank, in one process group of all ranks.
 
-        The test is skipped if all ranks skip, or if there cannot be so many.
+        The test is skipped if all ranks skip, or if so many ranks cannot run here.
 
         Args:
-            function: finds its rank through `torch.distributed`; what it declares by
-                `layouts.with_environment` is set before its ranks start.
-            args: of every call; they travel to the ranks, so they must pickle.
-            kwargs: likewise.
+            function: function to call, which gets its rank from `torch.distributed`. Variables that
+                it declares by `layouts.with_environment` are set before its ranks start.
+            args: positional arguments of every call; they are sent to the ranks, so they must
+                pickle.
+            kwargs: keyword arguments, likewise.
 
         Returns:
             The results in rank order.
 
         Raises:
             RankError: a rank raised, died or hung, or skipped while others did not.
-            TypeError: the function or an argument cannot travel.
+            TypeError: the function has no import path, or an argument does not pickle.
         """
         __tracebackhide__ = True
-        # A partial, so that a keyword may have any name.
+        # With a partial, a keyword argument may have any name.
         bound = functools.partial(function, *args, **kwargs) if callable(function) else function
         path = ImportPath.of(bound, "function")
         declared = Declared.of(function).allowing(self._settings.may_leave)
@@ -90,7 +92,7 @@ class Ranks:
 
 
 def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
-    """The fixture of that name; its verdicts are found by the reports of `item`."""
+    """Return the fixture `parity`; the reports of `item` read its verdicts."""
     shared = _resources(item.config)
     found = Parity(item.nodeid, cell, settings, shared.ranks(settings), shared.traces)
     item.stash[PARITY] = found
@@ -98,7 +100,7 @@ def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
 
 
 def ranks(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
-    """The fixture of that name, on as many ranks as the marker `world_size` says."""
+    """Return the fixture `ranks`, with as many ranks as the marker `world_size` says."""
     item = request.node
     marker = item.get_closest_marker("world_size")
     given = "no marker" if marker is None else _arguments(marker)
@@ -114,7 +116,7 @@ def ranks(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
 
 
 def require_check(item: pytest.Item) -> None:
-    """Fail a test that asked for `parity` and passed without a check."""
+    """Fail a test that used the fixture `parity` and passed without a check."""
     if PARITY in item.stash and not item.stash[PARITY].verdicts:
         pytest.fail(
             "vacuous: the test asked for `parity` and made no check; "
@@ -124,12 +126,12 @@ def require_check(item: pytest.Item) -> None:
 
 
 def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int) -> None:
-    """Put the cell of a matrix test and its verdicts so far on a report of any phase.
+    """Attach the cell of a matrix test and its verdicts so far to a report of any phase.
 
     Args:
-        report: of `item`.
+        report: report of `item`.
         item: the test.
-        cell: that it runs in.
+        cell: cell that the test runs in.
         total: number of cells in this session.
     """
     assert isinstance(item, pytest.Function)
@@ -145,7 +147,7 @@ def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int)
 
 
 def _resources(config: pytest.Config) -> Resources:
-    """The session's, closed with it."""
+    """Return the resources of the session, which are closed with it."""
     if RESOURCES not in config.stash:
         config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None))
         config.add_cleanup(config.stash[RESOURCES].close)

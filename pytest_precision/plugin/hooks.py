@@ -1,8 +1,8 @@
-"""The plugin: hooks and fixtures that pytest calls, a few lines each, which delegate.
+"""The plugin: hooks and fixtures that pytest calls; each is a few lines and delegates.
 
-Nothing heavy is imported here, torch least of all: pytest imports this module at every start of
-every project that has the package installed, also where it runs no matrix. What only a running
-matrix needs is imported by the hook that needs it.
+Nothing heavy is imported here, and never torch: pytest imports this module at every start of every
+project that has the package installed, even if it runs no matrix. Modules that only a running
+matrix needs are imported in the hook that needs them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ MARKERS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
     add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests() -> Generator[None, object, object]:
+    """Tell the launch of an error in loading the first `conftest.py` files."""
     try:
         return (yield)
     except Exception as error:
@@ -50,6 +52,7 @@ def pytest_load_initial_conftests() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main() -> Generator[None, object, object]:
+    """Tell the launch of an error that ends pytest."""
     try:
         return (yield)
     except Exception as error:
@@ -58,7 +61,7 @@ def pytest_cmdline_main() -> Generator[None, object, object]:
 
 
 def _tell_the_launch(error: Exception) -> None:
-    with suppress(pytest.UsageError):  # which may be the error
+    with suppress(pytest.UsageError):  # it may be the error itself
         launch = Launch.of(os.environ)
         if launch is not None:
             from pytest_precision.plugin import launched
@@ -67,6 +70,7 @@ def _tell_the_launch(error: Exception) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Read the settings, and register the hooks of this process: reporter, part of a launch."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[SETTINGS] = Settings.of(config)
@@ -91,17 +95,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a matrix test with its cells."""
     metafunc.config.stash[COLLECTION].generate(metafunc)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the cells that are not to run."""
     config.stash[COLLECTION].choose(config, items)
 
 
-# First, so that the counts are there when the terminal asks for them.
+# It runs first, so that the counts exist when the terminal reporter asks for them.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count the cells, and end the session if any marker or option is wrong."""
     collection = session.config.stash[COLLECTION]
     if hasattr(session.config, "workerinput") and Launch.of(os.environ) is not None:
         from pytest_precision.plugin import launched
@@ -111,17 +118,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Return the line on the cells that are about to run."""
     return config.stash[COLLECTION].header(config.get_verbosity())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
+    """Take over the counts and errors of an xdist worker that has finished."""
     # A worker that crashed has no output.
     node.config.stash[COLLECTION].receive(getattr(node, "workeroutput", {}))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Fail a matrix test that passed without a check."""
     result = yield
     if pyfuncitem.config.stash[COLLECTION].cell_to_run(pyfuncitem) is not None:
         from pytest_precision.plugin import fixtures
@@ -134,6 +144,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach the cell and its verdicts to the reports of a matrix test."""
     report = yield
     collection = item.config.stash[COLLECTION]
     if (cell := collection.cell_to_run(item)) is not None:
@@ -144,7 +155,7 @@ def pytest_runtest_makereport(
 
 
 class Controller:
-    """The hooks of the process that reports; a worker of xdist only sends its reports there."""
+    """The hooks of the process that reports; xdist workers send their reports to it."""
 
     def __init__(self, config: pytest.Config) -> None:
         from pytest_precision.report.session import SessionReport
@@ -152,47 +163,54 @@ class Controller:
         self.collection = config.stash[COLLECTION]
         self.report = SessionReport.of(config, config.stash[SETTINGS])
 
-    # First, since a controller of xdist collects nothing and stops this hook.
+    # It runs first, since an xdist controller collects nothing and stops this hook.
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
+        """Start the report."""
         self.report.start()
 
     def pytest_collection_finish(self) -> None:
+        """Report how many cells are to run."""
         self.report.plan(self.collection.planned)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Note that the tests ran to their end, unless an exception ended them."""
         result = yield
         self.report.plan(self.collection.planned)
         self.report.end()
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a report of a test."""
         self.report.add(report)
 
     def pytest_sessionfinish(self) -> None:
+        """Write report.json for the last time."""
         self.report.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write the section of the terminal summary."""
         self.report.summary(terminalreporter)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    """Write what workers collected, or that no cell ran."""
     for line in config.stash[COLLECTION].summary(config.get_verbosity()):
         terminalreporter.write_line(line)
 
 
 @pytest.fixture
 def cell(request: pytest.FixtureRequest) -> Cell:
-    """The point of the matrix that the test runs in."""
+    """Return the cell of the matrix that the test runs in."""
     return cell_of(request)
 
 
 @pytest.fixture
 def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
-    """Checks of a candidate against a reference in the test's cell."""
+    """Check candidates against references in the cell of the test."""
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
@@ -201,7 +219,7 @@ def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Ranks:
-    """Runs functions on as many ranks as the test's marker `world_size` says."""
+    """Run functions on as many ranks as the test's marker `world_size` says."""
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)

@@ -1,8 +1,8 @@
 """What pytest does in the processes that torchrun or srun has started together.
 
-Where no collected test needs ranks, nothing: such a suite runs in every process and coordinates by
-itself. Where one does, the process of rank 0 runs the tests and reports, and the others hold ranks
-for it and are silent: they write no report, no cache, nothing to the terminal.
+If no collected test needs ranks, the suite runs in every process as without the plugin. If a test
+does, the process of rank 0 runs the tests and reports; the other processes hold ranks for it and
+are silent: they write no report and no cache, and nothing to the terminal.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
 
 HOSTS = pytest.StashKey[Hosts]()
-"""The processes of the launch, in the process of rank 0 once it runs tests."""
+"""Key of the processes of the launch, set in the process of rank 0 before it runs tests."""
 
 
 class Process:
-    """The hooks of every process of a launch: one that cannot go on says why to the others."""
+    """The hooks of every process of a launch; one that cannot go on tells the others why."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         forget(launch)
@@ -40,11 +40,12 @@ class Process:
         self._failures: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what could not be collected."""
         if report.failed:
             self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
     def refuse(self) -> None:
-        """Leaves word of what could not be collected here, if there is anything."""
+        """Tell the other processes what could not be collected here, if anything."""
         failures = [*self._failures, *self.collection.errors]
         if failures:
             refuse(self.launch, "\n".join(failures))
@@ -59,9 +60,11 @@ class LaunchController(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note whether the tests of this session need ranks."""
         self._serves = needs_ranks(session.items, self.collection)
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> str | None:
+        """Return the line on the launch; None with -q or if no test needs ranks."""
         if not self._serves or config.get_verbosity() < 0:
             return None
         launch = self.launch
@@ -72,22 +75,24 @@ class LaunchController(Process):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Meet the other processes before the first test, if any test needs ranks."""
         if self._serves and runs(session):
             try:
                 hosts = Hosts(self.launch, partial(_tell, session.config))
-            except OSError as error:  # of which all errors on connections are
+            except OSError as error:  # this includes all connection errors
                 raise pytest.UsageError(str(error)) from error
             session.config.stash[HOSTS] = hosts
             session.config.add_cleanup(lambda: hosts.close(int(session.exitstatus)))
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the other processes what failed if they were never met."""
         if HOSTS not in session.config.stash:
             self.refuse()
 
 
 class RankHolder(Process):
-    """The hooks of all other processes."""
+    """The hooks of a process of any other rank."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         super().__init__(launch, collection)
@@ -95,7 +100,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Hold back what the terminal would show, until it is known whether it may."""
+        """Hold back the terminal output until it is known whether this process may write it."""
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             writer = reporter._tw  # no public name
@@ -104,14 +109,16 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Release the output if no test needs ranks; leave if collection had errors."""
         if not needs_ranks(session.items, self.collection):
             self._let_go()
-        elif self.collection.errors:  # which rank 0 reports
+        elif self.collection.errors:  # rank 0 reports them
             self.refuse()
             _leave()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Hold ranks for rank 0 instead of running tests, if any test needs ranks."""
         if not needs_ranks(session.items, self.collection):
             return
         if not runs(session):
@@ -119,7 +126,7 @@ class RankHolder(Process):
             _leave()
         try:
             status = serve(self.launch, self._say)
-        except RefusedError:  # rank 0 reports what it could not do
+        except RefusedError:  # rank 0 reports its own failure
             status = 0
         except (OSError, EOFError, RuntimeError) as error:
             self._say(f"precision: {error}")
@@ -129,7 +136,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """For a session that ends before its tests are known, or whose tests cannot be."""
+        """Tell the others what failed, and release the output if it is still held back."""
         self.refuse()
         self._let_go()
 
@@ -145,7 +152,7 @@ class RankHolder(Process):
 
 
 def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
-    """Whether one of these tests is ours: a cell that is to run, or a test of `ranks`."""
+    """Return whether a test needs ranks: a cell that is to run, or a test with `ranks`."""
     return any(
         collection.cell_to_run(item) is not None
         or ("ranks" in getattr(item, "fixturenames", ()) and item.get_closest_marker("world_size"))
@@ -154,14 +161,14 @@ def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
 
 
 def runs(session: pytest.Session) -> bool:
-    """Whether the tests of a session run once they are collected."""
+    """Return whether the tests of a session run after their collection."""
     option = session.config.option
     broken = session.testsfailed and not option.continue_on_collection_errors
     return not (option.collectonly or broken)
 
 
 def refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
-    """For a worker of xdist: why it may not run these tests here, if it may not."""
+    """Return why an xdist worker cannot run these tests under a launcher; empty if it can."""
     launch = Launch.of(os.environ)
     if launch is None or not needs_ranks(items, collection):
         return []
@@ -175,15 +182,15 @@ def refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
 
 
 def reason(error: BaseException) -> str:
-    """What the others are told of an error that has ended pytest in this process."""
+    """Return what to tell the others of an error that has ended pytest in this process."""
     if isinstance(error, pytest.UsageError):
         return "\n".join(map(str, error.args))
     return Raised.of(error.__cause__ or error, 0.0).traceback
 
 
 def refuse(launch: Launch, reason: str) -> None:
-    """Leaves word for the other processes of a launch that this one will not take part."""
-    with contextlib.suppress(OSError):  # then nobody hears of it, as of a process that died
+    """Tell the other processes of a launch that this one will hold no rank."""
+    with contextlib.suppress(OSError):  # the others then learn no more than of a process that died
         LaunchRendezvous(launch).refuse(reason)
 
 
@@ -196,6 +203,6 @@ def _tell(config: pytest.Config, text: str) -> None:
 
 
 def _leave(status: int = 0) -> NoReturn:
-    """Ends this process as Python does, without the hooks by which pytest's plugins report."""
+    """End this process as Python does, without the hooks in which pytest's plugins report."""
     atexit._run_exitfuncs()
     os._exit(status)

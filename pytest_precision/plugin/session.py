@@ -10,10 +10,11 @@ from pytest_precision.trace.cache import TraceCache
 
 
 class Resources:
-    """What checks share. Nothing is started or written before a test asks for it.
+    """The rank pools and traces that checks share; each is opened when a test first needs it.
 
     Args:
-        hosts: the processes of a launch, for all ranks; without them, ranks are on this machine.
+        hosts: the processes of a launch, which start all ranks; without them, ranks run on this
+            machine.
     """
 
     def __init__(self, hosts: Hosts | None = None) -> None:
@@ -22,7 +23,7 @@ class Resources:
         self._traces: TraceCache | None = None
 
     def ranks(self, settings: Settings) -> RankPool:
-        """The ranks that `settings` ask for, kept between tests."""
+        """Return the rank pool that fits `settings`; it is kept between tests."""
         device = _device(settings.device)
         key = settings.ranks, device, settings.ranks_per_device
         if key not in self._ranks:
@@ -39,7 +40,7 @@ class Resources:
         return self._traces
 
     def close(self) -> None:
-        """End all ranks and remove all traces. May be called again."""
+        """End all ranks and remove all traces; this may be called again."""
         while self._ranks:
             self._ranks.popitem()[1].close()
         if self._traces is not None:

@@ -1,4 +1,4 @@
-"""Attributes that go with reports, from the process that ran a test to the controller."""
+"""Attributes that reports carry from the process that ran a test to the controller."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def attach(
 ) -> None:
     """Put a cell and its verdicts on one report, and their JUnit properties on the item.
 
-    To be called for the report of every phase, because a skipped or broken fixture ends a test
-    before its call, and because JUnit reads the properties of the last report.
+    Call this for the report of every phase: a skipped or broken fixture ends a test before its
+    call, and JUnit reads the properties of the last report.
 
     Args:
-        report: of any phase of `item`; it gets `precision_cell` and `precision`.
+        report: report of any phase of `item`; it gets `precision_cell` and `precision`.
         item: the test; its `precision.` properties of an earlier run are replaced.
-        axes: of the cell, axis name to value.
-        verdicts: all that this run of the test has reached so far, as `Verdict.as_dict()`.
+        axes: axis name to value of the cell.
+        verdicts: all verdicts of this run of the test so far, as `Verdict.as_dict()`.
         number: position of the cell in the matrix of its test, which orders rows and columns.
-        total: number of matrix cells in this session, 0 where it is unknown.
+        total: number of matrix cells in this session; 0 if unknown.
     """
-    # Builtins only: anything else on a report is an internal error of a whole xdist run.
+    # Only builtins: any other type on a report ends a whole xdist run with an internal error.
     extra: dict[str, Any] = {
         "precision_cell": {
             "test": test_of(item.nodeid),
@@ -50,6 +50,6 @@ def attach(
 
 
 def test_of(nodeid: str) -> str:
-    """The node id without its parameters; a bracket in the path is no parameter."""
+    """Return a node id without parameters; a bracket in the path does not start any."""
     path, separator, name = nodeid.partition("::")
     return path + separator + name.partition("[")[0]

@@ -1,10 +1,10 @@
-"""Collect: pytest's reports of one test become one `CellResult`, the last run of the test counts.
+"""Collect: pytest's reports of one test become one `CellResult`; the last run of the test counts.
 
-    verdicts (none, one or several a test) + pytest's outcome of each phase -> checks -> cell
+    verdicts (none, one or several per test) + pytest's outcome of each phase -> checks -> cell
 
 A failing verdict is an expected failure where pytest says so (`xfail`) or where the test body
-caught it. What ends a test other than a verdict (a skip, a broken fixture, an assertion of the
-test's own, the crash of a worker) is one more check of the cell, without a layout.
+caught it. Whatever else ends a test (a skip, a broken fixture, an assertion of the test itself, the
+crash of a worker) counts as one more check of the cell, without a layout.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class CheckResult:
 
     Attributes:
         status: one of `STATUSES`.
-        reason: one line; for an expected failure with a reason for the expectation, that.
-        entry: as report.json holds it: the verdict, and `pytest`, pytest's word for the test
-            (`passed`, `failed`, `error`, `skipped`, `xfailed`, `xpassed`), and `xfail`, the
-            reason for the expectation, where there is one.
+        reason: one line; for an expected failure, the reason of the expectation if it has one.
+        entry: entry in report.json: the verdict; `pytest`, pytest's word for the test (`passed`,
+            `failed`, `error`, `skipped`, `xfailed`, `xpassed`); and `xfail`, the reason of the
+            expectation if there is one.
     """
 
     status: str
@@ -44,12 +44,12 @@ class CellResult:
 
     Attributes:
         nodeid: pytest's id of the test.
-        test: the id without parameters: the matrix that the cell belongs to.
-        axes: axis name to value; empty where a crash kept the process from telling.
+        test: the id without parameters, which names the matrix that the cell belongs to.
+        axes: axis name to value; empty if the worker crashed before it sent them.
         number: position in its matrix.
-        line: of the test in its file, from 0.
-        seconds: of all phases of the test, fixtures included.
-        checks: in the order in which they were made, at least one.
+        line: line of the test in its file, from 0.
+        seconds: duration of all phases of the test, including fixtures.
+        checks: at least one, in the order in which they were made.
     """
 
     nodeid: str
@@ -72,7 +72,7 @@ class CellResult:
 
 
 PHASES = ("setup", "call", "teardown")
-"""pytest's phases of a test; the report of a crashed worker is in none of them."""
+"""pytest's phases of a test; the report of a crashed worker belongs to none of them."""
 
 Key = tuple[str, str]
 """Node id and xdist worker: `--dist=each` runs the same test on every worker."""
@@ -93,8 +93,8 @@ class Results:
     """The cells of a session, in the order in which they first ended.
 
     Attributes:
-        cells: one entry a cell, and a worker under `--dist=each`.
-        total: number of matrix cells in the session, 0 until a report has told.
+        cells: one result per cell; under `--dist=each` one per cell and worker.
+        total: number of matrix cells in the session; 0 until a report has contained it.
     """
 
     def __init__(self) -> None:
@@ -105,17 +105,17 @@ class Results:
         self._runs: dict[Key, _TestRun] = {}
 
     def add(self, report: pytest.TestReport) -> tuple[Key, CellResult] | None:
-        """Take any report of any test; the cell is returned with the last report of its test."""
+        """Take any report of any test; return the cell at the last report of its test."""
         cell = self._cell(report)
         if cell is None:
             return None
         key = (report.nodeid, _worker(report))
         if report.when == "setup":
-            # A test that starts again starts over: what it ended with last is what counts.
+            # A test that is run again starts over: its last run counts.
             self._runs[key] = _TestRun()
         run = self._runs.setdefault(key, _TestRun())
         run.seconds += report.duration
-        # Only the last report of a phase counts: a subtest's come before the test's own.
+        # Only the last report of a phase counts: reports of subtests come before the test's own.
         phase, reason = _phase(report)
         run.phases[report.when] = (phase, reason)
         run.verdicts = getattr(report, "precision", []) or run.verdicts
@@ -126,7 +126,7 @@ class Results:
             return None
         del self._runs[key]
         checks = tuple(_checks(report.nodeid, cell["axes"], run))
-        if run.discarded or not checks:  # without a call (`--setup-only`) there is no result
+        if run.discarded or not checks:  # `--setup-only` makes no call, so there is no result
             return None
         result = CellResult(
             report.nodeid,
@@ -141,13 +141,13 @@ class Results:
         return key, result
 
     def _cell(self, report: pytest.TestReport) -> Mapping[str, Any] | None:
-        """The matrix cell of a report; None for the report of any other test."""
+        """Return the matrix cell of a report; None for the report of any other test."""
         cell: Mapping[str, Any] | None = getattr(report, "precision_cell", None)
         test = test_of(report.nodeid)
         if cell is None and getattr(report, "precision", None):
             cell = {"test": test, "axes": report.precision[0]["axes"]}  # a check without a matrix
         elif cell is None and report.when not in PHASES and test in self._tests:
-            # A worker that crashed before the first report of this cell: xdist knows no more.
+            # The worker crashed before the first report of this cell: xdist knows only the node id.
             cell = self._known.get(report.nodeid, {"test": test, "axes": {}})
         if cell is not None:
             self._known[report.nodeid] = cell
@@ -162,7 +162,7 @@ def _worker(report: pytest.TestReport) -> str:
 
 
 def _phase(report: pytest.TestReport) -> tuple[str, str]:
-    """What pytest calls the end of one phase, and its reason in one line."""
+    """Return pytest's word for the outcome of one phase, and its reason in one line."""
     if hasattr(report, "wasxfail"):
         reason = report.wasxfail.removeprefix("reason: ")
         return ("xpassed" if report.passed else "xfailed"), reason
@@ -204,13 +204,13 @@ def _status(verdict: Mapping[str, Any], phase: str, failures: list[str]) -> str:
         return "xpass" if outcome == "pass" and phase == "xpassed" else outcome
     if phase == "skipped":
         return "skip"
-    # A verdict that no failure quotes was caught by the test body, which expected it.
+    # If no failure quotes a verdict, the test body caught it and so expected it.
     uncaught = any(verdict["reason"] in text for text in failures)
     return outcome if uncaught else "xfail"
 
 
 def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
-    """What ended the test besides its verdicts: outcome, status, pytest's word and reason."""
+    """Return what else ended the test: outcome, status, pytest's word and reason of each."""
     found = []
     for when, (word, reason) in run.phases.items():
         if word == "error":

@@ -11,11 +11,11 @@ PACKAGES = ("pytest-precision", "pytest", "torch", "numpy", "transformer-engine"
 
 
 def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """`environment` of report.json, except for the world sizes.
+    """Return the entry `environment` of report.json, except for the world sizes.
 
     Args:
-        device: that the ranks run on.
-        flags: the plugin's options and their values, plain data.
+        device: device that the ranks run on.
+        flags: the plugin's options and their values, as plain data.
     """
     versions = {"python": platform.python_version()}
     versions.update({name: found for name in PACKAGES if (found := _version(name))})

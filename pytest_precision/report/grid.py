@@ -1,4 +1,4 @@
-"""Grid: the cells of one test as a table of marks, as small as its axes allow.
+"""Grid: the cells of one test as a table of marks, with the smallest layout of its axes.
 
     primary_weight of bf16, grad_accum_fusion of False        <- `fixed`: axes of one value
                       sequence  train4  train2-eval-train2    <- column axes, none to two
@@ -7,9 +7,9 @@
       bf16       0              . .     . F
                  32             . .       F                   <- no such cell: blank
 
-Of all ways to hand the axes out to rows and columns, the one with the smallest area is taken: it
-keeps marks together, which makes a pattern of failures visible, and puts long values into rows.
-Where no table is narrow enough, the row axes with the longest values become headings.
+Of all ways to assign the axes to rows and columns, the one with the smallest area is used: it keeps
+marks together, which makes a pattern of failures visible, and puts long values into rows. If no
+table is narrow enough, the row axes with the longest values become headings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INDENT = 2
 GAP = 2
 
 Line = list[tuple[str, str]]
-"""Pieces of text, each with the status that colours it, or an empty one."""
+"""Pieces of text, each with the status that colours it; an empty status means no colour."""
 
 
 class _Axis(NamedTuple):
@@ -40,20 +40,20 @@ class _Axis(NamedTuple):
 
 
 Place = tuple[int, ...]
-"""Of one cell: for each axis the position of its value."""
+"""Place of one cell: for each axis the position of its value."""
 
 
 def fixed(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
-    """Name and value of the axes on which all cells have the same value."""
+    """Return name and value of each axis on which all cells have the same value."""
     return [(axis.name, axis.values[0]) for axis in _axes(cells)[0] if len(axis.values) == 1]
 
 
 def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
-    """The table of the cells of one test; a single mark where no axis has two values.
+    """Return the table of the cells of one test; a single mark if no axis has two values.
 
     Args:
-        cells: of one test; several at the same place (repeats) show the worst.
-        width: of the terminal, in characters; a table that cannot be made so narrow is wider.
+        cells: cells of one test; of several at one place (repeats) the worst is shown.
+        width: width of the terminal in characters; a table that cannot be so narrow is wider.
     """
     axes, places = _axes(cells)
     varying = [index for index, axis in enumerate(axes) if len(axis.values) > 1]
@@ -65,10 +65,10 @@ def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
 
 
 def _axes(cells: Sequence[CellResult]) -> tuple[list[_Axis], list[Place]]:
-    """The axes of all cells, and the place of each cell in the order of `cells`."""
+    """Return the axes of all cells, and the places of the cells in the order of `cells`."""
     ordered = sorted(cells, key=lambda cell: cell.number)
     names = list(dict.fromkeys(name for cell in ordered for name in cell.axes))
-    # By repr, because 1, 1.0 and True are equal and yet different values of an axis.
+    # Values are compared by repr: 1, 1.0 and True are equal and yet different values of an axis.
     values: list[dict[str, int]] = [{} for _ in names]
     for cell in ordered:
         for known, value in zip(values, _values(cell, names), strict=True):
@@ -92,13 +92,13 @@ def _text(value: str) -> str:
 
 
 def _smallest(axes: Sequence[_Axis], marks: Iterable[Place], width: int) -> _Table:
-    # Two axes are read best with one across and one down.
+    # Two axes are easiest to read with one across and one down.
     most = 1 if len(axes) <= 2 else 2
     across = [c for size in range(most + 1) for c in permutations(range(len(axes)), size)]
     tables = [_Table(axes, marks, (), _without(axes, columns), columns) for columns in across]
     fitting = [table for table in tables if table.width <= width]
     if fitting:
-        # Being narrower than a quarter of the screen is no gain, being shorter still is.
+        # A table narrower than a quarter of the screen is no better, but a shorter one is.
         return min(fitting, key=lambda table: max(table.width, width // 4) * table.height)
     for columns in across:
         rows = _without(axes, columns)
@@ -107,7 +107,7 @@ def _smallest(axes: Sequence[_Axis], marks: Iterable[Place], width: int) -> _Tab
             headings = by_width[:count]
             rest = _without(axes, (*columns, *headings))
             tables.append(_Table(axes, marks, headings, rest, columns))
-    # Headings are as wide as they are, so only lines can be saved.
+    # Headings have a fixed width, so only lines can be saved.
     fitting = [table for table in tables if table.width <= width] or tables
     return min(fitting, key=lambda table: (table.height, table.width))
 
@@ -117,12 +117,12 @@ def _without(axes: Sequence[_Axis], chosen: Sequence[int]) -> list[int]:
 
 
 class _Table:
-    """One way to lay the axes out.
+    """One assignment of the axes to headings, rows and columns.
 
     Args:
-        axes: those with more than one value.
+        axes: the axes with more than one value.
         marks: the places that have a cell.
-        headings, rows, columns: positions in `axes`, each exactly once.
+        headings, rows, columns: positions in `axes`, each exactly once in all three.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _Table:
         self.groups = {key[: len(headings)] for key in self.row_keys} if headings else set()
 
     def _starts(self) -> tuple[list[int], int]:
-        """Where each column starts, right of the labels, and the width of all."""
+        """Return where each column starts, right of the labels, and the width of all columns."""
         start, end = 0, 0
         starts: list[int] = []
         outer: Place = ()
@@ -162,21 +162,21 @@ class _Table:
         return starts, end
 
     def _label(self, level: int, value: Place) -> int:
-        """The width of a column's label; of the mark where there is no column axis."""
+        """Return the width of a column's label; without a column axis, that of a mark."""
         return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
 
     @property
     def width(self) -> int:
-        """In characters, without the indentation."""
+        """Width in characters, without the indentation."""
         return self.shift + self.left + GAP + self.right
 
     @property
     def height(self) -> int:
-        """In lines."""
+        """Height in lines."""
         return len(self.columns) + bool(self.rows) + len(self.groups) + len(self.row_keys)
 
     def lines(self, marks: dict[Place, str]) -> list[Line]:
-        """The table with the statuses of the places."""
+        """Return the lines of the table, with the given status at each place."""
         lines = [self._header(level) for level in range(len(self.columns))]
         if self.rows:
             lines.append(
@@ -211,7 +211,7 @@ class _Table:
     def _row(self, key: Place, previous: Place, by_key: dict[Place, str]) -> Line:
         own = key[len(self.headings) :]
         labels = [
-            # A value is said once, above all rows that share it and all values left of it.
+            # A value is shown once for consecutive rows that share it and all values left of it.
             "" if previous[: level + 1] == own[: level + 1] else self.axes[index].values[value]
             for level, (index, value) in enumerate(zip(self.rows, own, strict=True))
         ]

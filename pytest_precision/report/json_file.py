@@ -1,11 +1,11 @@
-"""The file `report.json`, schema 1: valid at any moment, also after a SIGKILL.
+"""The file `report.json`, schema 1: valid at any moment, even after a SIGKILL.
 
-The cells are encoded once, kept in memory and joined into a temporary file beside `report.json`,
-which then takes its place in one step: a reader finds the old file or the new one, whole. That
-makes a write as long as the file, so writing after every test would cost the square of the number
-of cells. Hence the pause: a write waits until writing has cost at most one `SHARE`-th of the time.
-At a few hundred cells that means a write after every test. A write that had to wait is made up
-for by a timer, so that the results of what finished before a long or hanging cell are in the file.
+The cells are encoded once, kept in memory and joined into a temporary file next to `report.json`,
+which then replaces it in one step: a reader finds either the whole old file or the whole new one.
+Each write takes time in proportion to the file, so writing after every test would cost the square
+of the number of cells. Therefore a write waits until writing has taken at most one `SHARE`-th of
+the time. With a few hundred cells, the file is still written after every test. A timer does a write
+that had to wait, so that the file has the results of all cells before a long or hanging one.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from pytest_precision.errors import expected_but_got
 SCHEMA = 1
 
 SHARE = 20
-"""Writing takes at most one in this many seconds; the file is at most this many times as old as
-the last write took (20 times 25 ms at 10,000 cells)."""
+"""Writing takes at most one in this many seconds. The file is never older than this many times the
+duration of the last write (20 times 25 ms at 10,000 cells)."""
 
 
 class JsonFile:
     """report.json in one folder.
 
     Args:
-        folder: is made if it does not exist.
-        environment: versions, device and flags; `world_sizes` and `ranks`, what was pinned on them,
-            are filled in from the cells.
-        clock: in seconds.
+        folder: folder of the file; it is made if it does not exist.
+        environment: versions, device and flags; `world_sizes` and `ranks` (the settings pinned on
+            them) are added from the cells.
+        clock: returns the time in seconds.
 
     Attributes:
-        path: of the file.
-        planned: number of cells that are to run, None as long as it is unknown.
-        problem: why the last write failed, empty where it did not.
+        path: path of the file.
+        planned: number of cells that are to run; None as long as it is unknown.
+        problem: why the last write failed; empty if it succeeded.
 
     Raises:
-        pytest.UsageError: if the folder cannot be written to.
+        pytest.UsageError: the folder cannot be written to.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class JsonFile:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _sweep(folder)
-            # The file of an earlier session would otherwise pass for the result of a session
-            # that is killed in its first cell.
+            # Otherwise the file of an earlier session would pass for the result of a session that
+            # is killed in its first cell.
             self._write(finished=False)
         except OSError as error:
             raise pytest.UsageError(
@@ -83,9 +83,9 @@ class JsonFile:
             ) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add the entries of one cell, or replace them where the key has some, and write."""
+        """Add the entries of one cell, or replace those of the same key, and write the file."""
         entries = list(entries)
-        # The same in most cells, so it is written once.
+        # The environment is the same in most cells, so it is written once.
         found = [side for entry in entries for side in entry.get("environment", {}).values()]
         bare = ({n: v for n, v in entry.items() if n != "environment"} for entry in entries)
         encoded = b",\n".join(map(encode, bare))
@@ -104,7 +104,7 @@ class JsonFile:
                 self._timer.start()
 
     def plan(self, cells: int) -> None:
-        """Write how many cells are to run."""
+        """Write the number of cells that are to run into the file."""
         with self._lock:
             self.planned = cells
             self._try_to_write(finished=False)
@@ -113,7 +113,7 @@ class JsonFile:
         """Write the file for the last time.
 
         Args:
-            finished: whether all the cells ran that were to run.
+            finished: whether all planned cells ran.
         """
         with self._lock:
             if self._timer is not None:
@@ -127,7 +127,7 @@ class JsonFile:
                 self._try_to_write(finished=False)
 
     def _try_to_write(self, *, finished: bool) -> None:
-        """Write; a full disk must not end the tests, so it is kept for the summary."""
+        """Write the file; keep an error for the summary: a full disk must not end the tests."""
         self._timer = None
         start = self._clock()
         try:
@@ -161,9 +161,9 @@ class JsonFile:
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Strict JSON in one line of ASCII; a float that JSON lacks is a string: `nan`, `-inf`.
+    """Return strict JSON in one line of ASCII; a float that JSON lacks becomes `"nan"`, `"-inf"`.
 
-    Half of a surrogate pair, which strict readers refuse, is the text of its escape sequence.
+    Half of a surrogate pair, which strict readers refuse, becomes the text of its escape sequence.
     """
     try:
         text = json.dumps(value, allow_nan=False)
@@ -187,7 +187,7 @@ def _strict(value: Any) -> Any:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what sessions of this machine that were killed in a write have left."""
+    """Remove temporary files of sessions on this machine that were killed during a write."""
     for left in folder.glob("report.json.*.tmp"):
         process = left.suffixes[-2].removeprefix(".")
         if process.isdecimal() and not _lives(int(process)):

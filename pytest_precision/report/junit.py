@@ -25,14 +25,14 @@ _FIELDS = (
 def properties(
     axes: Mapping[str, AxisValue], verdicts: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """The properties of one test, for `item.user_properties`; they survive xdist.
+    """Return the properties of one test for `item.user_properties`, which survive xdist.
 
-    A test case has one set of them. Where a test checks more than once it describes the worst
-    verdict, the first of them if several are as bad, and `precision.checks` has their number.
+    A test case has one set of properties. If a test makes several checks, they describe the first
+    of its worst verdicts, and `precision.checks` has the number of checks.
 
     Args:
-        axes: of the cell.
-        verdicts: as `Verdict.as_dict()`, none where the test ended without.
+        axes: axis name to value of the cell.
+        verdicts: verdicts as `Verdict.as_dict()`; none if the test ended without a check.
     """
     found = [(f"{PREFIX}axis.{name}", str(value)) for name, value in axes.items()]
     if not verdicts:

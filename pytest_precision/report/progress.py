@@ -1,4 +1,4 @@
-"""Progress: a line on a long run, rarely enough to be read."""
+"""Progress: an occasional line during a long run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ INTERVAL = 30.0
 
 
 class Progress:
-    """Says when a line is due, and what it says.
+    """Decides when a progress line is due, and words it.
 
     Args:
-        clock: in seconds; the time that is left is judged by the pace since construction.
+        clock: returns the time in seconds; the remaining time is estimated from the pace since
+            construction.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,7 +27,7 @@ class Progress:
         self._start = self._last = clock()
 
     def line(self, results: Results) -> str:
-        """The line that is due now, or an empty one."""
+        """Return the line that is due now; empty if none is."""
         now = self._clock()
         done, total = len(results.cells), results.total
         if now - self._last < INTERVAL or done == total:
@@ -43,8 +44,8 @@ class Progress:
 
 
 def write(terminal: pytest.TerminalReporter, line: str) -> None:
-    """Write a line of its own between the dots, whichever way pytest is printing them."""
-    # The reporter's own `ensure_newline` does not know of the dots that it writes under xdist.
+    """Write a separate line between the dots, however pytest prints them."""
+    # The reporter's own `ensure_newline` does not count the dots that it writes under xdist.
     writer = terminal.config.get_terminal_writer()
     if writer.width_of_current_line:
         writer.line()

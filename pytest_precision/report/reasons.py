@@ -1,4 +1,4 @@
-"""Reasons: checks that ended for the same reason, or left out the same, are one line."""
+"""Reasons: checks that ended for the same reason, or left out the same, share one line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Reason:
     """A reason and the cells that ended for it.
 
     Attributes:
-        status: of the checks.
-        text: of the first check, without the name of its cell.
-        cells: each cell once, in the order given.
-        identical: whether the text is that of all checks; else they only differ in the same way:
-            the same kind of the same tensor, with other numbers.
+        status: status of the checks.
+        text: reason of the first check, without the name of its cell.
+        cells: each cell once, in the given order.
+        identical: whether all checks have this text; otherwise they concern the same kind of the
+            same tensor but have different numbers.
     """
 
     status: str
@@ -29,14 +29,14 @@ class Reason:
 
     @property
     def where(self) -> str:
-        """The first cell, to be pasted into a command line, and how many more there are."""
+        """The first cell, in a form to paste into a command line, and how many more there are."""
         more = len(self.cells) - 1
         others = f" and {more} more" if more else ""
         return self.cells[0].nodeid + others + ("" if self.identical else " alike")
 
 
 def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
-    """The reasons of the checks that have one of the statuses, the most frequent first."""
+    """Return the reasons of checks with one of these statuses, the most frequent first."""
     wanted = set(statuses)
     found: dict[tuple[object, ...], Reason] = {}
     for cell in cells:
@@ -57,7 +57,7 @@ def _text(cell: CellResult, check: CheckResult) -> str:
 
 def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
     divergence = check.entry.get("divergence")
-    # An expected failure is folded by why it is expected, where that is not the verdict itself.
+    # Expected failures are folded by the reason of the expectation, if that is not the verdict.
     expectation = check.entry.get("xfail")
     if divergence is None or expectation not in (None, check.entry["reason"]):
         return check.status, text
@@ -66,7 +66,7 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
 
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
-    """Count the cells in which something was not compared, by what and why, the most first."""
+    """Count the cells in which something was not compared, by what and why, the largest first."""
     found: Counter[str] = Counter()
     for cell in cells:
         kinds: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""Session: what pytest's hooks delegate to, on the controller only."""
+"""Session: the report to which pytest's hooks delegate, on the controller only."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class SessionReport:
     """The report of one session.
 
     Args:
-        config: pytest's; its terminal reporter, if there is one, gets the progress lines.
-        folder: of `--precision-report`, None without.
-        environment: of report.json; see `environment.environment`.
+        config: pytest's configuration; its terminal reporter, if any, writes the progress lines.
+        folder: folder of `--precision-report`; None without the option.
+        environment: entry of report.json; see `environment.environment`.
 
     Attributes:
-        results: the cells so far.
+        results: results of the cells so far.
     """
 
     @classmethod
     def of(cls, config: pytest.Config, settings: Settings) -> SessionReport:
-        """The report that the settings ask for."""
+        """Return the report that the settings ask for."""
         flags = {name: value for name, value in asdict(settings).items() if name != "report"}
         return cls(config, settings.report, environment(device=settings.device, flags=flags))
 
@@ -50,29 +50,29 @@ class SessionReport:
         self._ended = False
 
     def start(self) -> None:
-        """For `pytest_collection`: take the place of the last session's report.
+        """Replace the report.json of the last session; `pytest_collection` calls this.
 
-        A session that calls no test leaves that report alone.
+        A session that calls no test leaves that file alone.
 
         Raises:
-            pytest.UsageError: if the folder cannot be written to.
+            pytest.UsageError: the folder cannot be written to.
         """
         idle = any(self._config.getoption(name, False) for name in RUNS_NOTHING)
         if self._folder is not None and not idle:
             self._file = JsonFile(self._folder, self._environment)
 
     def plan(self, cells: int | None) -> None:
-        """For `pytest_collection_finish`: so many cells are to run; nothing where it is unknown."""
+        """Write how many cells are to run; do nothing while that is unknown."""
         if self._file is not None and cells not in (None, self._file.planned):
             self._file.plan(cells)
 
     def add(self, report: pytest.TestReport) -> None:
-        """For `pytest_runtest_logreport`: every report of every phase, in any order of tests."""
+        """Take a report of any phase of any test; `pytest_runtest_logreport` calls this."""
         ended = self.results.add(report)
-        if self.results.total:  # a controller of xdist collects nothing: its workers' reports tell
+        if self.results.total:  # an xdist controller collects nothing; reports contain the total
             self.plan(self.results.total)
         if self._progress is None and (ended or self.results.total):
-            # Not with the session: tests that are no cells may have run before the first one.
+            # The pace starts here, since other tests may run before the first cell.
             self._progress = Progress()
         if ended is None:
             return
@@ -86,16 +86,16 @@ class SessionReport:
             progress.write(reporter, line)
 
     def end(self) -> None:
-        """For `pytest_runtestloop`, once it has returned: nothing broke it off."""
+        """Note that the test loop has returned, so nothing interrupted it."""
         self._ended = True
 
     def finish(self) -> None:
-        """For `pytest_sessionfinish`, which also follows an interrupt: the last write."""
+        """Write the file for the last time; `pytest_sessionfinish` also follows an interrupt."""
         if self._file is not None:
             planned = self._file.planned
             all_ran = planned is not None and len(self.results.cells) >= planned
             self._file.close(finished=self._ended and all_ran)
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:
-        """For `pytest_terminal_summary`."""
+        """Write the section of the terminal summary."""
         terminal.summary(reporter, self.results, "" if self._file is None else self._file.problem)

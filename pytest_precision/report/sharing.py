@@ -1,9 +1,9 @@
 """Sharing: what failing cells have in common and passing cells do not.
 
-Every statement is true of the cells as they ended; none is a guess. First the whole: the fewest
-axes whose values, over all failing cells, leave out every passing cell. Where there are no such
-axes, parts: greedily the axis values that describe the most failing cells and no passing one.
-A statement must pay for itself: it names fewer values than there are cells of which it is made.
+Every statement is true of the cells as they ended; none is a guess. First, one statement is sought
+for all failing cells: the fewest axes whose values in failing cells exclude every passing cell. If
+there are no such axes, the cells are split: greedily, by the axis values that describe the most
+failing cells and no passing one. A statement must name fewer values than it describes cells.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NamedTuple
 from pytest_precision.report.collect import CellResult
 
 MAX_CONDITIONS = 3
-"""More axes than that are no summary of a cell but its name."""
+"""Most axes in one statement; more would name a cell rather than summarize."""
 
 MAX_VALUES = 3
-"""Likewise of the values of one axis."""
+"""Most values of one axis in a statement."""
 
 TEST = "test"
 """The name under which the test itself counts as an axis."""
@@ -28,14 +28,14 @@ TEST = "test"
 class Condition(NamedTuple):
     """An axis and the values that failing cells have on it, as `repr` texts.
 
-    By `repr`, because 1, 1.0 and True are equal and yet different values of an axis.
+    The values are texts because 1, 1.0 and True are equal and yet different values of an axis.
     """
 
     axis: str
     values: tuple[str, ...]
 
     def holds(self, traits: Mapping[str, str]) -> bool:
-        """Whether a cell with these traits has one of the values."""
+        """Return whether a cell with these traits has one of the values."""
         return traits.get(self.axis) in self.values
 
     def __str__(self) -> str:
@@ -48,8 +48,8 @@ class Shared(NamedTuple):
 
     Attributes:
         cells: failing cells, all of which meet all conditions.
-        conditions: that no passing cell meets; empty where nothing was found.
-        alone: whether no passing cell meets even one of them; else none meets all.
+        conditions: conditions that no passing cell meets together; empty if none were found.
+        alone: whether no passing cell meets even one of the conditions.
     """
 
     cells: tuple[CellResult, ...]
@@ -57,12 +57,12 @@ class Shared(NamedTuple):
     alone: bool = False
 
     def holds(self, cell: CellResult) -> bool:
-        """Whether a cell meets all conditions."""
+        """Return whether a cell meets all conditions."""
         own = traits(cell)
         return all(condition.holds(own) for condition in self.conditions)
 
     def statement(self, failing: Sequence[CellResult]) -> str:
-        """In words; empty without conditions.
+        """Return the statement in words; empty without conditions.
 
         Args:
             failing: all failing cells, `cells` among them.
@@ -79,12 +79,12 @@ class Shared(NamedTuple):
 
 
 def traits(cell: CellResult) -> dict[str, str]:
-    """Axis name to the `repr` of its value; the test is one of them."""
+    """Return axis name to the `repr` of its value; the test counts as an axis."""
     return {TEST: cell.test} | {name: repr(value) for name, value in cell.axes.items()}
 
 
 def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> list[Shared]:
-    """A partition of the failing cells, at least one, by what they share; leftovers come last."""
+    """Partition the failing cells, at least one, by what they share; the rest comes last."""
     if not passing:
         return [Shared(tuple(failing))]
     without = [traits(cell) for cell in passing]
@@ -102,7 +102,7 @@ def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> lis
 def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) -> Shared | None:
     own = [traits(cell) for cell in failing]
     conditions: list[Condition] = []
-    # For each condition the passing cells that do not meet it, one bit each.
+    # Per condition, the passing cells that do not meet it, one bit per cell.
     outside: list[int] = []
     for axis in own[0]:
         if all(axis in cell for cell in own):

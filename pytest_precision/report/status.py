@@ -1,4 +1,4 @@
-"""Statuses: what the session makes of a cell, once pytest's expectations are accounted for."""
+"""Statuses: how a cell ended, with pytest's expectations taken into account."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Status(NamedTuple):
     """How one status is shown.
 
     Attributes:
-        mark: one ASCII character, its place in a grid.
-        word: in the line of counts; that of pytest where it has one.
+        mark: one ASCII character, shown in a grid.
+        word: word in the line of counts; pytest's own if it has one.
         colour: a markup name of pytest's terminal writer.
-        failing: whether it fails the test.
+        failing: whether the status fails the test.
     """
 
     mark: str
@@ -37,5 +37,5 @@ _RANK = {name: rank for rank, name in enumerate(STATUSES)}
 
 
 def worst(statuses: Iterable[str]) -> str:
-    """The worst of several statuses, at least one: what one place in a grid shows."""
+    """Return the worst of one or more statuses, which one place in a grid shows."""
     return min(statuses, key=_RANK.__getitem__)

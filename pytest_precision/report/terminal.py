@@ -1,4 +1,4 @@
-"""Terminal: the summary section: grids, what failing cells share, reasons and counts."""
+"""Terminal: the summary section with grids, what failing cells share, reasons and counts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from pytest_precision.report.words import count, duration
 TITLE = "precision matrix"
 
 MAX_REASONS = 20
-"""Reasons under one heading that are shown without -v."""
+"""Most reasons under one heading that are shown without -v."""
 
 MAX_LINES = 200
-"""If all grids together are longer, a test whose cells all pass is one line."""
+"""If all grids together have more lines, a test whose cells all pass gets one line."""
 
 FAILING = [name for name, status in STATUSES.items() if status.failing]
 
 
 def summary(terminal: pytest.TerminalReporter, results: Results, problem: str = "") -> None:
-    """Write the section; nothing at all where no cell ran, with `-q` only what failed.
+    """Write the section; nothing if no cell ran, and with `-q` only the failures.
 
     Args:
-        terminal: pytest's own.
-        results: of the session.
-        problem: why report.json could not be written, empty where it could.
+        terminal: pytest's terminal reporter.
+        results: results of the session.
+        problem: why report.json could not be written; empty if it was written.
     """
-    # As in the files, not as xdist's workers finished them.
+    # The order is that of the files, not that in which xdist's workers finished.
     cells = sorted(results.cells.values(), key=_position)
     section = _Section(terminal)
     if cells and terminal.verbosity >= 0:
@@ -59,9 +59,10 @@ class _Section:
         self.width = terminal.config.get_terminal_writer().fullwidth
 
     def grids(self, cells: Sequence[CellResult]) -> None:
+        """Write one grid per test, or one line for a test that needs no grid."""
         tests: dict[str, list[CellResult]] = {}
         for cell in cells:
-            # A crashed worker took the axes of its cell along: it has no place in the grid.
+            # The axes of the cell are unknown after a worker crash: it has no place in the grid.
             if cell.axes:
                 tests.setdefault(cell.test, []).append(cell)
         grids = {test: grid(own, self.width) for test, own in tests.items()}
@@ -81,13 +82,13 @@ class _Section:
             self.terminal.write_line("")
 
     def fixed(self, cells: Sequence[CellResult]) -> None:
-        """The axes that do not vary, stated once."""
+        """Write the axes that do not vary once."""
         text = ", ".join(f"{name}={value}" for name, value in fixed(cells))
         if text:
             self.paragraph(f"with {text}", "  ", "  ")
 
     def legend(self, cells: Sequence[CellResult]) -> None:
-        """Say what was not compared where: a mark of the grid says nothing of that."""
+        """Write what was not compared and where, which a mark in the grid cannot show."""
         found = not_compared(cells)
         shown = found if self.terminal.verbosity > 0 else found[:MAX_REASONS]
         for text, number in shown:
@@ -99,7 +100,7 @@ class _Section:
             self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:
-        """Why cells were skipped, or what was expected of them."""
+        """Write why cells were skipped or expected to fail."""
         reasons = fold(cells, [name for name in STATUSES if name not in FAILING])
         told = [reason for reason in reasons if reason.text]
         if told:
@@ -107,7 +108,7 @@ class _Section:
             self.terminal.write_line("")
 
     def failures(self, cells: Sequence[CellResult]) -> None:
-        """The failing cells, grouped by what they share and then by reason."""
+        """Write the failing cells, grouped by what they share and then by reason."""
         failing = [cell for cell in cells if cell.failing]
         if not failing:
             return
@@ -122,7 +123,7 @@ class _Section:
         self.terminal.write_line("")
 
     def reasons(self, reasons: Sequence[Reason]) -> None:
-        """One entry a reason: mark, how often, text, and the first cell, or with -v all cells."""
+        """Write per reason: mark, count, text and the first cell, or with -v all cells."""
         verbose = self.terminal.verbosity > 0
         for reason in reasons if verbose else reasons[:MAX_REASONS]:
             status = STATUSES[reason.status]
@@ -135,7 +136,7 @@ class _Section:
             self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
 
     def counts(self, cells: Sequence[CellResult]) -> None:
-        """The last line: how many ended how, with their marks, and the time they took."""
+        """Write the last line: the number of cells per status, with its mark, and their time."""
         found = Counter(cell.status for cell in cells)
         seconds = sum(cell.seconds for cell in cells)
         line: Line = [(f"{count(len(cells), 'cell')} in {duration(seconds)}: ", "")]
@@ -146,12 +147,13 @@ class _Section:
         self.line(line[:-1])
 
     def line(self, line: Line) -> None:
+        """Write one line in colours."""
         for text, name in _joined(line):
             self.terminal.write(text, **({STATUSES[name].colour: True} if name else {}))
         self.terminal.write_line("")
 
     def paragraph(self, text: str, first: str, others: str, **markup: bool) -> None:
-        """Wrapped at blanks only: an id or a sequence stays whole, to be copied."""
+        """Write text wrapped at blanks only, so that an id or a sequence can be copied whole."""
         for line in textwrap.wrap(
             text,
             self.width,
@@ -168,7 +170,7 @@ def _position(cell: CellResult) -> tuple[str, int, int]:
 
 
 def _joined(line: Iterable[tuple[str, str]]) -> Line:
-    """Neighbours of the same colour as one piece, blanks counting as either."""
+    """Join neighbours of the same colour into one piece; blanks match any colour."""
     joined: Line = []
     for text, name in line:
         if joined and (name == joined[-1][1] or not text.strip()):

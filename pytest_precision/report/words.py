@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def count(number: int, noun: str) -> str:
-    """`1 cell`, `6 cells`."""
+    """Return a number with its noun, such as `1 cell` or `6 cells`."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that a person would choose: `0.4 s`, `12 s`, `4 min`, `2 h 5 min`."""
+    """Return a duration in a readable unit: `0.4 s`, `12 s`, `4 min`, `2 h 5 min`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 99.5:
