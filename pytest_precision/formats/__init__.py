@@ -4,8 +4,8 @@
     quantized.rowwise.data, quantized.rowwise.scale, quantized.dequantize(torch.bfloat16)
 
 The names are loaded when they are first used: importing this package imports no torch.
-Denormals must not be flushed (`torch.set_flush_denormal(False)`, which is torch's default): the
-ends of the range of an e8m0 scale are subnormal fp32 numbers.
+Subnormal numbers must not be flushed to zero (`torch.set_flush_denormal(False)`, which is torch's
+default): at the ends of the range of e8m0, a scale or its inverse is subnormal in fp32.
 """
 
 from __future__ import annotations

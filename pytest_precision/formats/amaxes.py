@@ -1,4 +1,4 @@
-"""Amaxes apart from the cast, for ranks that hold parts of a matrix and reduce them in between."""
+"""Amaxes computed apart from the cast, so that ranks with parts of a matrix can reduce them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pytest_precision.formats.tiles import Block, tiles
 def block_amaxes(
     x: torch.Tensor, blocks: Sequence[Block], *, keep_nan: bool = False
 ) -> torch.Tensor:
-    """Largest magnitudes of the blocks of a matrix, NaN ignored unless it is to be kept.
+    """Compute the amax (largest magnitude) of each block of a matrix.
 
     Args:
         x: the matrix.
-        blocks: the sizes of block to find them for; blocks at the edges may be partial.
-        keep_nan: the amax of a block with a NaN is NaN.
+        blocks: the block sizes to compute amaxes for; blocks at the edges may be partial.
+        keep_nan: whether the amax of a block with a NaN is NaN; otherwise NaNs are ignored.
 
     Returns:
-        fp32, flat: those of the first size row by row, then those of the next one.
+        The amaxes, fp32, flat: row by row for the first block size, then for the next one.
     """
     found = x.new_zeros(sum(map(prod, _grids(x, blocks))), dtype=torch.float32)
     places = by_block(found, x, blocks)
@@ -36,11 +36,14 @@ def block_amaxes(
 def by_block(
     amaxes: torch.Tensor, x: torch.Tensor, blocks: Sequence[Block]
 ) -> dict[Block, torch.Tensor]:
-    """What `block_amaxes` gives as views [blocks of rows, blocks of columns], by size of block.
+    """Split the result of `block_amaxes` into views by block size.
+
+    Returns:
+        Block size to a view of shape [blocks of rows, blocks of columns].
 
     Raises:
-        TypeError: not fp32.
-        ValueError: another number of amaxes than `x` has blocks.
+        TypeError: `amaxes` is not fp32.
+        ValueError: the number of amaxes is not the number of blocks of `x`.
     """
     grids = _grids(x, blocks)
     checked = checked_amaxes(amaxes, sum(map(prod, grids)), x)
@@ -49,18 +52,18 @@ def by_block(
 
 
 def checked_amaxes(amaxes: torch.Tensor, number: int, x: torch.Tensor) -> torch.Tensor:
-    """`amaxes`, if it is fp32 [number].
+    """Return `amaxes` if its dtype is fp32 and its shape is [number].
 
     Raises:
-        TypeError: not fp32.
-        ValueError: another number.
+        TypeError: `amaxes` is not fp32.
+        ValueError: `amaxes` has another shape.
     """
     if amaxes.dtype is not torch.float32:
         raise TypeError(
             expected_but_got(
                 "amaxes of dtype torch.float32",
                 f"amaxes.dtype={amaxes.dtype} (dtype)",
-                "reduce what `amaxes` of the format gives",
+                "pass the result of the format's `amaxes`, reduced over the ranks",
             )
         )
     if amaxes.shape != (number,):
@@ -68,7 +71,7 @@ def checked_amaxes(amaxes: torch.Tensor, number: int, x: torch.Tensor) -> torch.
             expected_but_got(
                 f"{number} amaxes for a matrix of shape {tuple(x.shape)}",
                 f"amaxes.shape={tuple(amaxes.shape)} (Size)",
-                "reduce what `amaxes` of the format gives",
+                "pass the result of the format's `amaxes`, reduced over the ranks",
             )
         )
     return amaxes

@@ -1,6 +1,6 @@
 """Backend: whether number formats are emulated or quantized by Transformer Engine, and why.
 
-The decision is made of plain data: what is installed, and which GPU a rank has.
+The decision depends on plain data alone: what is installed, and which GPU a rank has.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pytest_precision.matrix.precisions import PRECISIONS, Capability, Release, 
 
 
 class Machine(NamedTuple):
-    """What a rank has.
+    """The Transformer Engine and the GPU of a rank.
 
     Attributes:
-        transformer_engine: its version; None where it is not installed, or cannot be imported.
-        capability: of the rank's GPU; None where it runs on the CPU.
-        problem: why Transformer Engine cannot be imported, empty where it can or is not there.
+        transformer_engine: its version; None if it is not installed or cannot be imported.
+        capability: compute capability of the rank's GPU; None if the rank runs on the CPU.
+        problem: why Transformer Engine cannot be imported; empty if it can, or is not installed.
     """
 
     transformer_engine: str | None
@@ -38,11 +38,11 @@ class Machine(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What was taken.
+    """The backend that was chosen.
 
     Attributes:
         backend: "emulated" or "native".
-        reason: why.
+        reason: why it was chosen.
     """
 
     backend: str
@@ -53,18 +53,18 @@ class Choice(NamedTuple):
 
 
 def choose(asked: str, precision: str, machine: Machine) -> Choice:
-    """The backend for cells of a precision.
+    """Choose the backend for cells of a precision.
 
     Args:
         asked: `auto`, `emulated` or `native`.
-        precision: a quantized one.
-        machine: that the cell runs on.
+        precision: a quantized precision.
+        machine: the machine that the cell runs on.
 
     Raises:
-        BackendError: `native` was asked for, and is not there for this precision.
+        BackendError: `native` was requested, and the machine cannot quantize this precision.
     """
     if asked == "emulated":
-        return Choice("emulated", "it was asked for")
+        return Choice("emulated", "it was requested")
     if _has(precision, machine):
         return Choice("native", str(machine))
     if asked == "native":
@@ -73,15 +73,17 @@ def choose(asked: str, precision: str, machine: Machine) -> Choice:
 
 
 def decide(asked: str, precision: str, device: str) -> Choice:
-    """As `choose`, on this process's GPU; Transformer Engine is imported where all else is there.
+    """Choose the backend on this process's machine.
+
+    Transformer Engine is imported only if its version and the GPU allow the native backend.
 
     Args:
         asked: `auto`, `emulated` or `native`.
-        precision: a quantized one.
+        precision: a quantized precision.
         device: `cpu` or `cuda`.
 
     Raises:
-        BackendError: as `choose`.
+        BackendError: `native` was requested, and this process cannot quantize natively.
     """
     machine = Machine(installed(), None)
     if device == "cuda" and asked != "emulated":
@@ -92,14 +94,14 @@ def decide(asked: str, precision: str, device: str) -> Choice:
     if choice.backend == "native":
         try:
             import_module("transformer_engine.pytorch")
-        except Exception as error:  # it looks for CUDA's libraries, and asserts
+        except Exception as error:  # its import looks for CUDA's libraries, and has assertions
             problem = f"{type(error).__name__}: {error}".partition("\n")[0]
             return choose(asked, precision, Machine(None, machine.capability, problem))
     return choice
 
 
 def installed() -> str | None:
-    """The version of Transformer Engine, read without importing it."""
+    """Return the version of Transformer Engine without importing it; None if not installed."""
     try:
         return version("transformer-engine")
     except PackageNotFoundError:
@@ -107,22 +109,22 @@ def installed() -> str | None:
 
 
 def release(version: str) -> Release:
-    """The release that a version of Transformer Engine belongs to."""
+    """Return the release (major, minor) that a version of Transformer Engine belongs to."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
 def refusal(precision: str, got: str) -> str:
-    """Return what is said where `native` was asked for and cannot be had.
+    """Return the message for a request for `native` that cannot be met.
 
     Args:
-        precision: a quantized one.
-        got: what was found instead of what it needs.
+        precision: a quantized precision.
+        got: what was found instead of what the precision needs.
     """
     return expected_but_got(
         f"{_needs(precision)} for {precision} with --precision-backend=native",
         got,
-        f"take --precision-backend=auto or emulated, or leave {precision} out of the matrix",
+        f"use --precision-backend=auto or emulated, or leave {precision} out of the matrix",
     )
 
 

@@ -1,4 +1,4 @@
-"""An operand with one scale a block, filled tile by tile."""
+"""An operand with one scale per block, filled tile by tile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_precision.formats.tiles import Tile, scratch
 
 
 class BlockOperand:
-    """Bytes and scales of an 8-bit operand that is being quantized.
+    """The bytes and scales of an 8-bit operand while it is being quantized.
 
     Attributes:
         block: rows and columns of the input that share a scale.
@@ -25,7 +25,7 @@ class BlockOperand:
         *,
         transposed: bool = False,
     ) -> None:
-        """An operand of nothing yet.
+        """Allocate the operand without filling it.
 
         Args:
             x: the input.
@@ -49,8 +49,8 @@ class BlockOperand:
 
         Args:
             tile: a part of the input, in whole blocks.
-            scale: what to store for each block of it.
-            multiplier: fp32, what to multiply each block of it by.
+            scale: the scale to store per block of the tile.
+            multiplier: fp32, the factor per block of the tile.
         """
         scaled = tile.cut(tile.scaled(multiplier, self.block))
         data, scales = self._data, self._scale
@@ -58,7 +58,7 @@ class BlockOperand:
             data, scales = data.t(), scales.t()
         target = data[tile.rows, tile.columns]
         if self._transposed:
-            # A cast does not transpose in blocks, as a copy of bytes does.
+            # torch transposes in cache-sized blocks when it copies bytes, but not when it casts.
             casted = scratch("bytes", tuple(target.shape), scaled, torch.uint8)
             self._element.cast_(scaled, casted)
             target.copy_(casted)
@@ -69,7 +69,7 @@ class BlockOperand:
         region.copy_(scale[: region.shape[0], : region.shape[1]])
 
     def finished(self) -> Operand:
-        """The operand, once every tile was stored."""
+        """Return the operand; every tile must have been stored."""
         rows, columns = self.block[::-1] if self._transposed else self.block
         kind: ScaleKind = "fp32" if self._scale.dtype is torch.float32 else "e8m0"
         storage = Storage(self._element, kind, (rows, columns), self._transposed)

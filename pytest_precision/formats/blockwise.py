@@ -1,4 +1,4 @@
-"""fp8 with one fp32 scale for 128 elements of a row, or for 128 x 128 of a weight."""
+"""fp8 with one fp32 scale per 128 elements of a row, or per 128 x 128 elements of a weight."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class BlockScaling(InBlocks):
     """Blockwise fp8.
 
     Attributes:
-        name: of the format.
+        name: name of the format.
         element: e4m3 or e5m2.
-        two_dimensional: blocks are 128 x 128 rather than 1 x 128. Then the columnwise operand is
-            the transpose of the rowwise one; otherwise it is the transposed matrix, quantized by
-            itself.
-        power_of_two: round scales down to powers of two.
-        epsilon: least amax of a block that is believed.
+        two_dimensional: whether blocks are 128 x 128 rather than 1 x 128. If they are, the
+            columnwise operand is the transpose of the rowwise one; if not, it is the transposed
+            matrix, quantized by itself.
+        power_of_two: whether scales are rounded down to powers of two.
+        epsilon: lower bound of a block's amax; a smaller amax is replaced by it.
         if_infinite: the scale of a block whose amax is too small to divide by; None for the largest
-            finite number of the input's dtype, as the kernels have it.
+            finite number of the input's dtype, as in the kernels.
     """
 
     side: ClassVar = SIDE
@@ -44,7 +44,7 @@ class BlockScaling(InBlocks):
     if_infinite: float | None = None
 
     def of_masters(self) -> Reducible:
-        """Return a format that takes the largest fp32 for `if_infinite`, whatever the dtype."""
+        """Return this format with the largest fp32 number as `if_infinite`, whatever the dtype."""
         return replace(self, if_infinite=FP32_MAXIMUM)
 
     def _quantize(

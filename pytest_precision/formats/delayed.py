@@ -1,4 +1,4 @@
-"""fp8 with one fp32 scale a tensor, from the amaxes of earlier steps (delayed scaling)."""
+"""fp8 with one fp32 scale per tensor, from the amaxes of earlier steps (delayed scaling)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax, tensor_amax
 
 MAXIMUM_EXPONENT = 127
-"""Of the largest power of two that fp32 has."""
+"""The exponent of the largest power of two in fp32."""
 
 
 class DelayedScaling(Reducible):
-    """Per-tensor fp8 with delayed scaling: the state of one tensor's slot.
+    """Per-tensor fp8 with delayed scaling; an instance holds the state of one tensor.
 
-    `quantize` casts with the scale as it stands and records the amax in row 0 of the history, which
-    so becomes the largest of all calls since the last update: microbatches, and evaluations too. An
-    evaluation calls `quantize` but never `update`, and therefore changes the scale of the training
-    step after it: with this format, train-eval-train is not train-train bit for bit.
+    `quantize` casts with the current scale and records the amax in row 0 of the history. Row 0
+    holds the largest amax of all calls since the last update: microbatches, and evaluations too. An
+    evaluation calls `quantize` but never `update`, so it can change the scale of later training
+    steps: with this format, train-eval-train is not train-train bit for bit.
 
     Attributes:
-        name: of the format.
+        name: name of the format.
         element: e4m3 or e5m2.
-        scale: fp32 [1], what the next cast multiplies by; 1 at first.
+        scale: fp32 [1], the factor of the next cast; it starts at 1.
         history: fp32 [length], amaxes; row 0 is being recorded, the last row is the newest.
     """
 
@@ -48,23 +48,24 @@ class DelayedScaling(Reducible):
         reduce_amax: ReduceAmax | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """A slot that has seen nothing.
+        """Start with a scale of 1 and an empty history.
 
         Args:
-            name: of the format.
+            name: name of the format.
             element: "e4m3" or "e5m2".
-            algorithm: the amax is the "max" of the history, or its "most_recent" entry.
-            history_length: how many updates an amax is remembered for.
-            margin: the scale is smaller by 2**margin.
-            update: "fused" as the kernel, or "unfused" as the Python code that the environment
-                variable NVTE_UNFUSED_FP8_UPDATE switches on: it rolls the history after an amax
-                of 0 too, and its division is a multiplication by the reciprocal.
-            reduce_amax: MAX over the ranks that share the scale, where there are any.
-            device: of the state.
+            algorithm: whether the scale is computed from the "max" of the history, or from its
+                "most_recent" entry.
+            history_length: for how many updates an amax is remembered.
+            margin: the scale is smaller by a factor of 2**margin.
+            update: "fused" computes as the kernel does; "unfused" as the Python code that the
+                environment variable NVTE_UNFUSED_FP8_UPDATE enables: that code also rolls the
+                history after an amax of 0, and multiplies by a reciprocal instead of dividing.
+            reduce_amax: MAX over the ranks that share the scale; None if no other rank does.
+            device: device of the state.
 
         Raises:
-            ValueError: an unknown element, algorithm, update or device; no room for a history; a
-                margin that is no integer, or a reduction that cannot be called.
+            ValueError: `element`, `algorithm`, `update` or `device` is unknown, `history_length`
+                is below 1, `margin` is not an integer, or `reduce_amax` cannot be called.
         """
         check_options(
             {
@@ -87,21 +88,21 @@ class DelayedScaling(Reducible):
 
     @property
     def has_state(self) -> bool:
-        """A scale and a history."""
+        """Whether a cast depends on earlier ones: always, through the scale."""
         return True
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """The amax of a matrix, fp32 [1]."""
+        """Compute the amax of a matrix, fp32 [1]."""
         return tensor_amax(checked_matrix(x))
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix with the scale of earlier steps, and record this amax.
+        """Quantize a matrix with the scale of earlier steps, and record `amaxes`, fp32 [1].
 
         Raises:
-            TypeError: as `quantize`, and for an amax that is not fp32.
-            ValueError: as `quantize`, and for more than one amax.
+            TypeError: `quantize` would raise it, or `amaxes` is not fp32.
+            ValueError: `quantize` would raise it, or `amaxes` is not one number.
         """
         x = checked_matrix(x)
         amax = checked_amaxes(amaxes, 1, x)
@@ -110,15 +111,15 @@ class DelayedScaling(Reducible):
         return quantized
 
     def record(self, amax: torch.Tensor) -> None:
-        """Remember the amax, fp32 [1], of what was cast until the next update; NaN is ignored."""
+        """Record the amax, fp32 [1], of a matrix for the next update; a NaN is ignored."""
         torch.fmax(self.history[:1], amax, out=self.history[:1])
 
     def update(self) -> None:
-        """Move the history on by one step and compute the scale of the next.
+        """Advance the history by one step and compute the scale of the next step.
 
-        Call it once a training step: after the forward pass for inputs and weights, after the
-        backward pass for gradients. An infinite amax leaves the scale alone for as long as the
-        history remembers it.
+        Call it once per training step: after the forward pass for inputs and weights, after the
+        backward pass for gradients. While the amax that the scale is computed from is infinite, the
+        scale stays as it is.
         """
         newest = self.history[:1].clone()
         if self._reduce_amax is not None:
@@ -135,7 +136,7 @@ class DelayedScaling(Reducible):
         self.history[:1] = 0.0
 
     def _scale(self, amax: torch.Tensor) -> torch.Tensor:
-        # In fp32, as the kernel has it: a margin beyond its range makes the scale 0 or infinite.
+        # In fp32, as in the kernel: a margin beyond fp32's range makes the scale 0 or infinite.
         maximum, power = self.element.maximum, _power_of_two(-self._margin)
         if self._update == "fused":
             return torch.full_like(amax, maximum).mul_(power).div_(amax)

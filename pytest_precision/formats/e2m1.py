@@ -1,8 +1,8 @@
 """The 4-bit floating-point element e2m1: codes 0 to 7 are 0, .5, 1, 1.5, 2, 3, 4, 6; bit 3 negates.
 
 Its grid has step 1/2 below 2, step 1 below 4 and step 2 below 6, so the code of a value `a` on the
-grid is 2a, a + 2 or a/2 + 4: whichever is least. Rounding is monotone, hence the code of any other
-value is the least of the three after each was rounded, which takes no comparison of elements.
+grid is the least of 2a, a + 2 and a/2 + 4. Since rounding is monotone, the code of any other value
+is the least of the three after each was rounded; no element needs a comparison with the grid.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from pytest_precision.formats.tiles import scratch
 
 MAXIMUM = 6.0
 STEPS = 256
-"""Random bits of stochastic rounding are integers below this."""
+"""The random bits of stochastic rounding are integers below this number."""
 
 # Adding 2**23 to an fp32 number below 2**23 rounds it to an integer, ties to even, and leaves that
 # integer in the low bits of the sum.
 _ROUND = float(1 << 23)
-# (factor, offset): the three lines above; each offset is even, so ties stay where they are.
+# (factor, offset) of 2a, a + 2 and a/2 + 4; each offset is even, so ties still go to even codes.
 _LINES = ((2.0, 0.0), (1.0, 2.0), (0.5, 4.0))
 _POWER_OF_TWO = 0x7F800000
 
 
 def codes_(magnitude: torch.Tensor, least: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Codes 0 to 7 of fp32 magnitudes, rounded to nearest even, saturating.
+    """Compute the codes 0 to 7 of fp32 magnitudes, rounded to nearest even, saturating.
 
     Args:
-        magnitude: |y|; overwritten. The code of NaN is any.
-        least: scratch of the same shape, fp32; holds the result.
+        magnitude: |y|; it is overwritten. The code of NaN is undefined.
+        least: scratch of the same shape, fp32; it receives the result.
         other: scratch of the same shape, fp32.
 
     Returns:
-        int32 view of `least`, with the code in its low byte (the bytes above hold anything).
+        An int32 view of `least` with the code in the low byte; the other bytes are undefined.
     """
     magnitude.clamp_(max=MAXIMUM)
     for target, (factor, offset) in zip((least, other, other), _LINES, strict=True):
@@ -51,22 +51,23 @@ def codes_(magnitude: torch.Tensor, least: torch.Tensor, other: torch.Tensor) ->
 def stochastic_codes_(
     magnitude: torch.Tensor, random: torch.Tensor, least: torch.Tensor, other: torch.Tensor
 ) -> torch.Tensor:
-    """Codes 0 to 7 of fp32 magnitudes, rounded up with a chance of floor(256 f) / 256.
+    """Compute the codes 0 to 7 of fp32 magnitudes, rounded stochastically, saturating.
 
-    f is the position between the two neighbours on the grid. As the hardware's instruction and its
+    A magnitude is rounded up with probability floor(256 f) / 256, where f is its position between
+    its two neighbours on the grid. The formula is that of the hardware's instruction and of its
     software fallback: t = fma(r / 256, step(a), a) in fp32, then the largest grid value <= t.
 
     Args:
-        magnitude: a = |y|; overwritten. The code of NaN is any.
-        random: integers 0 to 255 in fp32, same shape; overwritten.
-        least: scratch of the same shape, fp32; holds the result.
+        magnitude: a = |y|; it is overwritten. The code of NaN is undefined.
+        random: r, integers 0 to 255 in fp32, same shape; it is overwritten.
+        least: scratch of the same shape, fp32; it receives the result.
         other: scratch of the same shape, fp32.
 
     Returns:
-        int32 view of `least`, as `codes_`.
+        An int32 view of `least`, as in `codes_`.
     """
     magnitude.clamp_(max=MAXIMUM)
-    # The step of the grid is half the power of two below max(a, 1); r * step is exact, so that the
+    # The step of the grid is half the largest power of two <= max(a, 1). r * step is exact, so the
     # sum is rounded once, as in the fma.
     torch.clamp(magnitude, min=1.0, out=other)
     other.view(torch.int32).bitwise_and_(_POWER_OF_TWO)
@@ -81,23 +82,20 @@ def stochastic_codes_(
 
 
 def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
-    """Bytes [rows, columns / 2] of codes [rows, columns]; the even column is the low nibble.
-
-    It is also the low byte of a pair.
-    """
-    pairs = codes.view(torch.int16)
+    """Pack codes [rows, columns] into bytes [rows, columns / 2]; even columns are low nibbles."""
+    pairs = codes.view(torch.int16)  # the even column is the low byte of a pair
     packed = scratch("pairs", tuple(pairs.shape), codes, torch.int16)
     torch.bitwise_right_shift(pairs, 4, out=packed)
     out.copy_(packed.bitwise_or_(pairs))
 
 
 def unpack_columns(data: torch.Tensor) -> torch.Tensor:
-    """The codes [rows, columns] of bytes [rows, columns / 2]."""
+    """Unpack bytes [rows, columns / 2] into codes [rows, columns]."""
     return torch.stack((data & 0x0F, data >> 4), -1).flatten(-2)
 
 
 def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
-    """Bytes [rows / 2, columns] of codes [rows, columns]; the even row is the low nibble."""
+    """Pack codes [rows, columns] into bytes [rows / 2, columns]; even rows are low nibbles."""
     odd = codes[1::2]
     packed = scratch("pairs", tuple(odd.shape), codes, torch.uint8)
     torch.bitwise_left_shift(odd, 4, out=packed)
@@ -105,9 +103,14 @@ def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """The fp32 values [rows, columns] of bytes [rows, columns / 2], in `out`, which is contiguous.
+    """Decode bytes [rows, columns / 2] into fp32 [rows, columns].
 
-    Both values of a byte are looked up as one 64-bit number.
+    Args:
+        data: the bytes; both values of a byte are looked up as one 64-bit number.
+        out: receives the values; it must be contiguous.
+
+    Returns:
+        `out`.
     """
     codes = scratch("codes", tuple(data.shape), data, torch.int32).copy_(data)
     torch.index_select(_pairs(data.device), 0, codes.flatten(), out=out.view(torch.int64).flatten())
@@ -121,7 +124,7 @@ class PackedE2m1(Coding):
     per_byte: ClassVar[int] = 2
 
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Put the fp32 values of bytes into `out`, which is contiguous, and return it."""
+        """Decode bytes into `out`, fp32 and contiguous, and return it."""
         return decode(data, out)
 
     def unpacked(self, data: torch.Tensor) -> torch.Tensor:
@@ -138,7 +141,7 @@ E2M1 = PackedE2m1()
 
 @cache
 def _pairs(device: torch.device) -> torch.Tensor:
-    """For each byte, the bits of its two values; int64 [256]."""
+    """Return a table of the bits of the two fp32 values of each byte, int64 [256]."""
     grid = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, MAXIMUM)
     magnitudes = torch.tensor(grid, dtype=torch.float32, device=device)
     values = torch.cat((magnitudes, -magnitudes))

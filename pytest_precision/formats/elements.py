@@ -1,6 +1,6 @@
 """The 8-bit floating-point elements e4m3 and e5m2, and the power-of-two scale e8m0.
 
-OCP 8-bit Floating Point Specification 1.0 for the elements, OCP Microscaling Formats 1.0 for e8m0.
+Sources: OCP 8-bit Floating Point Specification 1.0 (elements), OCP Microscaling Formats 1.0 (e8m0).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_precision.formats.tiles import scratch
 
 
 class Coding(ABC):
-    """How numbers are coded in the bytes of an operand.
+    """The code of numbers in the bytes of an operand.
 
     Attributes:
         per_byte: how many elements of a row share a byte.
@@ -28,14 +28,14 @@ class Coding(ABC):
 
     @abstractmethod
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Put the fp32 values of bytes into `out`, and return it."""
+        """Decode bytes into `out`, fp32, and return it."""
 
     def unpacked(self, data: torch.Tensor) -> torch.Tensor:
         """Return the codes in these bytes, one byte per element."""
         return data
 
     def pack_(self, codes: torch.Tensor, out: torch.Tensor) -> None:
-        """Store codes that have one byte per element."""
+        """Store codes, given as one byte per element, in `out`."""
         out.copy_(codes)
 
 
@@ -44,11 +44,11 @@ class Element(Coding):
     """An 8-bit floating-point element.
 
     Attributes:
-        name: as it stands in the names of the formats.
+        name: its part of the names of formats.
         maximum: the largest finite value.
         reciprocal: 1 / maximum, rounded to fp32.
-        exponent: of the largest power of two that is representable.
-        dtype: torch's name for it.
+        exponent: the exponent of the largest power of two that it can represent.
+        dtype: torch's dtype of the element.
     """
 
     name: str
@@ -60,17 +60,18 @@ class Element(Coding):
     def cast_(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """Round fp32 `values` to nearest even into the bytes of `out`, saturating; NaN stays NaN.
 
-        `values` is overwritten. The clamp is there because torch's own cast saturates only from
-        2.12 on, and e5m2 not even there.
+        `values` is overwritten.
         """
+        # torch's own cast saturates only since 2.12, and for e5m2 not even there.
         values.clamp_(-self.maximum, self.maximum)
         out.view(self.dtype).copy_(values)
 
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """The fp32 values of bytes, in `out`.
+        """Decode bytes into `out`, fp32, and return it.
 
-        By way of fp16, which takes a tenth of the time of torch's cast from e4m3: e5m2 is the upper
-        half of an fp16 number, and e4m3 in its place is smaller by 2**8.
+        The conversion goes through fp16, which takes a tenth of the time of torch's cast from e4m3:
+        the bits of e5m2 are the upper half of an fp16 number; the bits of e4m3, shifted to the
+        fields of an fp16 number, give the value divided by 2**8.
         """
         wide = scratch("wide", tuple(data.shape), data, torch.int16)
         if self.name == "e5m2":
@@ -78,7 +79,7 @@ class Element(Coding):
             return out.copy_(wide.view(torch.float16))
         wide.copy_(data.view(torch.int8)).mul_(1 << 7).bitwise_and_(_E4M3_BITS)
         out.copy_(wide.view(torch.float16)).mul_(256.0)
-        # What stands for NaN in e4m3 is a number in fp16: 480.
+        # The code of NaN in e4m3 has become a number: 480.
         if data.numel() and (data.amax() == 0xFF or data.view(torch.int8).amax() == 0x7F):
             out.masked_fill_(data.bitwise_and(0x7F) == 0x7F, float("nan"))
         return out
@@ -94,10 +95,10 @@ ELEMENTS = {element.name: element for element in (E4M3, E5M2)}
 
 
 def element_named(name: str) -> Element:
-    """The element of this name.
+    """Return the element with this name.
 
     Raises:
-        ValueError: an unknown name; the known ones are listed.
+        ValueError: the name is unknown; the message lists the known ones.
     """
     if name not in ELEMENTS:
         raise ValueError(
@@ -109,7 +110,7 @@ def element_named(name: str) -> Element:
 
 
 def e8m0_decode(codes: torch.Tensor) -> torch.Tensor:
-    """2**(code - 127) in fp32 of e8m0 bytes; code 0 is the subnormal 2**-127, code 255 is NaN."""
+    """Decode e8m0 bytes to 2**(code - 127) in fp32; code 0 is subnormal, code 255 is NaN."""
     bits = codes.to(torch.int32)
     not_a_number = (bits == 0xFF).to(torch.int32) << 22
     return bits.bitwise_left_shift_(23).clamp_(min=1 << 22).add_(not_a_number).view(torch.float32)

@@ -1,4 +1,4 @@
-"""Format: what every number format can do, and where one differs from the others."""
+"""Format: the interface of all number formats, and the properties in which they differ."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from pytest_precision.formats.quantized import QuantizedTensor
 
 
 class RandomSource(Protocol):
-    """Where the random bits of stochastic rounding come from."""
+    """A source of the random bits of stochastic rounding."""
 
     @property
     def seed(self) -> int:
-        """Of a generator that draws them."""
+        """The seed of a generator that draws such bits."""
 
     def bits(
         self, shape: tuple[int, int], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw uint8 [rows, columns] for the rowwise operand, [columns, rows] for the other."""
+        """Draw uint8 [rows, columns] for the rowwise operand, [columns, rows] for the other one."""
 
 
 class Format(ABC):
     """A number format.
 
-    A subclass has a name and quantizes. Unless it says otherwise, it takes matrices of any size,
+    A subclass defines `name` and `quantize`. By default a format takes matrices of any size,
     rounds to nearest and has no state.
 
     Attributes:
-        name: as `by_name` knows it.
+        name: the name that `by_name` takes.
     """
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class Format(ABC):
 
     @property
     def block_multiple(self) -> int:
-        """What rows and columns must be multiples of; layers pad other matrices with zeros."""
+        """The number that rows and columns must be multiples of; layers pad with zeros."""
         return 1
 
     @property
@@ -58,52 +58,53 @@ class Format(ABC):
 
     @property
     def has_state(self) -> bool:
-        """Whether a cast depends on earlier ones; `update` then moves on by one step."""
+        """Whether a cast depends on earlier ones; `update` then advances the state by one step."""
         return False
 
     def checked(self, x: torch.Tensor) -> torch.Tensor:
         """Return `x`, detached, if this format can quantize it.
 
         Raises:
-            TypeError: no tensor of a dtype that it takes.
-            ValueError: no matrix of a size that it takes.
+            TypeError: `x` is not a tensor, or its dtype is not fp32, bf16 or fp16.
+            ValueError: `x` is not a matrix, has an unsuitable size, or has no values (meta).
         """
         return checked_matrix(x, multiple=self.block_multiple)
 
     def random_bits(
         self, source: RandomSource, shape: tuple[int, int], device: torch.device
     ) -> Any:
-        """Return what `quantize` takes as random bits for a matrix of this shape, if anything."""
+        """Return the random bits for a matrix of this shape as `quantize` takes them, if any."""
         return source.bits(shape, device) if self.stochastic else None
 
     def of_masters(self) -> Reducible:
-        """Return this format as it casts shards of fp32 masters to primary weights.
+        """Return the format that casts shards of fp32 masters to primary weights.
 
         Raises:
-            TypeError: its amaxes are not found apart from the cast.
+            TypeError: this format cannot compute amaxes apart from the cast.
         """
         raise TypeError(
             expected_but_got(
                 "a format whose amaxes can be reduced over ranks",
                 f"{self.name} ({type(self).__name__})",
-                "make it a formats.Reducible, or leave primary weights that are sharded in "
-                "high precision",
+                "derive it from formats.Reducible, or keep sharded primary weights in high "
+                "precision",
             )
         )
 
     def update(self) -> None:  # noqa: B027 (most formats have no state)
-        """Move the state on by one step, where there is one."""
+        """Advance the state by one step, if there is one."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Have `update` called by whoever quantizes a primary weight, and by nobody else."""
+        """Leave calls of `update` to the owner of the primary weight that this format quantizes."""
 
 
 class Reducible(Format):
-    """A format whose amaxes are found apart from the cast, so that ranks can reduce them.
+    """A format that computes amaxes apart from the cast, so that ranks can reduce them.
 
-    Of zeros and the elements that a rank holds, each rank's `amaxes`; the largest of all ranks' are
-    those of the whole matrix, and `quantize_with` casts any part of it as the whole would be.
-    Formats that transform or round stochastically cannot.
+    Each rank calls `amaxes` on a matrix of the elements that it holds, with zeros elsewhere. The
+    maximum over the ranks gives the amaxes of the whole matrix; with it `quantize_with` casts any
+    part of the matrix as it would be cast within the whole. Formats that apply a Hadamard transform
+    or round stochastically cannot do this.
     """
 
     __slots__ = ()
@@ -114,26 +115,26 @@ class Reducible(Format):
         """Quantize a matrix by its own amaxes.
 
         Raises:
-            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
-            ValueError: `x` is no matrix; an unknown usage.
+            TypeError: `x` is not a tensor of fp32, bf16 or fp16, or random bits are given.
+            ValueError: `x` is not a matrix with values, or `usage` is unknown.
         """
         refuse_random_bits(random_bits, self.name)
         return self.quantize_with(x, self.amaxes(x), usage=usage)
 
     @abstractmethod
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """Find all that the scales of a matrix are computed from; fp32, flat."""
+        """Compute all amaxes that the scales of a matrix depend on; fp32, flat."""
 
     @abstractmethod
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix by amaxes that are not its own."""
+        """Quantize a matrix by given amaxes instead of its own."""
 
     def of_masters(self) -> Reducible:
-        """Return this format itself, unless its kernel for masters computes otherwise."""
+        """Return this format itself; override where the kernel for masters computes otherwise."""
         return self
 
 
 Makers = Mapping[str, Callable[..., Format]]
-"""Names of formats to what makes them, given `name` and options."""
+"""Name of a format to a callable that makes it from `name` and options."""

@@ -1,7 +1,7 @@
-"""The random Hadamard transform of NVFP4: 16 rows at a time, with fixed signs.
+"""The random Hadamard transform of NVFP4, over blocks of 16 rows, with fixed signs.
 
-y_j = 1/4 sum_i s_i x_i (-1)**popcount(i & j), an orthonormal matrix, over blocks of 16 rows. The
-kernels apply it to the transposed input along its rows, which is the same thing.
+y_j = 1/4 sum_i s_i x_i (-1)**popcount(i & j): the matrix is orthonormal. The kernels apply the
+transform along the rows of the transposed input, which gives the same numbers.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pytest_precision.formats.tiles import scratch, spans
 
 SIDE = 16
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
-"""s_i: the bits of the mask 0xD7E8, lowest first, where a set bit is a minus."""
+"""s_i: the bits of the mask 0xD7E8, lowest first; a set bit means -1."""
 
 _FP32_LOST = (1 << 29) - 1
-"""The bits of an fp64 mantissa that fp32 has no room for."""
+"""The bits of an fp64 mantissa that do not fit in fp32."""
 
 
 def transformed(x: torch.Tensor) -> torch.Tensor:
-    """The transform of a bf16 matrix along its rows, in bf16.
+    """Transform each block of 16 rows of a bf16 matrix; the result is bf16.
 
-    The sum is taken in fp64, where it is exact unless the exponents of 16 elements spread beyond
-    2**40, and is rounded once. The tensor cores accumulate in fp32 in an order that is not
-    documented; for normal data the rounded results are the same.
+    The sum is computed in fp64 and rounded once. In fp64 it is exact unless magnitudes of the 16
+    elements differ by more than a factor of 2**40. The tensor cores accumulate in fp32 in an order
+    that is not documented; for normal data the rounded results are the same.
 
     Args:
-        x: bf16 [rows, columns]; rows a multiple of 16.
+        x: bf16 [rows, columns]; the number of rows is a multiple of 16.
     """
     matrix = _matrix(x.device)
     out = torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
@@ -45,7 +45,7 @@ def transformed(x: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _matrix(device: torch.device) -> torch.Tensor:
-    """The transform of 16 elements as a matrix, fp64."""
+    """Return the transform of 16 elements as a matrix, fp64 [16, 16]."""
     matrix = torch.ones((1, 1), dtype=torch.float64, device=device)
     while len(matrix) < SIDE:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
@@ -53,10 +53,10 @@ def _matrix(device: torch.device) -> torch.Tensor:
 
 
 def _round_to_odd_(bits: torch.Tensor, spare: torch.Tensor) -> None:
-    """Cut fp64 numbers to the mantissa of fp32, with its last bit set where any bit was lost.
+    """Truncate fp64 numbers to the mantissa of fp32, and set its last bit if any bit was lost.
 
-    Rounding the result to bf16 is rounding the fp64 number to bf16. Rounding to nearest first would
-    make ties of numbers that are almost half-way.
+    Rounding the result to bf16 equals rounding the fp64 number to bf16. If the fp64 number were
+    rounded to nearest first, a number that is almost half-way would become a tie.
     """
     torch.bitwise_and(bits, _FP32_LOST, out=spare)
     bits.bitwise_or_(spare.add_(_FP32_LOST)).bitwise_and_(~_FP32_LOST)

@@ -1,4 +1,4 @@
-"""What the fp8 formats have in common that scale each block of a matrix by itself."""
+"""The common part of the fp8 formats that have one scale per block."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class InBlocks(Reducible):
     """A format whose scales depend on the amaxes of blocks alone.
 
     Attributes:
-        name: of the format.
+        side: elements of a row or column that share a scale.
+        name: name of the format.
         element: e4m3 or e5m2.
-        two_dimensional: blocks are squares, and serve both operands, rather than parts of a row for
-            the one and of a column for the other.
+        two_dimensional: whether blocks are squares that serve both operands; otherwise the rowwise
+            operand has blocks along rows, and the columnwise operand along columns.
     """
 
     side: ClassVar[int]
@@ -44,31 +45,31 @@ class InBlocks(Reducible):
         """Quantize a matrix; blocks at its edges may be partial.
 
         Raises:
-            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
-            ValueError: `x` is no matrix; an unknown usage.
+            TypeError: `x` is not a tensor of fp32, bf16 or fp16, or random bits are given.
+            ValueError: `x` is not a matrix with values, or `usage` is unknown.
         """
         refuse_random_bits(random_bits, self.name)
         return self._quantize(checked_matrix(x), usage)
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """The amaxes of all blocks of both operands, fp32, flat."""
+        """Compute the amaxes of all blocks of both operands; fp32, flat."""
         return block_amaxes(checked_matrix(x), self._blocks, keep_nan=self._keeps_nan)
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """As `quantize`, by amaxes that are not those of `x`.
+        """Quantize a matrix by given amaxes instead of its own.
 
         Raises:
-            TypeError: as `quantize`, and for amaxes that are not fp32.
-            ValueError: as `quantize`, and for another number of amaxes.
+            TypeError: `quantize` would raise it, or `amaxes` is not fp32.
+            ValueError: `quantize` would raise it, or `amaxes` has another number of elements.
         """
         x = checked_matrix(x)
         return self._quantize(x, usage, by_block(amaxes, x, self._blocks))
 
     @property
     def _keeps_nan(self) -> bool:
-        """Whether a NaN is the amax of its block, rather than ignored as by the kernels."""
+        """Whether the amax of a block with a NaN is NaN; the kernels ignore NaN."""
         return False
 
     @property
@@ -80,4 +81,4 @@ class InBlocks(Reducible):
     def _quantize(
         self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
     ) -> QuantizedTensor:
-        """The operands of a matrix, by the amaxes of its blocks unless others are known."""
+        """Quantize a matrix by the amaxes in `known`, or by its own if there are none."""

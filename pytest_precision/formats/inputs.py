@@ -1,4 +1,4 @@
-"""What every format asks of its input, and says where it is not so."""
+"""Checks of the input that all formats share."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pytest_precision.errors import expected_but_got, named
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 Usage = Literal["both", "rowwise", "columnwise"]
-"""Which operands to make: each costs its own pass over the input."""
+"""The operands to make; each costs its own pass over the input."""
 
 USAGES = ("both", "rowwise", "columnwise")
 
 
 def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
-    """`x`, detached, if a format can quantize it.
+    """Return `x`, detached, if a format can quantize it.
 
     Args:
-        x: what the caller gave.
-        multiple: what both dimensions must be a multiple of.
+        x: the argument of the caller.
+        multiple: the number that both dimensions must be multiples of.
 
     Raises:
-        TypeError: no tensor, or none of `DTYPES`.
-        ValueError: not two dimensions, or not a multiple; no values.
+        TypeError: `x` is not a tensor, or its dtype is not one of `DTYPES`.
+        ValueError: `x` does not have two dimensions, these are not multiples, or `x` has no values.
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(
@@ -35,7 +35,7 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
         known = ", ".join(map(str, DTYPES))
         raise TypeError(
             expected_but_got(
-                f"x of a dtype in ({known})", f"x.dtype={x.dtype} (dtype)", "cast it first"
+                f"x of a dtype in ({known})", f"x.dtype={x.dtype} (dtype)", "cast x first"
             )
         )
     if x.dim() != 2:
@@ -59,17 +59,17 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
             expected_but_got(
                 "x with values",
                 f"x.device={x.device} (device)",
-                "quantize it where its values are, on a CPU or GPU",
+                "give a tensor on a CPU or GPU",
             )
         )
     return x.detach().resolve_neg()
 
 
 def checked_usage(usage: Usage) -> tuple[bool, bool]:
-    """Whether to make the rowwise operand, and whether to make the columnwise one.
+    """Return whether to make the rowwise operand, and whether to make the columnwise one.
 
     Raises:
-        ValueError: not one of `USAGES`.
+        ValueError: `usage` is not one of `USAGES`.
     """
     if usage not in USAGES:
         raise ValueError(
@@ -79,7 +79,7 @@ def checked_usage(usage: Usage) -> tuple[bool, bool]:
 
 
 def refuse_random_bits(random_bits: object, name: str) -> None:
-    """Raise where a format that rounds to nearest was given random bits.
+    """Refuse random bits for a format that rounds to nearest.
 
     Raises:
         TypeError: `random_bits` is not None.
@@ -89,7 +89,7 @@ def refuse_random_bits(random_bits: object, name: str) -> None:
             expected_but_got(
                 "random_bits=None",
                 f"random_bits=... ({type(random_bits).__name__}), and {name} rounds to nearest",
-                "leave them out, or take a format whose name ends in _sr",
+                "leave random_bits out, or use a format whose name ends in _sr",
             )
         )
 
@@ -99,11 +99,11 @@ RandomBits = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: str) -> RandomBits:
-    """The pair of bits that `usage` needs.
+    """Return `random_bits` if it has what `usage` needs.
 
     Raises:
-        TypeError: no pair, or no uint8 tensors.
-        ValueError: tensors of another shape.
+        TypeError: `random_bits` is not a pair, or what `usage` needs is not a uint8 tensor.
+        ValueError: a tensor that `usage` needs has another shape.
     """
     if not isinstance(random_bits, tuple) or len(random_bits) != 2:
         raise TypeError(
@@ -134,7 +134,7 @@ def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: s
                 expected_but_got(
                     f"{side} random bits of shape {tuple(shape)}",
                     f"random_bits.shape={tuple(bits.shape)} (Size)",
-                    "draw one byte an element",
+                    "draw one byte per element",
                 )
             )
     return random_bits

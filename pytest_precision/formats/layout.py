@@ -1,4 +1,4 @@
-"""How the kernels store scales: padded, transposed, or swizzled for the GEMM."""
+"""Scales as the kernels store them: padded, transposed, or swizzled for the GEMM."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SWIZZLE = (128, 4)
 
 
 def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> torch.Tensor:
-    """A scale matrix, padded with zeros; the kernels leave the padding uninitialised.
+    """Pad a scale matrix with zeros; the kernels leave the padding uninitialised.
 
-    MXFP8 pads the rowwise scale to (128, 4) and the columnwise one to (4, 128), NVFP4 pads both to
-    (128, 4).
+    MXFP8 pads the rowwise scale to multiples of (128, 4) and the columnwise one to multiples of
+    (4, 128); NVFP4 pads both to multiples of (128, 4).
 
     Args:
-        scale: [rows, columns], as an `Operand` has it.
-        multiples: what rows and columns are padded to multiples of.
+        scale: [rows, columns], the scale of an `Operand`.
+        multiples: the numbers that rows and columns are padded to multiples of.
     """
     rows, columns = (
         -(-length // multiple) * multiple
@@ -30,25 +30,25 @@ def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> t
 
 
 def gemm_ready_scale(scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """The fp32 scale of a blockwise fp8 operand, as it is stored.
+    """Return the fp32 scale of a blockwise fp8 operand as the kernels store it.
 
     Args:
-        scale: fp32, as an `Operand` has it.
-        block: of its `Storage`. Scales of 1 x 128 blocks are stored transposed; both are padded
-            to multiples of 4 columns.
+        scale: fp32, the scale of an `Operand`.
+        block: the `block` of its `Storage`. Scales of 1 x 128 blocks are stored transposed; the
+            columns of both kinds are padded to a multiple of 4.
     """
     return padded_scale(_matrix(scale).t() if block[0] == 1 else scale, (1, 4))
 
 
 def swizzled_scale(scale: torch.Tensor) -> torch.Tensor:
-    """The bytes of a scale matrix in the order in which cuBLAS reads them, padded with zeros.
+    """Return a scale matrix in the order in which cuBLAS reads it, padded with zeros; uint8, flat.
 
-    Entry (i, j) of C columns goes to
+    Entry (i, j) of a matrix of C columns goes to the place
     ((i // 128) ceil(C / 4) + j // 4) 512 + (i % 32) 16 + (i % 128) // 32 * 4 + j % 4.
 
     Args:
         scale: uint8 [rows, columns] with blocks along a row. The columnwise scale of MXFP8 has
-            them along a column: transpose it first.
+            blocks along a column: transpose it first.
     """
     padded = padded_scale(scale)
     split = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4)
@@ -56,10 +56,10 @@ def swizzled_scale(scale: torch.Tensor) -> torch.Tensor:
 
 
 def unswizzled_scale(swizzled: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """The scale matrix of this shape that `swizzled_scale` took.
+    """Return the scale matrix of this shape that `swizzled_scale` was given.
 
     Raises:
-        ValueError: the number of bytes is another than that of a matrix of this shape.
+        ValueError: the number of bytes is not that of a padded matrix of this shape.
     """
     rows, columns = -(-shape[0] // SWIZZLE[0]), -(-shape[1] // SWIZZLE[1])
     if swizzled.numel() != rows * columns * 512:
@@ -80,7 +80,7 @@ def _matrix(scale: torch.Tensor) -> torch.Tensor:
             expected_but_got(
                 "a matrix of scales",
                 f"scale.shape={tuple(scale.shape)} (Size)",
-                "a format with one scale a tensor stores it as it is",
+                "a format with one scale per tensor stores it as it is",
             )
         )
     return scale

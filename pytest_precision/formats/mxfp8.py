@@ -1,4 +1,4 @@
-"""MXFP8: fp8 with one power-of-two scale (e8m0) for 32 elements."""
+"""MXFP8: fp8 with one power-of-two scale (e8m0) per 32 elements."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Mxfp8(InBlocks):
     one has blocks of 32 along a row, the columnwise one along a column.
 
     Attributes:
-        name: of the format.
+        name: name of the format.
         element: e4m3 or e5m2.
-        two_dimensional: one scale for 32 x 32, stored 32 times; both operands then hold the same
-            bytes.
-        rounding: of the scale: up, so that nothing saturates ("ceil", Transformer Engine), or down
-            ("floor": the OCP document and torchao).
+        two_dimensional: whether 32 x 32 elements share a scale, which is stored 32 times; both
+            operands then hold the same bytes.
+        rounding: how the scale is rounded: up, so that nothing saturates ("ceil", as in Transformer
+            Engine), or down ("floor", as in the OCP document and torchao).
     """
 
     side: ClassVar = SIDE
@@ -67,7 +67,7 @@ class Mxfp8(InBlocks):
         return self.rounding == "floor"
 
     def _scales(self, tile: Tile, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes of the blocks of a tile, and what to multiply them by."""
+        """Return the scale codes of the blocks of a tile, uint8, and their fp32 multipliers."""
         square = (SIDE, SIDE) if self.two_dimensional else block
         amax = tile.amax(square, keep_nan=self._keeps_nan)
         if self.rounding == "floor":

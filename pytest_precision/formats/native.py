@@ -1,8 +1,9 @@
 """Transformer Engine's quantizers behind the interface of the formats: its kernels, on a GPU.
 
-What they make is cut down to its valid region, so that bytes, scales and amaxes are those that the
-emulation makes, bit for bit: in the releases that `PRECISIONS` names, and unless the variable
-NVTE_USE_FAST_MATH is set. Written from the sources of Transformer Engine 2.8 to 2.20; never run.
+Their results are cut down to the valid region, so that bytes, scales and amaxes equal those of the
+emulation bit for bit, in the releases that `PRECISIONS` names, and unless the variable
+NVTE_USE_FAST_MATH is set. This module was written from the sources of Transformer Engine 2.8 to
+2.20 and was never run with it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from pytest_precision.formats.per_tensor import CurrentScaling
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import tensor_amax
 
-# What the quantizers do not have: torchao's and the OCP document's arithmetic, the cast of masters,
-# and reductions other than over a process group.
+# The quantizers have neither torchao's and the OCP document's arithmetic, nor the cast of masters,
+# nor reductions other than over a process group.
 _OTHERWISE = {
     "rounding": "ceil",
     "scaling": "transformer_engine",
@@ -44,15 +45,15 @@ class Native(Format):
     """A format that Transformer Engine quantizes.
 
     Attributes:
-        name: as `by_name` knows it.
-        emulated: the same format as this package computes it; where it has a state, the state too.
+        name: the name that `by_name` takes.
+        emulated: the same format as this package computes it; it also holds the state, if any.
     """
 
     def __init__(self, emulated: Format) -> None:
-        """As the format that is given.
+        """Wrap the format as this package computes it.
 
         Raises:
-            ValueError: Transformer Engine's quantizers do not have it.
+            ValueError: Transformer Engine's quantizers do not have the format.
         """
         for field, only in _OTHERWISE.items():
             value = getattr(emulated, field, only)
@@ -69,31 +70,31 @@ class Native(Format):
 
     @property
     def block_multiple(self) -> int:
-        """Of the same format."""
+        """The number that rows and columns must be multiples of, as when emulated."""
         return self.emulated.block_multiple
 
     @property
     def stochastic(self) -> bool:
-        """Of the same format."""
+        """Whether elements are rounded stochastically, as when emulated."""
         return self.emulated.stochastic
 
     @property
     def has_state(self) -> bool:
-        """Of the same format."""
+        """Whether a cast depends on earlier ones, as when emulated."""
         return self.emulated.has_state
 
     def random_bits(
         self, source: RandomSource, shape: tuple[int, int], device: torch.device
     ) -> int | None:
-        """Return a seed: the kernels draw by themselves."""
+        """Return a seed if the format is stochastic: the kernels draw the bits themselves."""
         return source.seed if self.stochastic else None
 
     def of_masters(self) -> Reducible:
-        """Return what casts masters, which is emulated on this backend too."""
+        """Return the format that casts masters, which is emulated on this backend too."""
         return self.emulated.of_masters()
 
     def update(self) -> None:
-        """Move the state on by one step; no kernel is needed for that."""
+        """Advance the state by one step; this needs no kernel."""
         self.emulated.update()
 
     def quantize(
@@ -102,17 +103,20 @@ class Native(Format):
         """Quantize a matrix.
 
         Args:
-            x: [rows, columns] on a GPU that has the format, not empty; multiples of 16 for NVFP4.
-            random_bits: where the format is stochastic, a seed for the GPU's generator, which is
-                put back afterwards; None goes on with it. The kernels deal out its bits in orders
-                of their own, so the bits that the emulation is given have no counterpart.
+            x: [rows, columns] on a GPU that supports the format, not empty; multiples of 16 for
+                NVFP4.
+            random_bits: if the format is stochastic, a seed for the GPU's generator, whose state is
+                restored afterwards; None continues with the generator as it is. The kernels use the
+                generator's bits in their own order, so no seed corresponds to given random bits of
+                the emulation.
             usage: which operands to return.
 
         Raises:
-            TypeError: `x` is no tensor of fp32, bf16 or fp16, or not bf16 where it is transformed;
-                what stands for random bits is no seed, or the format rounds to nearest; Transformer
-                Engine is older than 2.19, and the format is MXFP8 in two dimensions.
-            ValueError: `x` is no matrix, not on a GPU, empty, or of another size; an unknown usage.
+            TypeError: `x` is not a tensor of fp32, bf16 or fp16 (of bf16 for a Hadamard transform),
+                `random_bits` is not a seed, or a seed is given and the format rounds to nearest; or
+                Transformer Engine is older than 2.19 and the format is MXFP8 in two dimensions.
+            ValueError: `x` is not a matrix, not on a GPU, empty or of an unsuitable size, or
+                `usage` is unknown.
             ImportError: Transformer Engine is not installed.
         """
         format = self.emulated
@@ -128,7 +132,7 @@ class Native(Format):
                     "give an int, or emulate the format",
                 )
             )
-        if x.numel() == 0:  # the kernels return before they have written a scale
+        if x.numel() == 0:  # the kernels return before they write a scale
             raise ValueError(
                 expected_but_got(
                     "a matrix with elements",
@@ -141,7 +145,7 @@ class Native(Format):
                 expected_but_got(
                     "x on a GPU",
                     f"x.device={x.device} (device)",
-                    "move it there, or emulate the format",
+                    "move x to a GPU, or emulate the format",
                 )
             )
         with torch.no_grad(), _on(x.device, random_bits):
@@ -152,7 +156,7 @@ class Native(Format):
 
 @contextmanager
 def _on(device: torch.device, seed: int | None) -> Iterator[None]:
-    """With this device as the current one; its generator starts at `seed`, unless that is None."""
+    """Make this device the current one, and start its generator at `seed` unless that is None."""
     with torch.cuda.device(device), torch.random.fork_rng([device], enabled=seed is not None):
         if seed is not None:
             torch.cuda.manual_seed(seed)
@@ -161,11 +165,11 @@ def _on(device: torch.device, seed: int | None) -> Iterator[None]:
 
 @singledispatch
 def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
-    """Return the operands "rowwise" and "columnwise" as the kernels make them.
+    """Quantize with the kernels and return the operands "rowwise" and "columnwise".
 
     Args:
-        format: one that `Native` takes.
-        x: fp32, bf16 or fp16 [rows, columns], where the kernels run; checked.
+        format: a format that `Native` takes.
+        x: fp32, bf16 or fp16 [rows, columns], on the GPU; `Native.quantize` has checked it.
 
     Raises:
         ValueError: Transformer Engine has no quantizer for formats of this class.
@@ -181,7 +185,7 @@ def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
 
 @kernel_operands.register
 def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
-    amax = torch.zeros(1, device=x.device)  # the kernel takes the larger of what it finds here
+    amax = torch.zeros(1, device=x.device)  # the kernel takes the maximum with what is in it
     kernel = _quantizer("float8_tensor", "Float8Quantizer")
     made = kernel(format.scale, amax, _element(format.element))(x)
     format.record(amax)
@@ -241,9 +245,9 @@ def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
 
 
 def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:
-    """The operands of a `Float8Tensor`. GPUs whose GEMM reads both orders make no transpose."""
+    """Return the operands of a `Float8Tensor`."""
     transpose = made._transpose
-    if transpose is None:
+    if transpose is None:  # on GPUs whose GEMM reads both orders
         transpose = made._data.t().contiguous()
     return {
         "rowwise": Operand(made._data, made._scale_inv, amax, Storage(element, "fp32")),
@@ -259,7 +263,7 @@ def _blocks(
     amaxes: tuple[torch.Tensor | None, torch.Tensor | None],
     x: torch.Tensor,
 ) -> dict[str, Operand]:
-    """The operands of a tensor of Transformer Engine with a scale a block."""
+    """Return the operands of a tensor of Transformer Engine with one scale per block."""
     return {
         side: valid(
             getattr(made, f"_{side}_data"),
@@ -279,14 +283,14 @@ def valid(
     storage: Storage,
     shape: tuple[int, int],
 ) -> Operand:
-    """What the kernels have stored of an operand with a scale a block, without padding.
+    """Return an operand with one scale per block, as the kernels stored it, without padding.
 
     Args:
         data: uint8, as it is stored.
         scale: as it is stored, not swizzled: see `layout.padded_scale` and `gemm_ready_scale`.
-        amax: fp32 [1], where the format has one.
-        storage: of the operand.
-        shape: of the matrix that was quantized, before it was padded.
+        amax: fp32 [1], if the format has one.
+        storage: storage of the operand.
+        shape: shape of the matrix that was quantized, before it was padded.
     """
     assert storage.block is not None
     down, across = storage.block

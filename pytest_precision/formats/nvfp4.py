@@ -1,4 +1,4 @@
-"""NVFP4: e2m1 with an e4m3 scale for 16 elements, under one fp32 amax of the tensor."""
+"""NVFP4: e2m1 with one e4m3 scale per 16 elements and one fp32 amax per tensor."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Nvfp4(Reducible):
     along its rows and is quantized by itself from high precision.
 
     Attributes:
-        name: of the format.
-        two_dimensional: one scale for 16 x 16, stored 16 times; the codes of the columnwise operand
-            are then the transposed ones of the rowwise operand.
-        hadamard: the columnwise operand is that of the Hadamard transform; bf16 only.
-        stochastic: round stochastically, by random bits that the caller injects. The kernels draw
-            theirs in an order of their own: equal bits, not equal seeds, give equal codes.
-        scaling: the arithmetic of block scales.
-        reduce_amax: MAX over the ranks that hold parts of the tensor, where there are any.
+        name: name of the format.
+        two_dimensional: whether 16 x 16 elements share a scale, which is stored 16 times; the codes
+            of the columnwise operand are then those of the rowwise operand, transposed.
+        hadamard: whether the columnwise operand is made of the Hadamard transform; bf16 only.
+        stochastic: whether to round stochastically, by random bits that the caller passes. The
+            kernels draw theirs in their own order: equal bits give equal codes, equal seeds do not.
+        scaling: whose arithmetic computes the scales of blocks.
+        reduce_amax: MAX over the ranks that hold parts of the tensor; None if one rank holds all.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Nvfp4(Reducible):
 
     @property
     def block_multiple(self) -> int:
-        """Blocks are whole."""
+        """The number that rows and columns must be multiples of: blocks are never partial."""
         return SIDE
 
     def quantize(
@@ -73,13 +73,15 @@ class Nvfp4(Reducible):
 
         Args:
             x: [rows, columns], multiples of 16.
-            random_bits: where the format is stochastic, a pair of uint8 tensors: [rows, columns]
-                for the rowwise operand, [columns, rows] for the columnwise one.
+            random_bits: if the format is stochastic, a pair of uint8 tensors: [rows, columns] for
+                the rowwise operand, [columns, rows] for the columnwise one.
             usage: which operands to make.
 
         Raises:
-            TypeError: `x` or the random bits are not tensors of a fitting dtype.
-            ValueError: shapes that do not fit; an unknown usage.
+            TypeError: `x` or a tensor of random bits is not a tensor of a suitable dtype, or random
+                bits are given and the format rounds to nearest.
+            ValueError: `x` or a tensor of random bits has an unsuitable shape, or `usage` is
+                unknown.
         """
         x = self.checked(x)
         rowwise, columnwise = checked_usage(usage)
@@ -114,8 +116,8 @@ class Nvfp4(Reducible):
         """Return `x`, detached, if this format can quantize it.
 
         Raises:
-            TypeError: no tensor of fp32, bf16 or fp16; not bf16 where it would be transformed.
-            ValueError: no matrix, or not multiples of 16.
+            TypeError: `x` is not a tensor of fp32, bf16 or fp16 (of bf16 for a Hadamard transform).
+            ValueError: `x` is not a matrix with values, or its dimensions are not multiples of 16.
         """
         x = checked_matrix(x, multiple=SIDE)
         if self.hadamard and x.dtype is not torch.bfloat16:
@@ -123,16 +125,18 @@ class Nvfp4(Reducible):
                 expected_but_got(
                     f"x of dtype torch.bfloat16 for {self.name}",
                     f"x.dtype={x.dtype} (dtype)",
-                    "cast it, as the kernels transform nothing else",
+                    "cast x, since the kernels transform bf16 only",
                 )
             )
         return x
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """The amax of a matrix, then those of all its blocks, fp32, flat.
+        """Compute the amax of a matrix, then those of all its blocks; fp32, flat.
 
         Raises:
-            TypeError, ValueError: as `quantize_with`.
+            TypeError: `x` is not a tensor of fp32, bf16 or fp16.
+            ValueError: `x` is not a matrix of multiples of 16, or the format rounds stochastically
+                or applies the Hadamard transform.
         """
         x = self._read_as_it_is(x)
         return torch.cat((self._own_amax(x), block_amaxes(x, self._blocks)))
@@ -140,12 +144,13 @@ class Nvfp4(Reducible):
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """As `quantize`, by amaxes that are not those of `x`, and that are reduced no further.
+        """Quantize a matrix by given amaxes, which are not reduced any further.
 
         Raises:
-            TypeError: as `quantize`, and for amaxes that are not fp32.
-            ValueError: as `quantize`, for another number of amaxes, and for a format that rounds
-                stochastically or transforms: its amaxes are not those of parts of the input.
+            TypeError: `quantize` would raise it, or `amaxes` is not fp32.
+            ValueError: `quantize` would raise it, `amaxes` has another number of elements, or the
+                format rounds stochastically or applies the Hadamard transform, so that its amaxes
+                are not those of parts of the input.
         """
         x = self._read_as_it_is(x)
         amax, known = amaxes[:1], by_block(amaxes[1:], x, self._blocks)
@@ -174,7 +179,7 @@ class Nvfp4(Reducible):
         if self.hadamard or self.stochastic:
             raise ValueError(
                 expected_but_got(
-                    "a format that neither transforms nor draws",
+                    "a format without Hadamard transform and stochastic rounding",
                     f"{self.name} (Nvfp4)",
                     "quantize the whole matrix",
                 )

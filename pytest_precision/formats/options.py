@@ -1,4 +1,4 @@
-"""What options of formats may be, whatever format has them."""
+"""The allowed values of the options of formats, the same for every format."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Raise where an option is what no format can do.
+    """Refuse a value that an option of a format cannot have.
 
     Raises:
-        ValueError: the first such option.
+        ValueError: an option has such a value; the message names the first one.
     """
     for option, value in options.items():
         expected, holds = _RULES.get(option, ("", None))
         if holds is not None and not holds(value):
             raise ValueError(
                 expected_but_got(
-                    expected, named(option, value), f"leave {option} out to have the default"
+                    expected, named(option, value), f"leave {option} out to use the default"
                 )
             )
 
 
 def check_fields(format: Any) -> None:
-    """`check_options` of the fields of a format that is a dataclass."""
+    """Check the fields of a format that is a dataclass, as `check_options` does."""
     check_options({field.name: getattr(format, field.name) for field in fields(format)})

@@ -11,18 +11,18 @@ from pytest_precision.formats.tiles import BITS, Tile, scratch
 SIDE = 16
 
 NAN = 7
-"""The code of NaN, of which e2m1 has none: the kernels saturate it."""
+"""The code that the kernels store for NaN: e2m1 has no NaN, so they saturate to 6."""
 
 TORCHAO_NAN = 0xB
-"""What torchao's conversion makes of the NaN that an x86 processor computes: -1.5."""
+"""The code that torchao's conversion gives for the NaN that an x86 processor computes: -1.5."""
 
 
 class PackedOperand:
-    """Packed codes and scales of an operand that is being quantized.
+    """The packed codes and scales of an operand while it is being quantized.
 
     Attributes:
         block: rows and columns of the source that share a scale.
-        amax: fp32 [1], of the source.
+        amax: fp32 [1], the amax of the source.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class PackedOperand:
         *,
         transposed: bool,
     ) -> None:
-        """An operand of nothing yet.
+        """Allocate the operand without filling it.
 
         Args:
-            source: what is quantized, [rows, columns].
-            amax: fp32 [1], of the source.
+            source: the matrix to quantize, [rows, columns].
+            amax: fp32 [1], the amax of the source.
             kind: how a scale is read back.
             random_bits: uint8 in the shape of the unpacked operand; None to round to nearest.
-            transposed: the operand is that of the transposed source.
+            transposed: whether the operand is that of the transposed source.
         """
         rows, columns = source.shape[::-1] if transposed else source.shape
         self.block = (SIDE, 1) if transposed else (1, SIDE)
@@ -53,15 +53,15 @@ class PackedOperand:
         self._scale = torch.empty((rows, columns // SIDE), dtype=torch.uint8, device=source.device)
 
     def codes(self, tile: Tile, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-        """The codes of a tile, uint8 in scratch.
+        """Compute the codes of a tile, uint8 in scratch.
 
         Args:
             tile: a part of the source.
-            multiplier: fp32, what to multiply each block of it by.
+            multiplier: fp32, the factor per block of the tile.
             block: the size of those blocks.
         """
         magnitude = tile.scaled(multiplier, block).abs_()
-        # torchao multiplies by infinity, which makes NaN of 0.
+        # torchao may multiply by infinity, and 0 times infinity is NaN.
         torchao = self._kind == "nvfp4_torchao"
         nan = magnitude.isnan() if torchao else tile.source.isnan() if tile.has_nan else None
         shape = tuple(magnitude.shape)
@@ -85,7 +85,7 @@ class PackedOperand:
         Args:
             tile: a part of the source.
             codes: uint8, in the shape of the tile.
-            scale: uint8, for each block of the tile; blocks may be larger than `block`.
+            scale: uint8, the scale per block of the tile; blocks may be larger than `block`.
         """
         if self._transposed:
             data, pack = self._data.t(), e2m1.pack_rows
@@ -103,13 +103,13 @@ class PackedOperand:
         target.copy_(scale)
 
     def finished(self) -> Operand:
-        """The operand, once every tile was stored."""
+        """Return the operand; every tile must have been stored."""
         storage = Storage(e2m1.E2M1, self._kind, (1, SIDE), self._transposed)
         return Operand(self._data, self._scale, self.amax, storage)
 
 
 def _sign_bits(source: torch.Tensor) -> torch.Tensor:
-    """8 where a number is negative, or -0; uint8 in scratch."""
+    """Return 8 where the sign bit of a number is set, and 0 elsewhere; uint8 in scratch."""
     integer = BITS[source.dtype].dtype
     shape = tuple(source.shape)
     signs = torch.bitwise_right_shift(

@@ -1,4 +1,4 @@
-"""fp8 with one fp32 scale a tensor, from the amax of that very tensor (current scaling)."""
+"""fp8 with one fp32 scale per tensor, from the amax of the same tensor (current scaling)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class CurrentScaling(Reducible):
     """Per-tensor fp8 with current scaling.
 
     Attributes:
-        name: of the format.
+        name: name of the format.
         element: e4m3 or e5m2.
-        power_of_two: round the scale down to a power of two.
-        epsilon: least amax that is believed.
-        reduce_amax: MAX over the ranks that hold parts of the tensor, where there are any.
+        power_of_two: whether the scale is rounded down to a power of two.
+        epsilon: lower bound of the amax; a smaller amax is replaced by it.
+        reduce_amax: MAX over the ranks that hold parts of the tensor; None if one rank holds all.
     """
 
     name: str
@@ -44,8 +44,8 @@ class CurrentScaling(Reducible):
         """Quantize a matrix; the columnwise operand is the transpose of the rowwise one.
 
         Raises:
-            TypeError: `x` is no tensor of fp32, bf16 or fp16; there are random bits.
-            ValueError: `x` is no matrix; an unknown usage.
+            TypeError: `x` is not a tensor of fp32, bf16 or fp16, or random bits are given.
+            ValueError: `x` is not a matrix with values, or `usage` is unknown.
         """
         refuse_random_bits(random_bits, self.name)
         amax = self.amaxes(x)
@@ -54,17 +54,17 @@ class CurrentScaling(Reducible):
         return self.quantize_with(x, amax, usage=usage)
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """The amax of a matrix, fp32 [1]."""
+        """Compute the amax of a matrix, fp32 [1]."""
         return tensor_amax(checked_matrix(x))
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """As `quantize`, by an amax that is not that of `x`, and that is not reduced any further.
+        """Quantize a matrix by a given amax, fp32 [1], which is not reduced any further.
 
         Raises:
-            TypeError: as `quantize`, and for an amax that is not fp32.
-            ValueError: as `quantize`, and for more than one amax.
+            TypeError: `quantize` would raise it, or `amaxes` is not fp32.
+            ValueError: `quantize` would raise it, or `amaxes` is not one number.
         """
         x = checked_matrix(x)
         amax = checked_amaxes(amaxes, 1, x)
@@ -82,13 +82,13 @@ def quantize_by(
     element: Element,
     usage: Usage,
 ) -> QuantizedTensor:
-    """Multiply by a scale of the whole tensor and cast.
+    """Multiply a matrix by the scale of the whole tensor, and cast the product.
 
     Args:
-        name: of the format.
+        name: name of the format.
         x: the matrix.
         scale: fp32 [1].
-        amax: fp32 [1], kept beside the bytes.
+        amax: fp32 [1], stored in the operands.
         element: e4m3 or e5m2.
         usage: which operands to make.
     """
@@ -108,7 +108,7 @@ def quantize_by(
         storage = Storage(element, "fp32")
         operands["rowwise"] = Operand(data, inverse, amax, storage)
     if columnwise:
-        # Bytes of its own, as the kernels write them: a transpose that goes stale must be able to.
+        # Separate bytes, as the kernels write them: a transpose that is not updated must go stale.
         storage = Storage(element, "fp32", transposed=True)
         operands["columnwise"] = Operand(data.t().contiguous(), inverse, amax, storage)
     return QuantizedTensor(name, (x.shape[0], x.shape[1]), operands)

@@ -1,4 +1,4 @@
-"""What quantizing gives: bytes, their scales, and how to read both back."""
+"""The result of quantizing: bytes, their scales, and how to read both back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pytest_precision.formats.scaling import NVFP4_RANGE
 from pytest_precision.formats.tiles import scratch, spans, split_blocks
 
 ScaleKind = Literal["fp32", "e8m0", "nvfp4", "nvfp4_torchao"]
-"""How a scale is read: e4m3 under the amax of the tensor for "nvfp4", and in "nvfp4_torchao"
-multiplied in the order of torchao."""
+"""How a scale is read. "nvfp4" is e4m3 times a factor from the amax of the tensor; "nvfp4_torchao"
+is the same with torchao's order of operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,9 @@ class Storage:
     Attributes:
         element: how numbers are coded.
         scale: how the scale is read.
-        block: rows and columns of `data`'s matrix that share a scale; None if all of it does.
-        transposed: the bytes are those of the transposed matrix.
+        block: rows and columns of the matrix in `data` that share a scale; None if there is one
+            scale per tensor.
+        transposed: whether the bytes are those of the transposed matrix.
     """
 
     element: Coding
@@ -37,14 +38,14 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A quantized matrix, as one of the two orders in which a GEMM reads it.
+    """A quantized matrix, in one of the two orders in which a GEMM reads it.
 
     Attributes:
-        data: uint8; [rows, columns], transposed where `storage` says so, half as wide where two
+        data: uint8 [rows, columns], transposed if `storage` says so, and half as wide if two
             elements share a byte.
-        scale: what a decoded element is multiplied by: fp32 (the kernels call it scale_inv), or
-            uint8 codes of e8m0 or e4m3; one an element block, without padding.
-        amax: fp32 [1], the largest magnitude of the tensor; None where the format keeps none.
+        scale: the factor of a decoded element: fp32 (the kernels call it scale_inv), or uint8 codes
+            of e8m0 or e4m3; one per block, without padding.
+        amax: fp32 [1], the largest magnitude of the tensor; None if the format keeps none.
         storage: how `data` is laid out.
     """
 
@@ -54,13 +55,13 @@ class Operand:
     storage: Storage
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The values, [rows, columns], computed in fp32 and rounded once to `dtype`.
+        """Return the values [rows, columns], computed in fp32 and rounded once to `dtype`.
 
-        The columnwise operand of a format with a Hadamard transform gives the transformed matrix,
-        which is what its GEMM multiplies.
+        For the columnwise operand of a format with a Hadamard transform these are the values of the
+        transformed matrix, which its GEMM multiplies.
 
         Raises:
-            TypeError: a dtype that is no input of a format either.
+            TypeError: `dtype` is not a dtype that formats take as input.
         """
         if dtype not in DTYPES:
             raise TypeError(
@@ -77,7 +78,7 @@ class Operand:
         for down, across in spans(rows, columns, out.device, block[0] if block else 1):
             part = self.data[down, across.start // packed : across.stop // packed]
             target = out[down, across]
-            # The result is fresh memory: to write it once, when it is whole, is what saves time.
+            # The first write to fresh memory is slow, so `out` is written once, not in place.
             values = scratch("values", tuple(target.shape), part)
             product = target if dtype is torch.float32 else values
             self.storage.element.decode(part, values)
@@ -98,7 +99,7 @@ class Operand:
         return self.storage.element.unpacked(self.data)
 
     def _factors(self, scale: torch.Tensor) -> torch.Tensor:
-        """Some of the scales as fp32 numbers."""
+        """Return the fp32 factors that a part of `scale` stands for."""
         if self.storage.scale == "fp32":
             return scale
         if self.storage.scale == "e8m0":
@@ -115,7 +116,7 @@ class Operand:
 def _multiply_blocks(
     values: torch.Tensor, factors: torch.Tensor, block: tuple[int, int], out: torch.Tensor
 ) -> None:
-    """Each block of `values` times its factor, in `out`; blocks at the edge may be partial."""
+    """Multiply each block of `values` by its factor, into `out`; edge blocks may be partial."""
     rows, columns = (
         min(size, length) or 1 for size, length in zip(block, values.shape, strict=True)
     )
@@ -132,10 +133,10 @@ class QuantizedTensor:
     """A matrix in a number format.
 
     Attributes:
-        format: the name of the format.
-        shape: of the matrix.
-        operands: what was made of "rowwise" and "columnwise"; each quantized by itself from high
-            precision unless the format says that one is the transpose of the other.
+        format: name of the format.
+        shape: shape of the matrix.
+        operands: "rowwise", "columnwise" or both; each was quantized by itself from high precision
+            unless the format says that one is the transpose of the other.
     """
 
     format: str
@@ -153,7 +154,7 @@ class QuantizedTensor:
         return self._operand("columnwise")
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The values of the rowwise operand, computed in fp32 and rounded once to `dtype`."""
+        """Return the values of the rowwise operand, rounded once from fp32 to `dtype`."""
         return self.rowwise.dequantize(dtype)
 
     def _operand(self, side: str) -> Operand:

@@ -1,4 +1,4 @@
-"""Which format the recipe of a precision gives to inputs, weights and gradients."""
+"""Recipes: the formats of inputs, weights and gradients per precision."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.precisions import PRECISIONS, Recipe
 
 ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
-"""The elements of inputs and weights, and of gradients; nothing trains with e5m2 throughout."""
+"""The elements (of inputs and weights, of gradients); no recipe uses e5m2 for all operands."""
 
 
 def recipe(precision: str, element: str | None = None) -> Recipe:
-    """Return the recipe of a precision, with whole names of formats.
+    """Return the recipe of a precision, with complete names of formats.
 
     Args:
         precision: a quantized precision of cells.
-        element: "e4m3" or "hybrid" where the recipe leaves it open; its own default if None.
+        element: "e4m3" or "hybrid" if the recipe leaves it open; None for the recipe's default.
 
     Raises:
-        ValueError: an unknown precision or element; the known ones are listed.
+        ValueError: the precision or the element is unknown; the message lists the known ones.
     """
     known = {name: row.recipe for name, row in PRECISIONS.items() if row.recipe is not None}
     if precision not in known:

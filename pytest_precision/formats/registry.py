@@ -18,16 +18,16 @@ _FORMATS: Makers = dict(
 _IN_NAMES = {
     field for made in _FORMATS.values() if isinstance(made, partial) for field in made.keywords
 }
-"""Fields that names speak of; a name that does not mention one means its default."""
+"""Fields that a name determines; for a field that the name does not mention, it is the default."""
 
 
 def names() -> tuple[str, ...]:
-    """The names of all formats, in alphabetical order."""
+    """Return the names of all formats, in alphabetical order."""
     return tuple(_FORMATS)
 
 
 def by_name(name: str, **options: Any) -> Format:
-    """A format; delayed scaling, which has a state, is a new one with each call.
+    """Make a format; each call makes a new one, with a state of its own for delayed scaling.
 
     Args:
         name: one of `names()`.
@@ -35,9 +35,9 @@ def by_name(name: str, **options: Any) -> Format:
             `epsilon`, or `history_length`; and the `element` of `fp8_delayed`.
 
     Raises:
-        ValueError: an unknown name; the known ones are listed. An option that the name speaks of,
-            or a value that it cannot have.
-        TypeError: an option that the format does not have.
+        ValueError: the name is unknown (the message lists the known ones), the name determines an
+            option that is given, or an option cannot have the given value.
+        TypeError: the format does not have an option that is given.
     """
     if name not in _FORMATS:
         raise ValueError(
@@ -49,7 +49,7 @@ def by_name(name: str, **options: Any) -> Format:
                 expected_but_got(
                     f"options that {name} leaves open",
                     named(option, value),
-                    "take the name that says so, of names()",
+                    "use the name in names() that determines it",
                 )
             )
     return _FORMATS[name](name=name, **options)

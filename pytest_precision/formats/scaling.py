@@ -15,17 +15,20 @@ from pytest_precision.formats.elements import E4M3, Element
 from pytest_precision.formats.tiles import BITS, scratch, spans
 
 ReduceAmax = Callable[[torch.Tensor], torch.Tensor]
-"""Reduces amaxes over ranks: gets this rank's fp32 tensor, returns the largest of all ranks."""
+"""A MAX reduction over ranks: takes the fp32 amaxes of this rank, returns the largest of all."""
 
 NVFP4_RANGE = E4M3.maximum * 6.0
-"""Largest block scale times largest element: what the tensor's amax is mapped to."""
+"""The largest block scale times the largest element; the amax of the tensor is scaled to it."""
 
 FP32_MAXIMUM = torch.finfo(torch.float32).max
 _EXPONENT_BITS = -(1 << 23)
 
 
 def tensor_amax(x: torch.Tensor, *, keep_nan: bool = False) -> torch.Tensor:
-    """Largest magnitude of a matrix, fp32 [1], NaN ignored unless kept, and 0 where it is empty."""
+    """Compute the largest magnitude of a matrix, fp32 [1]; it is 0 if the matrix is empty.
+
+    NaN is ignored unless `keep_nan`, which makes the amax of a matrix with a NaN NaN.
+    """
     bits = BITS[x.dtype]
     peaks = [torch.zeros((), dtype=bits.dtype, device=x.device)]
     for rows, columns in spans(x.shape[0], x.shape[1], x.device):
@@ -46,19 +49,19 @@ def scale_from_amax(
     epsilon: float = 0.0,
     if_infinite: float = FP32_MAXIMUM,
 ) -> torch.Tensor:
-    """What to multiply by so that `amax` becomes `maximum`.
+    """Compute the factor that scales `amax` to `maximum`.
 
-    `compute_scale_from_amax` of the kernels.
+    This is `compute_scale_from_amax` of the kernels.
 
     Args:
         amax: fp32.
-        maximum: of the element.
-        power_of_two: round the scale down to one.
-        epsilon: least amax that is believed.
+        maximum: largest finite value of the element.
+        power_of_two: whether to round the scale down to a power of two.
+        epsilon: lower bound of the amax; a smaller amax is replaced by it.
         if_infinite: the scale where the quotient overflows.
 
     Returns:
-        fp32; 1 where the amax is 0 or not finite.
+        The scale, fp32; it is 1 where the amax is 0 or not finite.
     """
     amax = amax.clamp(min=epsilon)
     scale = torch.full_like(amax, maximum).div_(amax)
@@ -70,14 +73,15 @@ def scale_from_amax(
 
 
 def e8m0_ceil(amax: torch.Tensor, element: Element) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least e8m0 scale under which `amax` does not saturate: Transformer Engine's.
+    """Compute the least e8m0 scale with which `amax` does not saturate, as Transformer Engine does.
 
-    Multiplying by the rounded reciprocal of 448 or 57344 equals dividing, for every fp32 amax.
+    For the code, multiplying by the rounded reciprocal of 448 or 57344 equals dividing, for every
+    fp32 amax.
 
     Returns:
-        uint8 codes, and 2**(127 - code) in fp32, what to multiply by.
+        The uint8 codes, and the multipliers 2**(127 - code) in fp32.
     """
-    # Up to 2**-127, code 0 is enough, but a mantissa that is not 0 would carry below.
+    # Up to 2**-127, code 0 is enough; without the threshold, a mantissa that is not 0 would carry.
     quotient = functional.threshold(amax * element.reciprocal, 2.0**-127, 0.0)
     codes = quotient.view(torch.int32).add_(0x7FFFFF).bitwise_right_shift_(23).clamp_(max=254)
     inverse = (254 - codes).bitwise_left_shift_(23).clamp_(min=1 << 22)
@@ -85,13 +89,14 @@ def e8m0_ceil(amax: torch.Tensor, element: Element) -> tuple[torch.Tensor, torch
 
 
 def e8m0_floor(amax: torch.Tensor, element: Element) -> tuple[torch.Tensor, torch.Tensor]:
-    """The OCP document's scale, as torchao computes it: the exponent of `amax` less the element's.
+    """Compute the e8m0 scale of the OCP document, as torchao does.
 
-    Elements saturate where amax / 2**exponent is beyond the element's largest mantissa. NaN gives
-    code 255. torchao divides by no less than 2**-126, though code 0 is read back as 2**-127.
+    Its exponent is that of `amax` minus that of the element, so elements saturate where
+    amax / 2**exponent exceeds the element's largest mantissa. NaN gives code 255. torchao divides
+    by at least 2**-126, although code 0 is read back as 2**-127.
 
     Returns:
-        uint8 codes, and what to multiply by, fp32.
+        The uint8 codes, and the fp32 multipliers.
     """
     exponents = amax.view(torch.int32) >> 23
     codes = (exponents - element.exponent).clamp_(min=0).masked_fill_(amax.isnan(), 255)
@@ -100,13 +105,13 @@ def e8m0_floor(amax: torch.Tensor, element: Element) -> tuple[torch.Tensor, torc
 
 
 BlockScaling = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""From fp32 amaxes of blocks to uint8 codes of their scales, and what to multiply by, fp32."""
+"""Computes the uint8 codes of scales, and fp32 multipliers, from the fp32 amaxes of blocks."""
 
 
 def nvfp4_scaling(tensor_amax: torch.Tensor) -> BlockScaling:
-    """The e4m3 scales of NVFP4 blocks under the scale of their tensor.
+    """Return the function that computes e4m3 scales of NVFP4 blocks of a tensor with this amax.
 
-    A block whose code is 0 is multiplied by the largest finite number.
+    A block whose scale has code 0 is multiplied by the largest finite number.
 
     Args:
         tensor_amax: fp32 [1].
@@ -128,11 +133,11 @@ def nvfp4_scaling(tensor_amax: torch.Tensor) -> BlockScaling:
 
 
 def nvfp4_scaling_torchao(tensor_amax: torch.Tensor) -> BlockScaling:
-    """As `nvfp4_scaling`, but as torchao computes it: two divisions, and no scale below 2**-6.
+    """Return torchao's counterpart of `nvfp4_scaling`: two divisions, and no scale below 2**-6.
 
-    torchao gets the scale of the tensor from its caller; here it is that of the amax, which a NaN
-    makes NaN, as torch's amax does, and with it every scale; for a tensor of zeros it is 1. Below
-    an amax of 5e-34 what to multiply by overflows.
+    torchao gets the scale of the tensor from its caller; here it is computed from the amax, and is
+    1 for a tensor of zeros. A NaN makes the amax NaN, as in torch, and with it every scale. For a
+    tensor amax below 5e-34 the multiplier overflows.
 
     Args:
         tensor_amax: fp32 [1].

@@ -1,15 +1,15 @@
-"""Walk over a matrix in tiles that fit the cache, in fp32 and with scratch that is reused.
+"""Tiles of a matrix that fit the cache, in fp32 and with scratch memory that is reused.
 
-Quantizing takes 8 to 30 passes over fp32 copies of the input. On whole matrices each pass faults
-in fresh pages and runs at the speed of memory; a tile of 2**18 elements stays in the cache.
+Quantizing takes 8 to 30 passes over fp32 copies of the input. On whole matrices each pass causes
+page faults and runs at the speed of memory; a tile of 2**18 elements stays in the cache.
 
-With several threads each of the many small passes waits for all of them, so on busy cores one
+With several threads, each of the many small passes waits for all of them, so on busy cores one
 thread (`torch.set_num_threads(1)`, as in the ranks) is much faster than two.
 
 torch.compile of the plain arithmetic gives the same bits, but is slower than tiles for most
-formats. Where it is faster, it has paid for itself after 60 matrices of 4096 x 4096 or more of one
-shape, not counting the 10 s of its first use (`ci/bench/formats.py --compile`): so nothing here is
-compiled.
+formats. Where it is faster, it saves more time than it costs only after 60 or more matrices of
+4096 x 4096 of one shape, not counting the 10 s of its first use (`ci/bench/formats.py --compile`).
+So nothing here is compiled.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import NamedTuple
 import torch
 
 CPU_ELEMENTS = 1 << 18
-"""Elements of a tile for each thread of torch, on a CPU."""
+"""Elements of a tile per thread of torch, on a CPU."""
 
 CPU_THREADS = 4
-"""Threads that enlarge a tile; this bounds the scratch that a thread keeps (4 MiB a buffer)."""
+"""Threads that enlarge a tile; this bounds the scratch that a thread keeps (4 MiB per buffer)."""
 
 DEVICE_ELEMENTS = 1 << 26
-"""Elements of a tile on other devices, whose allocator keeps the scratch by itself."""
+"""Elements of a tile on other devices, whose allocator caches the scratch itself."""
 
 HEIGHT = 64
 WIDTH = 4096
-"""Rows and columns of a tile where the matrix has so many, measured on matrices of 4096 x 4096.
+"""Least rows and columns of a tile in a matrix that has as many; measured on 4096 x 4096.
 
-Long pieces of a row are faster to read, and so many rows make the pieces of a transposed result
-long enough to write. `WIDTH` is a multiple of every block.
+Long pieces of a row are faster to read, and this number of rows makes the pieces of a transposed
+result long enough to be written fast. `WIDTH` is a multiple of every block size.
 """
 
 _VECTORS = 32
@@ -45,12 +45,12 @@ Block = tuple[int, int]
 
 
 class Bits(NamedTuple):
-    """The bits of a floating-point dtype; those of magnitudes are ordered as the magnitudes are.
+    """The bits of a floating-point dtype; as integers, magnitudes have the same order.
 
     Attributes:
-        dtype: the integers that hold them.
+        dtype: the integer dtype of the same size.
         magnitude: all bits but the sign.
-        infinity: the bits of infinity; those of NaN are above.
+        infinity: the bits of infinity; the bits of every NaN are larger.
     """
 
     dtype: torch.dtype
@@ -76,13 +76,16 @@ _kept = _Kept()
 def scratch(
     name: str, shape: tuple[int, ...], like: torch.Tensor, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """An uninitialised tensor on the device of `like`, valid until the next call with this name."""
+    """Return an uninitialised tensor on the device of `like`.
+
+    It is valid until the next call with this name and dtype on the same thread.
+    """
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=like.device)
     needed = prod(shape)
     buffer = _kept.buffers.get((name, dtype))
     if buffer is None or buffer.numel() < needed:
-        # Made outside inference mode, so that later calls outside it may write to it.
+        # A tensor that was made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
             buffer = torch.empty(needed, dtype=dtype, device="cpu")
         _kept.buffers[name, dtype] = buffer
@@ -90,13 +93,13 @@ def scratch(
 
 
 class Tile:
-    """A part of a matrix, to be seen in whole blocks: what is missing at the edges counts as 0.
+    """A part of a matrix in whole blocks: elements beyond the edges of the matrix count as 0.
 
     Attributes:
         rows: the rows of the matrix that it holds.
         columns: the columns of the matrix that it holds.
         source: the part of the matrix.
-        has_nan: whether an amax came across a NaN.
+        has_nan: whether `amax` has found a NaN and ignored it.
     """
 
     def __init__(
@@ -116,13 +119,14 @@ class Tile:
         self._known = known
 
     def amax(self, block: Block, *, keep_nan: bool = False) -> torch.Tensor:
-        """Largest magnitude of each block, fp32 [blocks of rows, blocks of columns].
+        """Compute the largest magnitude of each block, fp32 [blocks of rows, blocks of columns].
 
-        Where amaxes were given, those; the tile is still searched for NaN.
+        If the tile was made with known amaxes, these are returned; the tile is still searched for
+        NaN.
 
-        NaN is ignored unless it is to be kept: so does the `fmaxf` of the kernels, which starts at
-        0, whereas torch's amax propagates it. Bits are compared, not numbers: integers, and those
-        of 16-bit inputs all the more, are the fastest to reduce.
+        NaN is ignored unless `keep_nan`: the `fmaxf` of the kernels, which starts at 0, ignores it
+        too, whereas torch's amax propagates it. Bits are compared instead of numbers, since
+        integers are faster to reduce, above all those of 16-bit inputs.
         """
         bits = BITS[self.source.dtype]
         if self._magnitudes is None:
@@ -142,7 +146,7 @@ class Tile:
         return amaxes
 
     def of_blocks(self, matrix: torch.Tensor, block: Block) -> torch.Tensor:
-        """The part of a matrix with one element a block that belongs to this tile."""
+        """Return the part for this tile of a matrix that has one element per block."""
         rows, columns = block
         return matrix[
             self.rows.start // rows : -(-self.rows.stop // rows),
@@ -150,14 +154,14 @@ class Tile:
         ]
 
     def scaled(self, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-        """Each block in fp32, multiplied by its fp32 multiplier, in scratch."""
+        """Return each block times its fp32 multiplier, in whole blocks; fp32 in scratch."""
         scaled = self._scratch("scaled", torch.float32)
         self.cut(scaled).copy_(self.source)
         split_blocks(scaled, block).mul_(multiplier[:, None, :, None])
         return scaled
 
     def cut(self, padded: torch.Tensor) -> torch.Tensor:
-        """The part of whole blocks that belongs to the matrix."""
+        """Return the part of a tensor in whole blocks that lies inside the matrix."""
         return padded[: self.source.shape[0], : self.source.shape[1]]
 
     def _scratch(self, name: str, dtype: torch.dtype) -> torch.Tensor:
@@ -166,7 +170,7 @@ class Tile:
 
 
 def split_blocks(matrix: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """View as [blocks, rows of a block, blocks, columns of a block]."""
+    """View a matrix of whole blocks as [blocks, rows of a block, blocks, columns of a block]."""
     rows, columns = block
     return matrix.view(matrix.shape[0] // rows, rows, matrix.shape[1] // columns, columns)
 
@@ -174,12 +178,12 @@ def split_blocks(matrix: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
 def tiles(
     x: torch.Tensor, block: Block, known: Mapping[Block, torch.Tensor] | None = None
 ) -> Iterator[Tile]:
-    """The tiles of a matrix, each valid until the next is asked for.
+    """Yield the tiles of a matrix; each is valid until the next one is requested.
 
     Args:
         x: the matrix.
-        block: rows and columns that must not be split; at most 128, powers of two.
-        known: amaxes of all blocks of the matrix, by size of block, to be taken for its own.
+        block: rows and columns that must not be split: powers of two, at most 128.
+        known: block size to the amaxes of all blocks of the matrix, to use instead of its own.
     """
     for rows, columns in spans(x.shape[0], x.shape[1], x.device, block[0]):
         yield Tile(x, rows, columns, block, known)
@@ -188,7 +192,7 @@ def tiles(
 def spans(
     rows: int, columns: int, device: torch.device, block_rows: int = 1
 ) -> Iterator[tuple[slice, slice]]:
-    """Where the tiles of a matrix lie."""
+    """Yield the rows and columns of each tile of a matrix."""
     if device.type == "cpu":
         elements = CPU_ELEMENTS * min(torch.get_num_threads(), CPU_THREADS)
     else:
@@ -213,7 +217,7 @@ def _floor(length: int, block: int) -> int:
 
 
 def _block_amax(magnitudes: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """The largest bits of each block of a matrix of whole blocks."""
+    """Compute the largest bits of each block of a matrix of whole blocks."""
     rows, columns = block
     peaks = magnitudes
     if rows > 1:

@@ -107,7 +107,7 @@ def test_refusal() -> None:
         "expected Transformer Engine 2.14 or later and a GPU of compute capability 10.0 or higher, "
         "below 11.0, or Transformer Engine 2.19 or later and a GPU of compute capability 11.0 or "
         "higher for nvfp4 with --precision-backend=native but got Transformer Engine 2.19 and "
-        "compute capability 9.0; take --precision-backend=auto or emulated, or leave nvfp4 out of "
+        "compute capability 9.0; use --precision-backend=auto or emulated, or leave nvfp4 out of "
         "the matrix"
     )
 

@@ -59,7 +59,7 @@ def test_report_says_what_was_taken(pytester: pytest.Pytester, asked: str) -> No
     pytester.runpytest_subprocess(*args, f"--precision-backend={asked}")
     report = json.loads((pytester.path / "report" / "report.json").read_text())
     (ranks,) = report["environment"]["ranks"]
-    why = "it was asked for" if asked == "emulated" else "native mxfp8 needs Transformer Engine "
+    why = "it was requested" if asked == "emulated" else "native mxfp8 needs Transformer Engine "
     assert ranks["number_formats"].startswith(f"emulated: {why}")
 
 
