@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pytest_precision import close, layouts, workloads
 from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
@@ -106,3 +106,48 @@ def test_a_number_that_ranks_cannot_share_is_refused(parity_in: ParityIn) -> Non
     """Where it would hang: some ranks would gather once more than the others."""
     with pytest.raises(ParityError, match=r"FSDP2Engine has collectives .* 6 % 4 = 2 in step 1"):
         parity_in(Cell(world_size=4)).check(layouts.adamw, layouts.fsdp2, workload=AlwaysSix)
+
+
+MASTER = partial(layouts.master_adamw, main_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "cell", "workload", "agrees"),
+    [
+        (layouts.ddp, layouts.adamw, Cell("fp32", "fp32", False, "train2", 3), "gpt", False),
+        (layouts.ddp, layouts.adamw, Cell("bf16", "fp32", False, "train2", 4), "gpt", True),
+        (layouts.fsdp2, layouts.adamw, Cell("fp32", "fp32", False, "train2", 3), "gpt", False),
+        (
+            layouts.distributed_optimizer,
+            MASTER,
+            Cell("bf16", "bf16", False, "train2", 4),
+            "gpt",
+            True,
+        ),
+        (
+            layouts.distributed_optimizer,
+            MASTER,
+            Cell("bf16", "bf16", False, "train2", 8),
+            "gpt",
+            False,
+        ),
+    ],
+)
+def test_agreement_ends_where_the_readme_says(
+    parity_in: ParityIn,
+    candidate: Callable[..., Engine],
+    reference: Callable[..., Engine],
+    cell: Cell,
+    workload: str,
+    agrees: bool,
+) -> None:
+    """The order of a sum over ranks is the only cause: nothing differs before it is reduced."""
+    check = partial(parity_in(cell).check, workload=getattr(workloads, workload))
+    if agrees:
+        assert check(candidate, reference).outcome == "pass"
+        return
+    with pytest.raises(ParityError) as failure:
+        check(candidate, reference)
+    found = failure.value.verdict.divergence
+    assert found is not None
+    assert (found.step, found.kind) == (1, "reduced_grad")
