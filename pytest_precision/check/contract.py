@@ -8,10 +8,10 @@ from pytest_precision.matrix.contract import Contract
 from pytest_precision.trace.store import Trace
 
 
-def breach(trace: Trace, contracts: Sequence[Contract]) -> str | None:
-    """Return the first breach in words, or None: what the engine declares, then dtypes."""
-    if trace.header.breaches:
-        return trace.header.breaches[0]
+def violation(trace: Trace, contracts: Sequence[Contract]) -> str | None:
+    """Return the first violation in words, or None: what the engine declares, then dtypes."""
+    if trace.header.violations:
+        return trace.header.violations[0]
     held = trace.dtypes()
     for contract in contracts:
         for kind, dtype in contract.dtypes.items():

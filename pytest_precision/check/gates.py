@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.contract import breach, not_exercised
+from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.parity import curves, explain, given, guards
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.judge import Finding
@@ -43,7 +43,7 @@ def _spread(case: Case, closer: Case, finding: Finding) -> tuple[str, ...]:
     return (
         *explain.statistics_lines(finding),
         *explain.swap_lines(finding, *case.sides),
-        *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.breaches),
+        *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.violations),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         "",
         *explain.spread_table(closer.judgement),
@@ -71,7 +71,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 def contract(case: Case) -> Ruling | None:
     """Refuse a side that stored another dtype than its cell or the test says."""
     for side in case.sides:
-        words = breach(side.trace, case.contracts(side))
+        words = violation(side.trace, case.contracts(side))
         if words:
             return Ruling("fail", f"{words} in the {side.name}")
     return None

@@ -14,8 +14,8 @@ class Capture:
     the loss of a microbatch. An engine hands these over at once, and `observe` shows them later.
 
     Args:
-        gathers_shards: take whole tensors rather than this rank's shards; a collective.
-        snapshot: makes an observation that later phases cannot change.
+        gathers_shards: gather whole tensors, a collective, rather than take this rank's shards.
+        snapshot: returns an observation that later phases cannot change.
 
     Attributes:
         overflow_factor: multiplies the loss; infinity makes the gradients of this rank overflow.
@@ -33,14 +33,14 @@ class Capture:
         self._kept: dict[str, dict[str, list[Observation]]] = {}
 
     def begin(self) -> None:
-        """Forget what was handed over, before each forward."""
+        """Forget what was handed over; called before each forward."""
         self._kept.clear()
 
     def keep(self, kind: str, name: str, seen: Iterable[Observation]) -> None:
         """Keep observations as they are now, unless there are some of that kind and name already.
 
         Args:
-            kind: of the observations.
+            kind: kind of the observations.
             name: tells them apart from others of the kind.
             seen: the observations; a generator runs only if they are kept.
         """
@@ -49,6 +49,6 @@ class Capture:
             kept[name] = [self._snapshot(one) for one in seen]
 
     def kept(self, kind: str) -> Iterator[Observation]:
-        """Yield what was handed over of a kind since `begin`, in the order of its arrival."""
+        """Yield the observations of a kind that were handed over since `begin`, in that order."""
         for seen in self._kept.get(kind, {}).values():
             yield from seen

@@ -12,15 +12,15 @@ from pytest_precision.engine.observable import full
 from pytest_precision.errors import expected_but_got, named
 
 Clip = Callable[[Sequence[Tensor], float], "Tensor | float"]
-"""Scales the gradients of some parameters down to a norm and returns the norm that they had, as
-`torch.nn.utils.clip_grad_norm_` does; the limit is infinite where nothing is to be clipped."""
+"""A function that scales the gradients of some parameters down to a norm and returns the previous
+norm, as `torch.nn.utils.clip_grad_norm_` does; the limit is infinite where nothing is clipped."""
 
 RULES = ("fp64", "torch")
 """The rules that have a name: the engine's own, and `torch.nn.utils.clip_grad_norm_`."""
 
 
 def expect_rule(clip: object) -> None:
-    """Look at whether a workload's `clip` is a rule.
+    """Refuse a workload's `clip` that is not a rule.
 
     Raises:
         ValueError: it is neither one of `RULES` nor callable.
@@ -36,7 +36,7 @@ def expect_rule(clip: object) -> None:
 
 
 def clip_by(rule: str | Clip, owners: Sequence[Tensor], max_norm: float | None) -> Tensor:
-    """Clip the gradients of `owners` by torch's rule or another one; return the norm before.
+    """Clip the gradients of `owners` by torch's rule or a callable; return the norm before.
 
     Raises:
         TypeError: the rule has returned no norm.
@@ -55,7 +55,7 @@ def clip_by(rule: str | Clip, owners: Sequence[Tensor], max_norm: float | None) 
 
 
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm of all gradients together, fp64; a collective where they are sharded."""
+    """Return the fp64 norm of all gradients together; a collective where they are sharded."""
     doubled = [gradient.double() for gradient in gradients]
     norms = [full(nn.utils.get_total_norm(part)) for part in _by_mesh(doubled)]
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
@@ -68,7 +68,7 @@ def scale_down(owners: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield those that one operation of torch takes together: of one device mesh, or of none."""
+    """Group tensors by what one operation of torch can take: one device mesh, or none."""
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     for mesh in dict.fromkeys(meshes or [None]):
         yield [tensor for tensor, its in zip(tensors, meshes, strict=True) if its == mesh]

@@ -26,14 +26,14 @@ class Dealing(Restorable):
         workload: gives the microbatches of all ranks.
         cell: the point of the matrix.
         data_parallel: rank and size of the data-parallel dimension.
-        microbatch: number of the one under way among those of all ranks.
+        microbatch: number of the current microbatch among those of all ranks.
         step_tokens: number of tokens of all microbatches of the step on all ranks.
     """
 
     needs_even_shares: ClassVar[bool] = False
-    """Whether forward or backward has collectives, as in DDP and FSDP2: a step whose microbatches
-    the ranks cannot share evenly is then refused, since ranks with more of them than others would
-    wait in a collective that the others never enter."""
+    """Whether forward or backward has collectives, as in DDP and FSDP2. If so, a step whose
+    microbatches the ranks cannot share evenly is refused: a rank with more microbatches than the
+    others would wait in a collective that they never enter."""
 
     workload: Workload
     cell: Cell
@@ -49,15 +49,15 @@ class Dealing(Restorable):
 
     @property
     def loss_factor(self) -> float:
-        """Return all that a loss is multiplied by before its backward."""
+        """Return the product of all factors by which a loss is multiplied before its backward."""
         scale = 1.0 if self.scaler is None else self.scaler.scale
         return scale * self.grad_factor * self.overflow_factor
 
     def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
         """Yield the microbatches of this rank, each with its number among those of all ranks.
 
-        They are dealt one by one: a data-parallel rank has `microbatches[rank::size]`. The model's
-        layers, and `microbatch_context`, are told of each.
+        They are dealt one by one: a data-parallel rank has `microbatches[rank::size]`. Before each,
+        the model's layers are told its number and `microbatch_context` is entered.
         """
         microbatches = self.workload.microbatches(self.cell, step)
         self._expect_shares(step, len(microbatches))
@@ -72,15 +72,15 @@ class Dealing(Restorable):
                 yield index, microbatches[index]
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return what is entered around each microbatch; `last` ends the accumulation."""
+        """Return the context to enter for one microbatch; `last` ends the accumulation."""
         return nullcontext()
 
     def report_loss(self, number: int, loss: Tensor) -> None:
-        """Show the loss of a microbatch; for a loop that does not take it from `losses`.
+        """Show the loss of a microbatch; a loop that does not use `losses` must call this itself.
 
         Args:
-            number: of the microbatch among those of all ranks, as `my_microbatches` gives it.
-            loss: over `step_tokens`, without factors.
+            number: the microbatch's number among those of all ranks, from `my_microbatches`.
+            loss: sum over its tokens, divided by `step_tokens`, without `loss_factor`.
 
         Raises:
             ValueError: there is no such microbatch.
@@ -105,7 +105,7 @@ class Dealing(Restorable):
         self.capture.keep("loss", str(number), [seen])
 
     def expect_even_shares(self) -> None:
-        """Look at every step of the cell's sequence before anything trains.
+        """Refuse, before anything trains, a step that the ranks cannot share evenly.
 
         Raises:
             ValueError: this engine needs even shares, and ranks cannot share some step evenly.
@@ -136,7 +136,7 @@ class Dealing(Restorable):
 
 
 def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
-    """Return rank and size of the data-parallel dimension: all ranks are in it, unless given.
+    """Return rank and size of the data-parallel dimension, which has all ranks unless given.
 
     Raises:
         ValueError: the size does not divide the number of ranks, or the rank is not below it.

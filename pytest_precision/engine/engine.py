@@ -45,16 +45,16 @@ class Engine(Dealing):
     5. `optimizer_step()` calls `update_weights()` and the scheduler, unless `grad_norm` is not
        finite: a step that overflowed must leave everything as it was.
 
-    `evaluate()`, `save(folder)` and `load(folder)` come where the sequence has them; `load` is
-    called on a fresh engine, and must bring back all that the next step reads: weights, masters,
-    optimizer state and its parameter groups, the scheduler, the scale of the loss, buffers, and
-    the random number generator of each rank. After each phase `observe(phase, capture)` yields
-    what it can have changed, and `grad_norm` and `lr` after `clip_grads`, before the update.
+    `evaluate()`, `save(folder)` and `load(folder)` are called where the sequence says; `load` is
+    called on a fresh engine, and must restore all that the next step reads: weights, masters,
+    optimizer state and its parameter groups, the scheduler, the loss scale, buffers, and the
+    random number generator of each rank. After each phase `observe(phase, capture)` yields what
+    the phase may have changed; `grad_norm` and `lr` come after `clip_grads`, before the update.
 
-    This order is fixed. A training loop that clips after the update, say, is tested as it is only
-    if both happen in one call: see the third pattern.
+    This order is fixed. A training loop in another order, such as one that clips after the update,
+    can be tested only if it does all of this in one call: see the third pattern.
 
-    An optimizer of your own; whatever stands in its `state` is observed:
+    An optimizer of your own; everything in its `state` is observed:
 
         class WithMasters(Engine):
             def update_weights(self):
@@ -73,7 +73,7 @@ class Engine(Dealing):
                 wrapper = DistributedDataParallel(model)
                 super().__init__(
                     workload, cell, model, optimizer, forward_model=wrapper,
-                    grad_factor=cell.world_size,  # it averages, and the loss is over all tokens
+                    grad_factor=cell.world_size,  # DDP averages, the loss is over all tokens
                 )
 
             def microbatch_context(self, *, last):
@@ -96,8 +96,8 @@ class Engine(Dealing):
                 self.grad_norm = torch.tensor(self.framework.get_global_grad_norm())
 
     The loss of a microbatch is a sum over its tokens; it is divided by the number of tokens of all
-    microbatches on all ranks, so that every split of the batch is the same mathematics. A loop of
-    your own does as `losses` and `forward_backward` do:
+    microbatches on all ranks, so that every split of the batch computes the same function. A loop
+    of your own does what `losses` and `forward_backward` do:
 
         def forward_backward(self, step):
             self.optimizer.zero_grad()
@@ -111,28 +111,28 @@ class Engine(Dealing):
         workload: the model's data, loss and recipe.
         cell: the point of the matrix.
         model: holds the resident parameters, which are observed as `param`.
-        optimizer: any torch optimizer; whatever stands in its `state` is observed.
+        optimizer: any torch optimizer; everything in its `state` is observed.
         scheduler: stepped after the optimizer; the workload's unless given.
-        max_norm: of all gradients together; the workload's unless given.
-        forward_model: what the loss is computed with, where it is not `model` itself but a wrapper
-            around it.
+        max_norm: limit on the norm of all gradients together; the workload's unless given.
+        forward_model: the wrapper around `model` that computes the loss; `model` itself unless
+            given.
         clip: rule by which gradients are clipped; the workload's unless given.
-        grad_factor: what the loss is multiplied by, for a framework that divides the gradients
-            again: the number of ranks where it averages over them. Local gradients are shown
-            divided by it.
+        grad_factor: factor on the loss that undoes a framework's own division of gradients: the
+            number of ranks where it averages over them. Local gradients are divided by it before
+            they are shown.
         data_parallel: rank and size of the data-parallel dimension, where other ranks hold other
             parts of the model; all ranks unless given.
 
     Attributes:
         scaler: dynamic loss scaling; None unless the precision is fp16.
-        rank: of this process among all ranks.
-        microbatch: number of the one under way among those of all ranks.
+        rank: rank of this process among all ranks.
+        microbatch: number of the current microbatch among those of all ranks.
         step_tokens: number of tokens of all microbatches of the step on all ranks.
     """
 
     fused_step: ClassVar[bool] = False
-    """Whether `optimizer_step` reduces, clips and updates: `reduce_grads` and `clip_grads` are then
-    not called, and what these phases show is shown after it, with the learning rate from before."""
+    """Whether `optimizer_step` reduces, clips and updates. If so, `reduce_grads` and `clip_grads`
+    are not called; what they would show is shown after it, with the learning rates before it."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Engine(Dealing):
         modules.finish_step(self.model, self.reduce_amax)
 
     def losses(self, step: int) -> Iterator[Tensor]:
-        """Yield the loss of each microbatch of this rank, over the step's tokens of all ranks.
+        """Yield the loss of each microbatch of this rank, divided by the tokens of all ranks.
 
         Raises:
             ValueError: `loss` counts other tokens than `tokens`.
@@ -194,14 +194,14 @@ class Engine(Dealing):
             yield loss
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward of one microbatch, whose loss has all its factors already."""
+        """Run the backward of one microbatch; its loss already includes all factors."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def microbatch_done(self) -> None:
-        """Do what is to be done after the backward of each microbatch: nothing, by default."""
+        """Finish a microbatch after its backward; a subclass may override this empty method."""
 
     def reduce_amax(self, amaxes: Tensor) -> Tensor:
-        """Return the largest of all ranks, of each amax that delayed scaling has recorded."""
+        """Replace each amax by its maximum over all ranks and return them; a collective."""
         dist.all_reduce(amaxes, dist.ReduceOp.MAX)
         return amaxes
 
@@ -209,7 +209,7 @@ class Engine(Dealing):
         """Sum the gradients over the ranks.
 
         Raises:
-            ValueError: only some of the ranks share the data, and nobody has said which.
+            ValueError: the data-parallel dimension is neither one rank nor all ranks.
         """
         _, size = self.data_parallel
         if size == 1:
@@ -231,14 +231,14 @@ class Engine(Dealing):
     def clip_grads(self) -> None:
         """Compute the norm of the reduced gradients and scale them down to `max_norm`.
 
-        By the rule `"fp64"` the norm is summed in fp64 and rounded to fp32 once, so that it has the
-        same bits however the gradients are sharded; gradients with a non-finite norm are left
-        alone. A workload's `clip` may name another rule.
+        Under the rule `"fp64"` the norm is summed in fp64 and rounded to fp32 once, so that it has
+        the same bits however the gradients are sharded; gradients with a non-finite norm are not
+        scaled. A workload's `clip` may name another rule.
         """
         self.clip([p for _, p in self.masters() if p.grad is not None])
 
     def clip(self, owners: list[Tensor]) -> None:
-        """Do the same with the gradients of `owners`, all of which have one; unscale them first."""
+        """Unscale the gradients of `owners`, each of which has one, then clip them."""
         gradients = [p.grad for p in owners if p.grad is not None]
         if self.scaler is not None:
             for gradient in gradients:
@@ -251,11 +251,11 @@ class Engine(Dealing):
             scale_down(owners, self.max_norm, self.grad_norm)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the norm of all gradients of all ranks together, fp64."""
+        """Return the fp64 norm of all gradients of all ranks together."""
         return total_norm(gradients)
 
     def optimizer_step(self) -> None:
-        """Update the weights, then the learning rate; nothing if the gradients overflowed."""
+        """Update the weights, then the learning rate; skip both if the gradients overflowed."""
         overflowed = not torch.isfinite(self.grad_norm)
         if self.scaler is not None:
             self.scaler.update(overflowed=overflowed)
@@ -266,12 +266,12 @@ class Engine(Dealing):
             self.scheduler.step()
 
     def update_weights(self) -> None:
-        """Move the weights; the part of `optimizer_step` before the scheduler."""
+        """Update the weights: the part of `optimizer_step` before the scheduler."""
         self.optimizer.step()
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Compute the loss of the evaluation data; training state stays as it is."""
+        """Compute the loss of the evaluation data; leave training state as it is."""
         self.forward_model.eval()
         for _ in self.losses(EVALUATION_STEP):
             pass

@@ -1,7 +1,7 @@
-"""Groups: the numbers of an optimizer's parameter groups, as those of each parameter.
+"""Groups: the hyperparameters of an optimizer's parameter groups, shown per parameter.
 
-Two optimizers may put the same parameters into other groups; what counts is what each parameter is
-updated with.
+Two optimizers may group the same parameters differently; what matters is the values that each
+parameter is updated with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_precision.engine.observation import Observation, whole
 
 ELSEWHERE = frozenset({"params", "lr", "step"})
-"""What a group holds that is no `hyper`: the parameters, and what is a kind of its own."""
+"""Entries of a group that are not a `hyper`: the parameters, and those with a kind of their own."""
 
 Groups = Iterable[tuple[Mapping[str, Any], Sequence[str]]]
 """Each group with the names of its parameters."""
@@ -29,7 +29,7 @@ def rates(groups: Groups) -> Iterator[Observation]:
 
 
 def other_numbers(groups: Groups) -> Iterator[Observation]:
-    """Yield every other number that each parameter is updated with: `eps of head.weight`."""
+    """Yield every other hyperparameter of each parameter, named as `eps of head.weight`."""
     for group, names in groups:
         for key in sorted(group.keys() - ELSEWHERE):
             for number, value in _numbers(key, group[key]):
@@ -37,7 +37,7 @@ def other_numbers(groups: Groups) -> Iterator[Observation]:
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the numbers in an option; a switch is none, nor is anything else."""
+    """Yield the numbers in an option; a bool is no number."""
     if isinstance(value, (list, tuple)):
         for place, entry in enumerate(value):
             yield from _numbers(f"{name}.{place}", entry)

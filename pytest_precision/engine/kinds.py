@@ -1,7 +1,7 @@
 """Kinds: what an observation can be, causes before effects.
 
-A row is all that the comparison has to know of a kind. State that an optimizer keeps under a name
-of its own is a kind without a row; see `causal_rank`.
+A row is all that the comparison has to know about a kind. State that an optimizer keeps under a
+name of its own is a kind without a row; see `causal_rank`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ class Kind(NamedTuple):
     """What the observations of one kind are.
 
     Attributes:
-        meaning: in words, for the reader of a report.
-        dtype: in words, or torch's name.
+        meaning: what they are, in words, for the reader of a report.
+        dtype: torch's name of their dtype, or what decides it.
         local: whether every rank has a tensor of its own under each name, which is neither a piece
             of a logical tensor nor a replica.
-        lasts: `state` outlives a step and is shown after every operation; a `setting` outlives it
-            too, but is not shown after an update, when the next step's is there already; what is
+        lasts: `state` outlives a step and is shown after every operation. A `setting` outlives it
+            too, but is not shown after an update, which has already set the next step's. What is
             `passing` belongs to the phase that made it.
-        weight: whether both sides start with the same, so that only the way from there proves
-            anything.
-        optional: whether one side may lack a tensor, as another optimizer lacks a number.
+        weight: whether both sides start from the same values, so that only the change since then
+            proves anything.
+        optional: whether one side may lack a tensor, as some optimizers lack a hyperparameter.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
     """
 
@@ -37,40 +37,42 @@ class Kind(NamedTuple):
 
 KINDS = {
     "used_param": Kind(
-        "each weight, where the forward reads it", "of the weight", lasts="passing", weight=True
+        "each weight, as the forward reads it", "of the weight", lasts="passing", weight=True
     ),
     "used_quantized": Kind(
         "the bytes and scales that the GEMMs of a quantized layer read",
         "of the format",
         lasts="passing",
     ),
-    "loss": Kind("of every microbatch", "of the loss", lasts="passing"),
+    "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing"),
     "grad": Kind(
         "each rank's own sum over its microbatches", "of the buffer", local=True, lasts="passing"
     ),
     "reduced_grad": Kind("the sum over all ranks", "of the buffer", lasts="passing"),
-    "grad_norm": Kind("of all reduced gradients, before clipping", "float32", lasts="passing"),
+    "grad_norm": Kind(
+        "the norm of all reduced gradients, before clipping", "float32", lasts="passing"
+    ),
     "lr": Kind("the learning rate of each parameter", "float64", lasts="setting"),
     "hyper": Kind(
-        "every other number of its parameter group, such as weight decay",
+        "every other hyperparameter of each parameter, such as weight decay",
         "float64",
         lasts="setting",
         optional=True,
     ),
-    "loss_scale": Kind("of dynamic loss scaling, and its count of good steps", "float64"),
+    "loss_scale": Kind("the dynamic loss scale, and its count of good steps", "float64"),
     "step": Kind("the optimizer's count of steps", "of the counter"),
     "exp_avg": Kind("the first moment", "of the state"),
     "exp_avg_sq": Kind("the second moment", "of the state"),
-    "master": Kind("what the optimizer updates", "of the master", weight=True),
+    "master": Kind("the weight that the optimizer updates", "of the master", weight=True),
     "quantized": Kind("the bytes of quantized weights", "uint8", shown_by="used_quantized"),
-    "scale": Kind("their scales", "of the format", shown_by="used_quantized"),
-    "amax": Kind("their amaxes", "float32", shown_by="used_quantized"),
+    "scale": Kind("the scales of quantized weights", "of the format", shown_by="used_quantized"),
+    "amax": Kind("the amaxes of quantized weights", "float32", shown_by="used_quantized"),
     "recorded_amax": Kind("the amaxes that delayed scaling has recorded", "float32", local=True),
     "param": Kind("the resident weight", "of the weight", weight=True, shown_by="used_param"),
     "buffer": Kind("the model's buffers", "of the buffer", local=True),
     "rng": Kind("the state of the generator on the CPU", "uint8", local=True),
 }
-"""Name to row, causes before effects: the order in which a divergence is looked for."""
+"""Name to row, causes before effects: a divergence is looked for in this order."""
 
 _ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
 
@@ -86,5 +88,5 @@ def is_local(kind: str) -> bool:
 
 
 def lasting(lasts: str) -> frozenset[str]:
-    """Return the kinds that last as `Kind.lasts` says."""
+    """Return the kinds of which `Kind.lasts` is `lasts`."""
     return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

@@ -10,18 +10,18 @@ GROWTH_INTERVAL = 3
 
 @dataclass
 class LossScale:
-    """What the loss is multiplied by, doubled and halved as by torch's `GradScaler`.
+    """The factor on the loss, which is doubled and halved as by torch's `GradScaler`.
 
     Attributes:
         scale: a power of two, so that multiplying and dividing by it rounds nothing.
-        good_steps: steps without an overflow since the scale moved.
+        good_steps: steps without an overflow since the scale last changed.
     """
 
     scale: float = 2.0**12
     good_steps: int = 0
 
     def update(self, *, overflowed: bool) -> None:
-        """Move on by one step."""
+        """Halve the scale after an overflow; double it after `GROWTH_INTERVAL` good steps."""
         self.good_steps = 0 if overflowed else self.good_steps + 1
         if overflowed:
             self.scale /= 2
@@ -29,9 +29,9 @@ class LossScale:
             self.scale, self.good_steps = self.scale * 2, 0
 
     def state_dict(self) -> dict[str, float]:
-        """For a checkpoint."""
+        """Return the scale and the count of good steps, for a checkpoint."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take over what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         self.scale, self.good_steps = state["scale"], int(state["good_steps"])

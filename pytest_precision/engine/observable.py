@@ -23,12 +23,12 @@ class Observable:
 
     Attributes:
         model: holds the resident parameters, which are observed as `param`.
-        optimizer: whatever stands in its `state` is observed.
+        optimizer: everything in its `state` is observed.
         scaler: dynamic loss scaling, or None.
         capture: takes what must be shown at once, before `observe` is called.
-        grad_norm: of all gradients, before the last clipping; a loop of your own sets it. If it is
-            not finite, the step has overflowed.
-        grad_factor: that local gradients are divided by before they are shown.
+        grad_norm: norm of all gradients before the last clipping; a loop of your own sets it. If it
+            is not finite, the step has overflowed.
+        grad_factor: divisor of local gradients before they are shown.
     """
 
     grad_factor: float = 1.0
@@ -36,7 +36,7 @@ class Observable:
     unobservable: ClassVar[Mapping[str, str]] = {}
     """Kinds that this engine cannot show, each with the reason; nothing compares them.
 
-    Beyond local gradients, and what is compared where it is used, the test must accept each.
+    The test must accept each, except local gradients and what is compared where it is used.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Observable:
         self.capture = Capture()
 
     def start(self, capture: Capture) -> None:
-        """Begin to hand over what must be shown at once; called once, before the first phase.
+        """Register hooks that hand over what must be shown at once; called before the first phase.
 
         Args:
-            capture: takes it.
+            capture: receives it.
         """
         self.capture = capture
         for prefix, module in self.model.named_modules():
@@ -67,13 +67,13 @@ class Observable:
         - `reduce_grads`: reduced gradients.
         - `clip_grads`: the norm, and the learning rates that the update is about to read.
         - `optimizer_step`: all state.
-        - `evaluate`: weights as they were read, losses, the numbers of groups and all state.
-        - `init`, `skip`, `save`, `load`: the numbers of the parameter groups and all state.
-        - `end`, after the last operation: the numbers of the parameter groups.
+        - `evaluate`: weights as they were read, losses, hyperparameters and all state.
+        - `init`, `skip`, `save`, `load`: hyperparameters and all state.
+        - `end`, after the last operation: hyperparameters.
 
         Args:
             phase: one of these, which has just run.
-            capture: has what was handed over while it ran.
+            capture: holds what was handed over while it ran.
         """
         if phase == "forward_backward":
             yield from self._observe_forward(capture)
@@ -94,7 +94,7 @@ class Observable:
             yield from self.observe_state(capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, but for the numbers of the groups."""
+        """Yield everything that outlives a step, except hyperparameters."""
         names = self.masters()
         for group in self.optimizer.param_groups:
             for _, (name, _) in zip(group["params"], names, strict=False):
@@ -125,22 +125,22 @@ class Observable:
 
     @property
     def optimized_model(self) -> nn.Module:
-        """The module whose parameters the optimizer updates."""
+        """Return the module whose parameters the optimizer updates."""
         return self.model
 
     def paths(self) -> set[str]:
-        """What was really done of `contract.PATHS`; a layout with kernels of its own adds to it."""
+        """Return which of `contract.PATHS` ran; a layout with kernels of its own adds to them."""
         layers = (module for module in self.model.modules() if isinstance(module, modules.Layer))
         return {path for layer in layers for path in layer.taken}
 
-    def breaches(self) -> Iterator[str]:
-        """What is stored otherwise than this layout promises, in words; nothing if all is well."""
+    def violations(self) -> Iterator[str]:
+        """Yield, in words, each way in which what is stored is not what this layout promises."""
         return iter(())
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that the optimizer updates, by logical name, in the optimizer's order.
+        """Yield the tensors that the optimizer updates, by logical name, in the optimizer's order.
 
-        A tensor that is no parameter of `optimized_model` is named by its place in the optimizer.
+        A tensor that is no parameter of `optimized_model` is named by its position there.
         """
         names = {id(p): name for name, p in self.optimized_model.named_parameters()}
         for g, group in enumerate(self.optimizer.param_groups):
@@ -148,14 +148,14 @@ class Observable:
                 yield names.get(id(parameter), f"param_groups.{g}.params.{p}"), parameter
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Where the gradient of a parameter of `model` is accumulated and reduced."""
+        """Return the tensor that accumulates the gradient of a parameter of `model`, or None."""
         return parameter.grad
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """The weight that a parameter of the optimizer stands for, of the parameter's shape.
+        """Return the weight that a parameter of the optimizer represents, in the parameter's shape.
 
-        An optimizer that keeps a master, a remainder or a compensation of its own for it has a more
-        precise one than `parameter` itself; that one is observed as `master`.
+        An optimizer that keeps a master, a remainder or a compensation for it has a more precise
+        weight than `parameter` itself; that weight is observed as `master`.
         """
         return parameter
 
@@ -164,7 +164,7 @@ class Observable:
         yield name, tensor
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Say which part of the logical tensor `name` this rank's `tensor` holds."""
+        """Observe this rank's `tensor`, and state which part of the logical tensor `name` it is."""
         return piece(kind, name, _plain(tensor), local=local)
 
     def show(
@@ -177,14 +177,14 @@ class Observable:
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the observations of a tensor, none of a kind that is `unobservable`.
+        """Yield the observations of a tensor; nothing if its kind is `unobservable`.
 
         Args:
-            kind: what it is.
-            name: of the stored tensor.
-            tensor: of any dtype, a DTensor or another subclass too.
-            capture: may want whole tensors rather than shards.
-            split: whether `logical` applies.
+            kind: as of `Observation`.
+            name: name of the stored tensor.
+            tensor: a tensor of any dtype; it may be a DTensor or another subclass.
+            capture: says whether shards are gathered.
+            split: whether `logical` splits the tensor.
             local: as of `Observation`.
         """
         if kind in self.unobservable:
@@ -197,7 +197,7 @@ class Observable:
                 yield self.piece(held.kind, logical_name, own, local=local or held.local)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield what the forward of `module` is about to read, by the names of parameters."""
+        """Yield what the forward of `module` is about to read, with the names of parameters."""
         yield from module.named_parameters(prefix, recurse=False)
 
     def _keep_used(self, prefix: str, module: nn.Module, _inputs: Any) -> None:
@@ -221,7 +221,7 @@ class Observable:
         yield from capture.kept("loss")
 
     def keep_rates(self) -> None:
-        """Hand over the learning rates before an update that moves them too."""
+        """Hand over the learning rates before an update that also changes them."""
         self.capture.keep("lr", "groups", groups.rates(self._named_groups()))
 
     def _observe_groups(self) -> Iterator[Observation]:
@@ -239,10 +239,10 @@ class Observable:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """The values of a parameter that is stored as bytes; these are quantized state."""
+    """Return the values of a parameter that is stored as bytes; the bytes are a separate kind."""
     return tensor.dequantize() if isinstance(tensor, modules.QuantizedParameter) else tensor
 
 
 def full(tensor: Tensor) -> Tensor:
-    """A collective where the tensor is sharded."""
+    """Return the whole tensor; a collective where it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -53,7 +53,7 @@ class Observation:
         local: every rank has a logical tensor of its own under this name (a partial sum of
             gradients, a generator's state): such tensors are neither pieced together nor replicas.
             So are all tensors of a kind that is local.
-        digest: as a trace keeps it, where it was taken at once; else empty.
+        digest: the digest that a trace keeps, where it was taken at once; else empty.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Observation:
 
 
 def cloned(seen: Observation) -> Observation:
-    """The same with a copy of the tensor, which may be gone or overwritten before it is kept."""
+    """Copy the tensor of an observation, which may be freed or overwritten before it is kept."""
     return replace(seen, tensor=seen.tensor.clone())
 
 
@@ -78,13 +78,13 @@ def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
     """Observe a tensor that this rank holds whole.
 
     Args:
-        kind: as of `Observation`, like the others.
-        name: of the logical tensor.
-        tensor: all of it.
+        kind: as of `Observation`.
+        name: name of the logical tensor.
+        tensor: the whole logical tensor.
         local: whether every rank has one of its own under this name.
 
     Raises:
-        ValueError: for one that cannot be read.
+        ValueError: for a tensor that cannot be read.
     """
     expect_readable(kind, name, tensor)
     shape = tuple(tensor.shape)
@@ -112,12 +112,12 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
 
 
 def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in an optimizer's state value, each with its path in it (empty for `value`).
+    """Yield the tensors in an optimizer's state value, each with its path (empty for `value`).
 
-    Numbers become 0-dim tensors of Python's own precision, None holds nothing.
+    Numbers become 0-dim tensors in Python's own precision; None holds nothing.
 
     Raises:
-        TypeError: for what is neither a tensor, a number nor a container of such.
+        TypeError: for anything but tensors, numbers and containers of them.
     """
     if isinstance(value, Tensor):
         yield "", value

@@ -1,4 +1,4 @@
-"""Readable: the memory that an observed tensor lies in, where it has any of its own."""
+"""Readable: find the memory of an observed tensor, and refuse what has none of its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_precision.errors import expected_but_got
 
 
 class Stored(NamedTuple):
-    """One plain tensor, or a DTensor of such, of what an observed tensor is stored in.
+    """One of the plain tensors, or DTensors, that an observed tensor is stored in.
 
     Attributes:
-        kind: of the observed tensor; with the name of the part behind it, unless it is the value.
+        kind: kind of the observed tensor, followed by the part's name unless it is the value.
         tensor: the part.
         local: whether every rank has a part of its own, which is no piece of a logical tensor.
     """
@@ -27,9 +27,9 @@ class Stored(NamedTuple):
 
 
 def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
-    """Open a tensor subclass: its value first, then the tensors that it keeps instead.
+    """Yield what a tensor subclass is stored in: its value first, then its inner tensors.
 
-    Any other tensor is its own value. A subclass that cannot say its value has parts alone.
+    Any other tensor is its own value. A subclass without `dequantize` has inner tensors only.
     """
     held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if isinstance(held, DTensor) or not hasattr(held, "__tensor_flatten__") or held.is_nested:
@@ -44,7 +44,7 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
 
 
 def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
-    """Look at whether the bytes of `tensor` can be read at all.
+    """Refuse a tensor whose bytes cannot be read.
 
     Raises:
         ValueError: for a tensor that has no bytes in one piece of memory.
@@ -61,7 +61,7 @@ def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
 
 
 def expect_known(model: nn.Module) -> None:
-    """Look at what an engine cannot train as it says.
+    """Refuse a model that an engine cannot train as its cell says.
 
     Raises:
         ValueError: for complex parameters and for sparse gradients.
@@ -89,7 +89,7 @@ def expect_known(model: nn.Module) -> None:
 
 
 def _like(tensor: Tensor, value: Tensor) -> Tensor:
-    """The value of a shard as the shard that it is."""
+    """Return `value`, as a shard like `tensor` where that is one."""
     if not isinstance(tensor, DTensor):
         return value
     return DTensor.from_local(

@@ -1,4 +1,4 @@
-"""Restorable: what a checkpoint holds, and how an engine takes it over."""
+"""Restorable: what a checkpoint holds, and how an engine loads it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Restorable(Observable):
     A checkpoint must hold all that the next step reads: the resident weights, the masters where
     they are not the weights themselves, the state of the optimizer and its step counters, the
     numbers of its parameter groups, the scheduler, dynamic loss scaling, the buffers, and each
-    rank's random number generator. What is missing is found after `load`, or in the step after it.
+    rank's random number generator. Whatever is missing shows after `load`, or one step later.
 
     Attributes:
-        scheduler: of the learning rate, or None.
-        rank: of this process.
+        scheduler: scheduler of the learning rate, or None.
+        rank: rank of this process.
     """
 
     scheduler: LRScheduler | None
@@ -38,17 +38,17 @@ class Restorable(Observable):
         save_checkpoint(self.state_dict(), checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
-        """Take over the state of a checkpoint."""
+        """Load the state of a checkpoint."""
         state = self.state_dict()
         load_checkpoint(state, checkpoint_id=folder)
         self.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """All training state by fully qualified names, DTensors as such.
+        """Return all training state by fully qualified names, with DTensors as they are.
 
         Raises:
-            ValueError: for an optimizer whose state is not by parameter, which torch would write
-                and then not load.
+            ValueError: for an optimizer whose state is not kept per parameter: torch would write
+                it and then not load it.
         """
         self._expect_state_by_parameter()
         model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
@@ -75,9 +75,9 @@ class Restorable(Observable):
         )
 
     def state_beside_weights(self) -> dict[str, Any]:
-        """What `state_dict` holds beside the model and the optimizer."""
+        """Return what `state_dict` holds in addition to the model and the optimizer."""
         # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
-        # what the model's state has of a buffer is that of one rank.
+        # a buffer in the model's state is that of one rank.
         buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
         state: dict[str, Any] = {"rng": {str(self.rank): torch.get_rng_state()}}
         if buffers:
@@ -89,7 +89,7 @@ class Restorable(Observable):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` of an engine of the same layout gave."""
+        """Load what `state_dict` of an engine of the same layout returned."""
         set_state_dict(
             self.optimized_model,
             self.optimizer,
@@ -99,17 +99,17 @@ class Restorable(Observable):
         self.load_state_beside_weights(state)
 
     def load_state_beside_weights(self, state: dict[str, Any]) -> None:
-        """Take over what `state_beside_weights` gave."""
+        """Load what `state_beside_weights` returned."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["loss_scale"])
-        # A rank that the saving run did not have goes on with the generator of the first one.
+        # A rank that the saving run did not have continues with the generator of rank 0.
         torch.set_rng_state(state["rng"][str(self.rank) if str(self.rank) in state["rng"] else "0"])
         own = state.get("buffers", {}).get(str(self.rank), state["model"])
         for name, buffer in self.named_buffers():
             buffer.copy_(own[name])
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """The buffers of the model by logical names; every rank has its own."""
+        """Iterate over the buffers of the model by logical name; every rank has its own."""
         return self.model.named_buffers()

@@ -1,4 +1,4 @@
-"""In which dtype a model computes that is stored in another one."""
+"""Compute in one dtype with a model that is stored in another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ComputeIn(nn.Module):
         self.dtype = dtype
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module; the arguments are its own."""
+        """Call the module, with its own arguments, on cast parameters."""
         cast = {
             name: p.to(self.dtype) if p.is_floating_point() else p
             for name, p in self.module.named_parameters()
@@ -53,7 +53,7 @@ class _Backward:
         self._stored: list[tuple[nn.Module, str, nn.Parameter]] = []
 
     def begin(self, _gradient: Tensor) -> None:
-        """Called with the gradient of each output, before anything behind it is computed."""
+        """Put the cast parameters into the module when the first gradient of an output arrives."""
         if self._stored:
             return
         self._stored = [
@@ -72,6 +72,6 @@ class _Backward:
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """`module` itself where its parameters are in `dtype`, else `ComputeIn`."""
+    """Return `module` itself where its parameters are in `dtype`, else `ComputeIn` around it."""
     stored = {p.dtype for p in module.parameters() if p.is_floating_point()}
     return module if stored == {dtype} else ComputeIn(module, dtype)

@@ -17,10 +17,10 @@ def with_environment(**variables: str) -> Callable[[F], F]:
         @layouts.with_environment(NVTE_FLASH_ATTN="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
         def megatron(workload, cell): ...
 
-    Its ranks are processes of their own, whose interpreters start with these variables, and which
-    are kept like any others. After a `swap` the other layout runs there too: its variables are
-    added, as far as this one does not declare them. For a ready-made layout declare on a
-    `functools.partial` of it, since the decorator writes on what it is given.
+    Its ranks run in processes of their own, whose interpreters start with these variables; like
+    others, they are kept between jobs. After a `swap` the other layout runs there too: those of its
+    variables are added that this one does not declare. To declare variables for a ready-made
+    layout, decorate a `functools.partial` of it, since the decorator sets an attribute.
 
     Args:
         variables: name to value.
@@ -45,8 +45,8 @@ def fresh_ranks(function: F) -> F:
         @layouts.fresh_ranks
         def patched(workload, cell): ...
 
-    A group is opened for each of its jobs and closed after it: for code with state that no process
-    can be asked for, such as a compiled extension's. For a ready-made layout declare on a
+    A group is started for each of its jobs and closed after it. This is for code with state that
+    cannot be inspected, such as that of a compiled extension. For a ready-made layout, decorate a
     `functools.partial` of it.
     """
     function.fresh_ranks = True  # type: ignore[attr-defined]
@@ -59,12 +59,12 @@ def may_leave(*patterns: str) -> Callable[[F], F]:
         @layouts.may_leave("environment variable MASTER_*", "torch.nn.functional.gelu")
         def framework(workload, cell): ...
 
-    What matches is no leak. The changes stay on ranks that run nothing else, so only later jobs of
-    the same layout find them.
+    A change that matches is no leak. The changes stay on ranks that run nothing else, so only later
+    jobs of the same layout see them.
 
     Args:
-        patterns: of what a `PrecisionLeakWarning` names, the words before "was", with `*`, `?` and
-            `[seq]` as `fnmatch` has them.
+        patterns: patterns of the words before "was" in a `PrecisionLeakWarning`; `*`, `?` and
+            `[seq]` mean what they mean in `fnmatch`.
 
     Raises:
         TypeError: a pattern is not text.

@@ -1,4 +1,4 @@
-"""In which dtypes a layout stores and computes."""
+"""The dtypes in which a layout stores and computes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _STATE_DTYPES = {**DTYPES, "fp8": torch.uint8}
 MASTERS = ("fp32", "fp16")
 MOMENTS = ("fp32", "bf16", "fp16", "fp8")
 UNSCALED = ("fp32", "bf16")
-"""What masters, moments, and state without a scale can be stored in."""
+"""The dtypes in which masters, moments, and state without a scale can be stored."""
 
 
 def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
     """Store and quantize a model as a cell says, in place.
 
-    Buffers stay as the workload made them: rotary frequencies in bf16 are other positions.
+    Buffers keep their dtype: rotary frequencies that are rounded to bf16 encode other positions.
 
     Args:
-        model: in fp32, as `workload.model(cell)` makes it.
-        cell: its primary weight is what parameters are stored in; linear layers quantize where its
-            precision does, by the backend of the cell.
+        model: a model in fp32, as `workload.model(cell)` returns it.
+        cell: parameters are stored in its primary weight; linear layers quantize where its
+            precision does, by its backend.
 
     Returns:
         The model, and the dtype that it computes in, for `compute_in`.
@@ -49,7 +49,7 @@ def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
 
 
 def storage_dtype(cell: Cell) -> torch.dtype:
-    """Return the dtype of the resident parameters; quantized ones claim to have bf16."""
+    """Return the dtype of the resident parameters; quantized ones report bf16."""
     return DTYPES.get(cell.primary_weight, torch.bfloat16)
 
 
@@ -61,7 +61,7 @@ def _stored_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
 
 
 def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
-    """What optimizer state of this name is stored in; fp8 is e4m3 in bytes, with a scale.
+    """Return the dtype that optimizer state is stored in; fp8 is e4m3 in bytes, with a scale.
 
     Raises:
         ValueError: for a name that is not one of `known`.

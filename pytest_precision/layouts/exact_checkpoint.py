@@ -1,4 +1,4 @@
-"""Checkpoints that are read in the dtypes that they were written in."""
+"""Read checkpoints in the dtypes in which they were written."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_precision.errors import expected_but_got
 def read(folder: Path) -> dict[str, Any]:
     """Return all of a checkpoint as it was saved.
 
-    `torch.distributed.checkpoint.load` copies it into tensors that it is given, value by value.
+    `torch.distributed.checkpoint.load` would cast values to the dtypes of the tensors it is given.
     """
     return whole_checkpoint(folder)
 
 
 def expect_dtype(name: str, own: Tensor, saved: Tensor) -> None:
-    """Raise where a tensor of the model would have to be cast.
+    """Refuse a saved tensor that would have to be cast.
 
     Raises:
         ValueError: the two have different dtypes.

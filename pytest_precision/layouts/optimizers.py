@@ -1,4 +1,4 @@
-"""Layouts on optimizers that torch lacks: whole weights on every rank, state in exact dtypes.
+"""Layouts with optimizers that torch lacks: whole weights on every rank, state in exact dtypes.
 
 The weight that the next step updates (a stored master, the parameter with its remainder, the
 parameter with its compensation) is observed as `master`, whatever it is stored as.
@@ -34,20 +34,20 @@ from pytest_precision.workloads.base import Workload
 class ExactStateEngine(Engine):
     """Replicated training whose checkpoints hold every tensor in the dtype that it has in training.
 
-    torch's `get_state_dict` makes missing state by a step of its own, which counts; and a
-    distributed checkpoint is copied into whatever tensors it is offered, value by value, which
-    makes a remainder of 0 out of most masters. So this engine reads a checkpoint as it was written,
-    and refuses what would have to be cast.
+    torch's `get_state_dict` creates missing state by a step of its own, which counters include; and
+    `torch.distributed.checkpoint.load` casts values to the dtypes of the tensors that it is given,
+    which turns most masters into a remainder of 0. So this engine reads a checkpoint as it was
+    written, and refuses what would have to be cast.
     """
 
     optimizer: FusedAdam | AnyPrecisionAdamW
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """What the optimizer's next step updates, in fp32."""
+        """Return the weight that the optimizer's next step updates, in fp32."""
         return self.optimizer.master(parameter)
 
     def state_dict(self) -> dict[str, Any]:
-        """All training state as it is; optimizer state by the names of its parameters."""
+        """Return all training state as it is; optimizer state by the names of its parameters."""
         names = [name for name, _ in self.masters()]
         optimizer = self.optimizer.state_dict()
         state = {
@@ -63,11 +63,11 @@ class ExactStateEngine(Engine):
         return state | self.state_beside_weights()
 
     def load(self, folder: Path) -> None:
-        """Take over the state of a checkpoint, which is read in the dtypes that it was saved in."""
+        """Load the state of a checkpoint, which is read in the dtypes that it was saved in."""
         self.load_state_dict(exact_checkpoint.read(folder))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` of an engine of the same options gave.
+        """Load what `state_dict` of an engine of the same options returned.
 
         Raises:
             ValueError: where something would have to be cast, or belongs to other parameters.
@@ -85,7 +85,7 @@ class ExactStateEngine(Engine):
                     "load what an engine of the same workload saved",
                 )
             )
-        # Of an optimizer before its first step: a distributed checkpoint keeps no empty mapping.
+        # A distributed checkpoint drops empty mappings, such as the state before the first step.
         self.optimizer.load_state_dict({"state": {}, **state["optimizer"]})
         self.model.load_state_dict(state["model"])
         self.load_state_beside_weights(state)
@@ -97,9 +97,9 @@ class FusedAdamEngine(ExactStateEngine):
     optimizer: FusedAdam
 
     def clip_grads(self) -> None:
-        """Upcast the reduced gradients, then clip those: the optimizer's decoupled gradients.
+        """Upcast the reduced gradients to the optimizer's decoupled gradients, then clip these.
 
-        The kernel upcasts what it is given; clipped in bf16, it would be given rounded gradients.
+        The kernel upcasts its gradients itself, but clipping in bf16 would round them first.
         """
         parameters = [parameter for _, parameter in self.masters()]
         for parameter in parameters:
@@ -119,17 +119,17 @@ def fused_adam(
     exp_avg_dtype: str = "fp32",
     exp_avg_sq_dtype: str = "fp32",
 ) -> Engine:
-    """Transformer Engine's `FusedAdam` on parameters stored in `cell.primary_weight`.
+    """Set up Transformer Engine's `FusedAdam` on parameters stored in `cell.primary_weight`.
 
     Args:
         workload: what is trained.
-        cell: where; an fp32 parameter is its own master.
+        cell: the point of the matrix; an fp32 parameter is its own master.
         master_weights: update a copy of each bf16 parameter.
         store_param_remainders: store that copy as the parameter and 16 bits.
-        master_weight_dtype: of that copy: fp32, fp16.
-        exp_avg_dtype: of the first moment: fp32, bf16, fp16, fp8. The moments of a tensor whose
-            gradients are all zero are NaN in fp8, as they are in Transformer Engine.
-        exp_avg_sq_dtype: of the second moment, likewise.
+        master_weight_dtype: dtype of that copy: fp32, fp16.
+        exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8. The moments of a tensor
+            whose gradients are all zero are NaN in fp8, as they are in Transformer Engine.
+        exp_avg_sq_dtype: dtype of the second moment, likewise.
 
     Raises:
         ValueError: for a dtype that is not known, and for options that would have no effect.
@@ -163,17 +163,17 @@ def any_precision_adamw(
     variance_dtype: str = "bf16",
     compensation_buffer_dtype: str = "bf16",
 ) -> Engine:
-    """AReaL's `adam_bf16` on parameters stored in `cell.primary_weight`.
+    """Set up AReaL's `adam_bf16` on parameters stored in `cell.primary_weight`.
 
     Gradients are clipped and used in the parameters' dtype.
 
     Args:
         workload: what is trained.
-        cell: where.
-        use_kahan_summation: keep what the parameter's rounding leaves of an update.
-        momentum_dtype: of the first moment: fp32, bf16.
-        variance_dtype: of the second moment, likewise.
-        compensation_buffer_dtype: of what is kept, likewise.
+        cell: the point of the matrix.
+        use_kahan_summation: keep the rounding error of each update and add it to the next one.
+        momentum_dtype: dtype of the first moment: fp32, bf16.
+        variance_dtype: dtype of the second moment, likewise.
+        compensation_buffer_dtype: dtype of that rounding error, likewise.
 
     Raises:
         ValueError: for a dtype that is not known.
@@ -196,7 +196,7 @@ def any_precision_adamw(
 def _expect_masters(
     master_weights: bool, storage: torch.dtype, master_weight_dtype: str, remainders: bool
 ) -> None:
-    """A cell must not pass by running something else than it says."""
+    """Refuse options that have no effect: the run would not be the one that they name."""
     if not master_weights or storage == torch.float32:
         raise ValueError(
             expected_but_got(

@@ -25,7 +25,7 @@ from pytest_precision.workloads.base import Workload
 
 @supports(ON_PARAMETERS)
 def adamw(workload: Workload, cell: Cell) -> Engine:
-    """`torch.optim.AdamW` on resident parameters in the dtype of `cell.primary_weight`.
+    """Set up `torch.optim.AdamW` on resident parameters in the dtype of `cell.primary_weight`.
 
     With fp32 the optimizer state is fp32 whatever the compute precision; with bf16 the parameters,
     both moments and the update itself are bf16, and updates below half a unit in the last place of
@@ -50,19 +50,19 @@ class MasterEngine(Engine):
 
     @property
     def optimized_model(self) -> nn.Module:
-        """The fp32 copy."""
+        """Return the fp32 copy of the model."""
         return self.master_model
 
     def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         return zip(self.model.parameters(), self.master_model.parameters(), strict=True)
 
     def forward_backward(self, step: int) -> None:
-        """Accumulate on the resident parameters, whose gradients the optimizer does not know."""
+        """Zero the resident parameters' gradients, as the optimizer does not; then accumulate."""
         self.model.zero_grad()
         super().forward_backward(step)
 
     def clip_grads(self) -> None:
-        """Upcast the reduced gradients to fp32, then clip those."""
+        """Upcast the reduced gradients to fp32, then clip these."""
         for parameter, master in self._pairs():
             gradient = self.gradient(parameter)
             master.grad = None if gradient is None else gradient.float()
@@ -79,12 +79,12 @@ class MasterEngine(Engine):
             parameter.copy_(master)
 
     def state_dict(self) -> dict[str, Any]:
-        """With the resident parameters beside the masters, as real checkpoints have both."""
+        """Return the resident parameters too, since real checkpoints hold these and the masters."""
         state = super().state_dict()
         return state | {"model": self.model.state_dict(), "master": state["model"]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load both; neither is derived from the other."""
+        """Load masters and resident parameters; neither is derived from the other."""
         super().load_state_dict(state | {"model": state["master"]})
         self.model.load_state_dict(state["model"])
 
@@ -93,7 +93,7 @@ class MainGradEngine(MasterEngine):
     """Gradients are accumulated over microbatches, and reduced, in fp32 `main_grad` buffers.
 
     The GEMM itself adds to the buffer of a weight whose accumulation is fused; every other gradient
-    is added behind the backward of each microbatch, in the dtype that autograd made it in.
+    is added after the backward of each microbatch, in the dtype that autograd made it in.
     """
 
     def __init__(self, workload: Workload, cell: Cell, model: nn.Module, master: nn.Module) -> None:
@@ -105,11 +105,11 @@ class MainGradEngine(MasterEngine):
                 )
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """The buffer; None of a parameter that is not trained."""
+        """Return the `main_grad` buffer; None for a parameter that is not trained."""
         return getattr(parameter, "main_grad", None)
 
     def forward_backward(self, step: int) -> None:
-        """Accumulate in buffers that start from zero."""
+        """Zero the buffers, then accumulate in them."""
         for parameter in self.model.parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
@@ -117,7 +117,7 @@ class MainGradEngine(MasterEngine):
         super().forward_backward(step)
 
     def microbatch_done(self) -> None:
-        """Add what the GEMM has not added, and remember the sum so far."""
+        """Add each gradient that no GEMM has added, and hand over the sum so far."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None:
@@ -134,11 +134,11 @@ class MainGradEngine(MasterEngine):
     fused=["bf16", "quantized"],
 )
 def master_adamw(workload: Workload, cell: Cell, *, main_grad: bool = False) -> Engine:
-    """fp32 AdamW on fp32 masters, which are initialised from the unrounded model.
+    """Set up AdamW on fp32 masters, which are initialised from the unrounded model.
 
     Args:
         workload: what is trained.
-        cell: `primary_weight` is what the resident parameters are stored in.
+        cell: the resident parameters are stored in its `primary_weight`.
         main_grad: accumulate and reduce gradients in fp32 buffers rather than in the dtype of the
             parameters; fused accumulation does so anyhow.
     """
@@ -158,7 +158,7 @@ class DDPEngine(Engine):
         self, workload: Workload, cell: Cell, model: nn.Module, compute: torch.dtype
     ) -> None:
         wrapped = compute_in(model, compute)
-        # Amaxes are reduced by their own rule; DDP would overwrite them by those of rank 0.
+        # Amaxes are reduced by their own rule; DDP would overwrite them with those of rank 0.
         slots = [
             f"{prefix}.{name}"
             for prefix, slot in scaling_states(wrapped)
@@ -176,7 +176,7 @@ class DDPEngine(Engine):
         return nullcontext() if last else self.ddp.no_sync()
 
     def reduce_grads(self) -> None:
-        """Nothing is left to do: DDP has reduced in backward."""
+        """Do nothing: DDP has already reduced inside backward."""
 
 
 # DDP reads a hook's annotations and does not understand postponed ones.
@@ -188,9 +188,9 @@ def _sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
 
 @supports(ON_PARAMETERS)
 def ddp(workload: Workload, cell: Cell) -> Engine:
-    """`DistributedDataParallel` with `torch.optim.AdamW`, stored in `cell.primary_weight`.
+    """Set up `DistributedDataParallel` and AdamW on parameters in `cell.primary_weight`.
 
-    Every forward overwrites the buffers of all ranks by those of rank 0, as torch does by default.
+    Every forward overwrites the buffers of all ranks with those of rank 0, torch's default.
     """
     model, compute = resident(workload.model(cell), cell)
     return DDPEngine(workload, cell, model, compute)

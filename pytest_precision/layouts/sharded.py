@@ -32,7 +32,7 @@ class FSDP2Engine(Engine):
         return nullcontext()
 
     def reduce_grads(self) -> None:
-        """Nothing is left to do: FSDP2 has reduced in backward."""
+        """Do nothing: FSDP2 has already reduced inside backward."""
 
     def evaluate(self) -> None:
         """Evaluate, then shard again: the root stays gathered after a forward without backward."""
@@ -50,14 +50,15 @@ def fsdp2(
     reduce_dtype: str = "fp32",
     output_dtype: str | None = None,
 ) -> Engine:
-    """`fully_shard` on every block and the root, with `torch.optim.AdamW` on the shards.
+    """Set up `fully_shard` on every block and the root, and AdamW on the shards.
 
     Args:
         workload: a model whose `blocks`, if it has any, are sharded one by one.
-        cell: `primary_weight` is the storage dtype of the shards, `precision` the dtype that
-            they are gathered and computed in.
-        reduce_dtype: of the reduce-scatter and of the accumulation over microbatches.
-        output_dtype: that the root casts its floating outputs to; as computed unless given.
+        cell: `primary_weight` is the storage dtype of the shards, `precision` the dtype in which
+            they are gathered and computed with.
+        reduce_dtype: dtype of the reduce-scatter and of the accumulation over microbatches.
+        output_dtype: dtype that the root casts its floating outputs to; they are left as computed
+            unless given.
 
     Raises:
         ValueError: for a dtype that this layout does not know.

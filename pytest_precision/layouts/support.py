@@ -22,7 +22,7 @@ ON_PARAMETERS = {
     "fp16": ("fp32",),
     "quantized": ("fp32", "bf16"),
 }
-"""What a layout supports whose optimizer updates the resident parameters."""
+"""The cells that a layout supports if its optimizer updates the resident parameters."""
 
 
 def supports(
@@ -36,9 +36,9 @@ def supports(
     A layout without the decorator is given every cell.
 
     Args:
-        primary_weights: precision to the primary weights that it can be stored in; `quantized` is
-            every precision that quantizes.
-        fused: precisions in which the GEMM can accumulate weight gradients in fp32; likewise.
+        primary_weights: precision to the primary weights that parameters can be stored in;
+            `quantized` stands for every precision that quantizes.
+        fused: precisions in which the GEMM can accumulate weight gradients in fp32, likewise.
 
     Raises:
         ValueError: for a precision or a primary weight that no cell has.

@@ -98,7 +98,7 @@ def record(
                 dict(run.engine.unobservable),
                 environment,
                 paths=tuple(sorted(run.paths)),
-                breaches=tuple(run.breaches),
+                violations=tuple(run.violations),
                 products=tuple(sorted(run.products.dtypes)),
             )
         )
@@ -125,7 +125,7 @@ class EngineRecorder:
         self.data = DataWatch(workload)
         self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
         self.paths: set[str] = set()
-        self.breaches: dict[str, None] = {}
+        self.violations: dict[str, None] = {}
         self.products = Products()
         self.engine = self._build(SEED)
         self.look_at_storage()
@@ -155,7 +155,7 @@ class EngineRecorder:
     def look_at_storage(self) -> None:
         """Note what the engine declares, before it trains and after: a load may move memory."""
         self.paths |= self.engine.paths()
-        self.breaches |= dict.fromkeys(self.engine.breaches())
+        self.violations |= dict.fromkeys(self.engine.violations())
 
     def observe(self, phase: str) -> None:
         if self.window is None or self.step >= self.window.first:
@@ -213,7 +213,7 @@ class EngineRecorder:
         for group, (before, after) in enumerate(zip(rates, self._rates(), strict=True)):
             if before != after:
                 what = f"skip after step {self.step} changed lr of group{group}"
-                self.breaches[f"{what} from {before!r} to {after!r}"] = None
+                self.violations[f"{what} from {before!r} to {after!r}"] = None
 
     def _weights(self) -> list[Tensor]:
         engine = self.engine

@@ -72,7 +72,7 @@ class Header:
         environment: what else decides about the bits: versions, threads, determinism.
         digests: whether digests were kept of what is larger than `SMALL`.
         paths: of `contract.PATHS`, that the engine has taken.
-        breaches: what it stored otherwise than its layout promises, on this rank or another.
+        violations: what it stored otherwise than its layout promises, on this rank or another.
         products: dtypes of the matrix products that were seen, on this rank or another.
     """
 
@@ -81,7 +81,7 @@ class Header:
     environment: dict[str, str]
     digests: bool = False
     paths: tuple[str, ...] = ()
-    breaches: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
     products: tuple[str, ...] = ()
 
 
@@ -102,13 +102,13 @@ class Trace:
             json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)
         ]
         self.folder = folder
-        found = dict.fromkeys(words for index in indices for words in index["breaches"])
+        found = dict.fromkeys(words for index in indices for words in index["violations"])
         header = Header(*(indices[0][name] for name in Header.__dataclass_fields__))
         products = {dtype for index in indices for dtype in index["products"]}
         self.header = replace(
             header,
             paths=tuple(header.paths),
-            breaches=tuple(found),
+            violations=tuple(found),
             products=tuple(sorted(products)),
         )
         self.moments = tuple(Moment(*moment) for moment, _ in indices[0]["moments"])

@@ -152,21 +152,21 @@ class Elsewhere(DistributedOptimizer):
 class FreshParameter(DistributedOptimizer):
     """A module gets a new parameter with the same value; see Megatron-LM #5464."""
 
-    def breaches(self) -> Iterator[str]:
+    def violations(self) -> Iterator[str]:
         kept = self.model.head.weight
         self.model.head.weight = nn.Parameter(kept.detach())
         self.model.head.weight.main_grad = kept.main_grad
-        yield from super().breaches()
+        yield from super().violations()
         self.model.head.weight = kept
 
 
 class StrangeOptimizer(DistributedOptimizer):
     """The optimizer holds a tensor that nothing is gathered from."""
 
-    def breaches(self) -> Iterator[str]:
+    def violations(self) -> Iterator[str]:
         params = self.optimizer.param_groups[0]["params"]
         params[0], kept = params[0].clone(), params[0]
-        yield from super().breaches()
+        yield from super().violations()
         params[0] = kept
 
 

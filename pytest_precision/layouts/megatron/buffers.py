@@ -21,16 +21,16 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.parameter import QuantizedParameter
 
 PARAMETER_MULTIPLE = 64
-"""Elements that a parameter's offset is a multiple of: 128 bytes in bf16, which GEMMs ask for."""
+"""A parameter's offset is a multiple of so many elements: 128 bytes in bf16, as GEMMs require."""
 
 ROWWISE = "rowwise.data"
-"""What of every quantized parameter lies in a buffer; scales and transposed copies do not."""
+"""The part of a quantized parameter that lies in a buffer; scales and transposed copies do not."""
 
 POISON = 0xFF
 """The byte of padding between quantized parameters: NaN in e4m3."""
 
 BUCKET_MULTIPLE = 128
-"""Elements that a bucket's size is a multiple of, beside the number of ranks."""
+"""A bucket's size is a multiple of so many elements, and of the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class BufferSlot:
     """Where one parameter lies.
 
     Attributes:
-        name: of the parameter in its model.
-        parameter: itself.
+        name: the parameter's name in its model.
+        parameter: the parameter itself.
         span: its elements in the buffer.
     """
 
@@ -50,15 +50,15 @@ class BufferSlot:
 
 @dataclass
 class Bucket:
-    """What is communicated at once.
+    """A part of a buffer that is communicated at once.
 
     Attributes:
         span: its elements in the buffer, padding included; a multiple of the number of ranks.
         slots: the parameters in it, in the order of their elements.
         stale: whether the parameters lag behind the masters.
         waiting: those of `slots` whose gradients are not complete yet.
-        works: collectives under way.
-        received: where it puts this rank's part of the gradients of all ranks.
+        works: collectives that were started and are not waited for yet.
+        received: this rank's part of the gradients of all ranks, until they are summed.
     """
 
     span: Span
@@ -76,22 +76,22 @@ class Buffer:
     the first one. Every rank owns an equal part of every bucket, wherever that cuts a parameter.
 
     Args:
-        parameters: by name, all of one shape of storage.
-        rank: of this process.
+        parameters: names and parameters, which are all stored in the same way.
+        rank: rank of this process.
         world_size: number of ranks.
-        bucket_size: elements from which on a bucket takes no further parameter.
-        dtype: that parameters are gathered in; uint8 for the bytes of quantized ones.
-        grad_dtype: that gradients are accumulated and reduced in.
-        shared: parameters are gathered in the memory of the gradients, which must be zeroed before
-            gradients are accumulated there; the parameters themselves then live elsewhere.
+        bucket_size: number of elements at which a bucket takes no further parameter.
+        dtype: dtype in which parameters are gathered; uint8 for the bytes of quantized ones.
+        grad_dtype: dtype in which gradients are accumulated and reduced.
+        shared: whether parameters are gathered in the memory of the gradients, which must be zeroed
+            before gradients are accumulated there; the parameters themselves then live elsewhere.
 
     Attributes:
-        buckets: in the order of their elements.
-        grads: flat, all gradients.
-        params: flat, all parameters, or their rowwise codes, one a byte; padding is NaN where the
+        buckets: all buckets, in the order of their elements.
+        grads: all gradients, flat.
+        params: all parameters, or their rowwise codes, one per byte, flat; padding is NaN where the
             memory is their own.
-        columns: flat, their columnwise bytes, or None where those are not gathered.
-        bytes: flat, where rowwise codes live that are packed, or None.
+        columns: their columnwise bytes, flat, or None where these are not gathered.
+        bytes: packed rowwise codes, flat, or None where codes are not packed.
     """
 
     def __init__(
@@ -141,29 +141,29 @@ class Buffer:
 
     @property
     def slots(self) -> Iterator[BufferSlot]:
-        """All parameters, in the order of their elements."""
+        """Iterate over all parameters, in the order of their elements."""
         return (slot for bucket in self.buckets for slot in bucket.slots)
 
     @property
     def gathers_bytes(self) -> bool:
-        """Whether it gathers the bytes of quantized parameters."""
+        """Return whether the buffer gathers the bytes of quantized parameters."""
         return self.params.dtype == torch.uint8
 
     @property
     def gathered(self) -> dict[str, Tensor]:
-        """The flat memory that parameters are gathered in, by the side of the operand."""
+        """Return the flat memory in which parameters are gathered, by the side of the operand."""
         return {"rowwise": self.params} | (
             {} if self.columns is None else {"columnwise": self.columns}
         )
 
     def view(self, slot: BufferSlot, flat: Tensor) -> Tensor:
-        """The elements of one parameter in `flat`, in its shape."""
+        """Return the elements of one parameter in `flat`, in its shape."""
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
     def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
-        """The bytes of a quantized parameter that live here, in the shape that they are stored in.
+        """Return the bytes of a quantized parameter that live here, in the shape of their storage.
 
-        Nothing where parameters are gathered in the memory of the gradients.
+        There are none where parameters are gathered in the memory of the gradients.
         """
         if not self.gathers_bytes:
             return {}
@@ -172,26 +172,26 @@ class Buffer:
         return {f"{side}.data": self.view(slot, flat) for side, flat in self.gathered.items()}
 
     def zero_grads(self) -> None:
-        """Zero the gradients; what lies between them is NaN, for whoever reads that."""
+        """Zero the gradients; fill the padding with NaN, so that a read of it shows."""
         self.grads.fill_(math.nan)
         for slot in self.slots:
             self.view(slot, self.grads).zero_()
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
-        """Which elements of the flattened parameter this rank updates; None for none."""
+        """Return which elements of the flattened parameter this rank updates; None for none."""
         both = overlap(self._share(bucket), slot.span)
         if both is None:
             return None
         return Span(both.start - slot.span.start, both.stop - slot.span.start)
 
     def part(self, slot: BufferSlot, owned: Span, flat: Tensor) -> Tensor:
-        """The elements in `flat` that this rank updates, as a flat view."""
+        """Return the elements in `flat` that this rank updates, as a flat view."""
         return flat[slot.span.start + owned.start : slot.span.start + owned.stop]
 
     def reduce(self, bucket: Bucket) -> None:
-        """Start to sum the gradients of a bucket over the ranks, to each rank its own part.
+        """Start to sum the gradients of a bucket over the ranks; each rank gets its own part.
 
-        Each rank gets its part of all of them and sums those in fp32 in the order of ranks, as
+        Each rank receives its part from all ranks and sums in fp32 in the order of ranks, as
         Megatron-LM's `reduce_scatter_with_fp32_accumulation` does: a ring adds in an order that
         depends on where in the buffer a gradient lies, and three numbers have several sums.
         """
@@ -200,7 +200,7 @@ class Buffer:
         bucket.works = [dist.all_to_all_single(bucket.received, whole, async_op=True)]
 
     def gather(self, bucket: Bucket) -> None:
-        """Start to give every rank's part of the parameters of a bucket to all of them."""
+        """Start to gather every rank's part of the parameters of a bucket on all ranks."""
         share = self._share(bucket)
         bucket.works = [
             dist.all_gather_into_tensor(
@@ -212,7 +212,7 @@ class Buffer:
         ]
 
     def wait(self, bucket: Bucket) -> None:
-        """Wait for what was started."""
+        """Wait for the collectives of a bucket, and sum the gradients that it received."""
         for work in bucket.works:
             work.wait()
         bucket.works = []
@@ -232,7 +232,7 @@ class Buffer:
 
 
 def buffers_of(cell: Cell, arrangement: Arrangement, options: Options) -> Iterator[Buffer]:
-    """One for the parameters of each dtype that are trained, and one for quantized ones."""
+    """Yield a buffer per dtype of trained parameters, and one for quantized parameters."""
     kinds: dict[tuple[torch.dtype, bool], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in arrangement.model.named_parameters():
         if parameter.requires_grad:
@@ -267,7 +267,7 @@ def _buckets(
 
 
 def _stored(slot: BufferSlot) -> Tensor:
-    """Of the shape that a format gives it: two elements a byte, rows and columns of zeros."""
+    """Return the rowwise bytes as the format stores them: packed, and padded with zeros."""
     assert isinstance(slot.parameter, QuantizedParameter)
     return slot.parameter.stored[ROWWISE]
 

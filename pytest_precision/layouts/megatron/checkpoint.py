@@ -1,7 +1,7 @@
-"""Checkpoints by logical names: whole tensors, whatever was stored together and cut where.
+"""Checkpoints by logical names: they hold whole tensors, however the layout packs and cuts them.
 
 The format is that of `Engine` and of layouts with masters: `model`, `master` where the parameters
-are not their own, `optimizer`, and what there is beside weights.
+are not their own masters, `optimizer`, and what `state_beside_weights` returns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_precision.optim.scaled_state import decode, encode_, scale_name
 
 
 def state_dict(engine: GatheredEngine) -> dict[str, Any]:
-    """All training state of all ranks; a collective."""
+    """Return all training state of all ranks; a collective."""
     state: dict[str, Any] = {
         "model": dict(_model(engine)),
         "optimizer": {"state": _kept(engine), "param_groups": _groups(engine)},
@@ -40,10 +40,10 @@ def state_dict(engine: GatheredEngine) -> dict[str, Any]:
 
 @torch.no_grad()
 def load(engine: GatheredEngine, folder: Path) -> None:
-    """Take over what `state_dict` of an engine of any world size has given.
+    """Load what `state_dict` of an engine of any world size returned.
 
     Raises:
-        ValueError: where something would have to be cast.
+        ValueError: where a tensor would have to be cast, or the options differ.
     """
     state = exact_checkpoint.read(folder)
     if ("master" in state) != engine.has_masters:
@@ -75,7 +75,7 @@ def load(engine: GatheredEngine, folder: Path) -> None:
 
 
 def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
-    """The resident parameters and buffers by logical names, as views of what the engine has."""
+    """Yield the resident parameters and buffers by logical name, as views of the engine's own."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
         if isinstance(parameter, QuantizedParameter):
@@ -88,7 +88,7 @@ def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
 
 
 def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
-    """The further names of parameters that have several, each with the first one."""
+    """Yield the further names of parameters that have several, each with the first name."""
     firsts = {id(parameter): name for name, parameter in engine.model.named_parameters()}
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         if firsts[id(parameter)] != name:
@@ -96,9 +96,9 @@ def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
 
 
 def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
-    """What the optimizer keeps of each logical tensor; nothing before the first step.
+    """Return the optimizer's state of each logical tensor; nothing before the first step.
 
-    Of shards that were scaled by themselves, the scale of every element.
+    Where shards have scales of their own, the scale of every element is returned.
     """
     state = engine.optimizer.state
     whole: dict[str, dict[str, Tensor]] = {}
@@ -116,7 +116,7 @@ def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
 
 
 def _one_scale(scales: Tensor) -> Tensor:
-    """The scale of all elements where they have one, as it is where nothing is cut."""
+    """Return one scale where all elements have the same, else the scale of each element."""
     bits = scales.flatten().view(torch.int32)
     return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
 
@@ -124,9 +124,9 @@ def _one_scale(scales: Tensor) -> Tensor:
 def _kept_of(
     engine: GatheredEngine, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """What the optimizer keeps of a shard, by what was kept of the logical tensors in it.
+    """Return the optimizer's state of a shard, from that of the logical tensors in it.
 
-    Elements with scales of their own, since they were in several shards, get one scale.
+    Elements that have different scales, since they were in several shards, get one scale.
     """
     first = next(iter(saved.values()))
     _expect_state(shard, {key: tensor.dtype for key, tensor in first.items()}, engine.optimizer)
@@ -167,7 +167,7 @@ def _expect_state(
 
 
 def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
-    """As torch's `get_state_dict` gives them, with all parameters of all ranks."""
+    """Return the groups as torch's `get_state_dict` does, with all parameters of all ranks."""
     own = [
         {key: value for key, value in group.items() if key != "params"}
         for group in engine.optimizer.param_groups
@@ -182,7 +182,7 @@ def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
 
 
 def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole logical tensors of what the shards of all ranks hold, each by its parameter's name."""
+    """Gather whole logical tensors; `held` is this rank's shards by the names of parameters."""
     whole: dict[str, Tensor] = {}
     sample = next(iter(held.values()))
     for buffer in engine.buffers:

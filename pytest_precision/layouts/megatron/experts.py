@@ -1,4 +1,4 @@
-"""Experts whose weights are stored together, or one by one, in layers that multiply all at once."""
+"""Layouts of experts with one weight for all, or one per expert, in layers that multiply all."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LAYERS = ("up", "down")
 
 
 class GroupedExperts(nn.Module):
-    """All experts of a block in two layers; takes the place of `mixture.Experts`.
+    """All experts of a block in two layers; this module replaces `mixture.Experts`.
 
     Attributes:
-        up, down: of all experts.
+        up, down: the layers of all experts.
     """
 
     def __init__(self, up: GroupedLinear, down: GroupedLinear) -> None:
@@ -39,18 +39,18 @@ class GroupedExperts(nn.Module):
         self.down = down
 
     def forward(self, rows: Tensor, load: list[int]) -> Tensor:
-        """As `mixture.Experts`."""
+        """Return what `mixture.Experts` returns."""
         result: Tensor = self.down(F.gelu(self.up(rows, load)), load)
         return result
 
 
 def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arranged:
-    """Put `GroupedExperts` in the place of all experts of a model.
+    """Replace all experts of a model by `GroupedExperts`, in place.
 
     Args:
-        model: of a workload such as `moe`, stored and quantized already.
-        cell: that it was stored for.
-        single_grouped_weight: one parameter for all weights of a layer, or one an expert.
+        model: the model of a workload such as `moe`, which is stored and quantized already.
+        cell: the cell that it was stored for.
+        single_grouped_weight: one parameter for all weights of a layer, rather than one per expert.
 
     Raises:
         ValueError: for a model without experts.
@@ -93,7 +93,7 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
 def _layer(
     linears: list[nn.Linear], logical: list[str], cell: Cell, single_grouped_weight: bool
 ) -> GroupedLinear:
-    """One layer with the parameters of many."""
+    """Build one layer with the parameters of many."""
     first = linears[0]
     layer = GroupedLinear(
         len(linears),
@@ -119,7 +119,7 @@ def _layer(
 
 
 def _packed(each: list[nn.Parameter]) -> nn.Parameter:
-    """One parameter of many, with the value that they were quantized from."""
+    """Pack many parameters into one, with the values that they were quantized from."""
     first = each[0]
     trained = [parameter.requires_grad for parameter in each]
     if len({*trained}) > 1:
@@ -153,11 +153,11 @@ _supported = supports(
 
 @_supported
 def grouped_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
-    """The distributed optimizer, with a single weight `[experts, out, in]` for all experts.
+    """Set up the distributed optimizer with a single weight `[experts, out, in]` for all experts.
 
     Args:
-        workload: with experts, such as `moe`.
-        cell: where.
+        workload: a workload with experts, such as `moe`.
+        cell: the point of the matrix.
         **options: as `distributed_optimizer` takes them.
 
     Raises:
@@ -170,13 +170,13 @@ def grouped_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
 
 @_supported
 def discrete_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
-    """The distributed optimizer, with a weight of its own for every expert.
+    """Set up the distributed optimizer with one weight per expert.
 
     The layers are those of `grouped_experts`.
 
     Args:
-        workload: with experts, such as `moe`.
-        cell: where.
+        workload: a workload with experts, such as `moe`.
+        cell: the point of the matrix.
         **options: as `distributed_optimizer` takes them.
 
     Raises:

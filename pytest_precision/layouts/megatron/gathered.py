@@ -26,11 +26,11 @@ class GatheredEngine(Engine):
     """The part of the distributed optimizer between reduced gradients and gathered parameters.
 
     Attributes:
-        options: of the distributed optimizer.
-        parts: what the parameters of the model hold.
-        group_numbers: of logical tensors, the number of the parameter group that they are in.
-        buffers: that parameters are gathered in.
-        shards: that this rank updates.
+        options: options of the distributed optimizer.
+        parts: the logical tensors in each parameter of the model.
+        group_numbers: logical tensor to the number of its parameter group.
+        buffers: the buffers in which parameters are gathered.
+        shards: the shards that this rank updates.
     """
 
     options: Options
@@ -41,13 +41,13 @@ class GatheredEngine(Engine):
 
     @property
     def has_masters(self) -> bool:
-        """Whether there are masters in addition to the parameters and the optimizer's state."""
+        """Return whether there are masters outside the parameters and the optimizer's state."""
         if self.options.masters_in_state:
             return False
         return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
 
     def hand_over_gradients(self) -> None:
-        """Give the reduced gradients of its shards to the optimizer, in fp32."""
+        """Give the reduced gradients of this rank's shards to the optimizer, in fp32."""
         for shard in self.shards:
             if self.options.masters_in_state:  # a bf16 tensor has no gradient in fp32
                 shard.master.decoupled_grad = shard.grad.float()  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ class GatheredEngine(Engine):
                 shard.master.grad = shard.grad.float()
 
     def clip_grads(self) -> None:
-        """As every engine, wherever the optimizer reads the gradients."""
+        """Clip the gradients as every engine does, wherever the optimizer reads them."""
         if not self.options.masters_in_state:
             super().clip_grads()
             return
@@ -65,7 +65,7 @@ class GatheredEngine(Engine):
         """Clip by the norm of all shards.
 
         Raises:
-            ValueError: for a rule that would take this rank's shards for all of them.
+            ValueError: for another rule than "fp64", which would see this rank's shards only.
         """
         if self.clip_rule != "fp64":
             raise ValueError(
@@ -79,7 +79,7 @@ class GatheredEngine(Engine):
         super().clip(owners)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Of all shards of all ranks."""
+        """Return the fp64 norm of all shards of all ranks; a collective."""
         squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)
         for gradient in gradients:
             squares += gradient.double().square().sum()
@@ -87,7 +87,7 @@ class GatheredEngine(Engine):
         return squares.sqrt()
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """What the next step updates, which the optimizer may keep in its state."""
+        """Return the weight that the next step updates; the optimizer may keep it in its state."""
         if not self.options.masters_in_state:
             return parameter
         return cast(FusedAdam, self.optimizer).master(parameter)
@@ -101,10 +101,10 @@ class GatheredEngine(Engine):
 
     @torch.no_grad()
     def stage(self, *, shared: bool) -> None:
-        """Cast or quantize the masters into the memory that parameters are gathered in.
+        """Cast or quantize the masters into the memory in which parameters are gathered.
 
         Args:
-            shared: into that which is shared with gradients, or into that which is not.
+            shared: write the memory that is shared with gradients, rather than the other one.
         """
         for shard in self.shards:
             if shard.buffer.shared is not shared or shard.buffer.gathers_bytes:
@@ -119,7 +119,7 @@ class GatheredEngine(Engine):
                     bucket.stale = True
 
     def sync_parameters(self) -> None:
-        """Bring all parameters up to date, whatever is overlapped: before an evaluation or save."""
+        """Bring all parameters up to date, whether or not gathering is overlapped."""
         self.stage(shared=True)
         for buffer in self.buffers:
             for bucket in buffer.buckets:
@@ -133,7 +133,7 @@ class GatheredEngine(Engine):
 
     @torch.no_grad()
     def _finish(self, buffer: Buffer, bucket: Bucket) -> None:
-        """Wait for a bucket; make of it what is not stored in the buffer itself."""
+        """Wait for a bucket, and derive from it what is not stored in the buffer itself."""
         if not bucket.stale:
             return
         buffer.wait(bucket)
@@ -147,7 +147,7 @@ class GatheredEngine(Engine):
         bucket.stale = False
 
     def gather_before_forward(self) -> None:
-        """Wait for the buckets of a module before it reads them, and start the next one."""
+        """Register hooks that wait for the buckets that a module reads, and start the next one."""
         places = {
             id(slot.parameter): (buffer, number)
             for buffer in self.buffers
@@ -171,11 +171,11 @@ class GatheredEngine(Engine):
             self._finish(buffer, buffer.buckets[number])
 
     def evaluate(self) -> None:
-        """On parameters that are up to date."""
+        """Evaluate with parameters that are up to date."""
         self.sync_parameters()
         super().evaluate()
 
     def save(self, folder: Path) -> None:
-        """Of parameters that are up to date."""
+        """Save parameters that are up to date."""
         self.sync_parameters()
         super().save(folder)

@@ -1,4 +1,4 @@
-"""Names: the logical tensors in what an engine stores, and what each of them is called."""
+"""Names: the logical tensors in what an engine stores, and the name of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_precision.layouts.megatron.shards import Shard
 
 
 class Names:
-    """Which logical tensors one rank stores where.
+    """Knows which logical tensors one rank stores where.
 
     Args:
-        parts: what parameters hold.
-        prefixes: of names in the model to what they are in every layout.
-        shards: of this rank.
+        parts: the logical tensors in each parameter.
+        prefixes: prefix of names in the model to the prefix that every layout uses.
+        shards: the shards of this rank.
     """
 
     def __init__(self, parts: Parts, prefixes: Mapping[str, str], shards: Iterable[Shard]) -> None:
@@ -32,7 +32,7 @@ class Names:
         }
 
     def split(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The logical tensors in a parameter, or in this rank's shard of it."""
+        """Yield the logical tensors in a parameter, or in this rank's shard of it."""
         shard = self._shards.get(name)
         if name not in self._parts:
             yield self.of(name), tensor
@@ -43,20 +43,20 @@ class Names:
             yield from values(self._parts[name], tensor)
 
     def held(self, name: str) -> list[str]:
-        """The logical tensors that this rank's shard of a parameter has elements of."""
+        """Return the logical tensors of which this rank's shard of a parameter has elements."""
         return [part.name for part in self._shards[name].held_parts]
 
     def of(self, name: str) -> str:
-        """What a buffer, or a tensor of quantized state, is called in every layout."""
+        """Return the name of a buffer, or of a tensor of quantized state, in every layout."""
         for stored, logical in self._prefixes.items():
             if name == stored or name.startswith(f"{stored}."):
                 return logical + name.removeprefix(stored)
         return name
 
     def place(self, name: str, tensor: Tensor) -> tuple[tuple[int, ...], Span] | None:
-        """Shape of the logical tensor that `tensor` is a shard of, and where in it that lies.
+        """Return the shape of the logical tensor that `tensor` is a shard of, and the place in it.
 
-        None for what is no shard.
+        The result is None for what is no shard.
         """
         place = self._places.get(name)
         if place is None or tensor.shape != (place.stop - place.start,):

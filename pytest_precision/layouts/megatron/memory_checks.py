@@ -1,4 +1,4 @@
-"""Whether the memory of a distributed optimizer is what it has to be: addresses and identities."""
+"""Check that the tensors of a distributed optimizer lie in the memory in which they must lie."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
 
 
-def breaches(engine: GatheredEngine) -> Iterator[str]:
-    """What is stored elsewhere than it must be, in words."""
+def violations(engine: GatheredEngine) -> Iterator[str]:
+    """Yield, in words, what is stored elsewhere than it must be."""
     owned = {id(p): name for name, p in engine.model.named_parameters()}
     for buffer in engine.buffers:
         for slot in buffer.slots:
@@ -50,5 +50,5 @@ def _in_buffer(buffer: Buffer, slot: BufferSlot) -> bool:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same elements of the same memory."""
+    """Return whether two tensors are the same elements of the same memory."""
     return (one.data_ptr(), one.dtype, one.shape) == (other.data_ptr(), other.dtype, other.shape)

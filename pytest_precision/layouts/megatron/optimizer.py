@@ -1,6 +1,6 @@
 """Megatron-LM's distributed optimizer: contiguous buffers, sharded masters, gathered parameters.
 
-Facts from Megatron-LM's `param_and_grad_buffer.py` and `distrib_optimizer.py`.
+Sources: Megatron-LM's `param_and_grad_buffer.py` and `distrib_optimizer.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DistributedOptimizer(GatheredEngine):
 
     Args:
         workload: what is trained.
-        cell: where.
+        cell: the point of the matrix.
         arrangement: the model as it is stored.
         options: as `distributed_optimizer` takes them.
     """
@@ -84,11 +84,11 @@ class DistributedOptimizer(GatheredEngine):
         arrange: Arrange | None = None,
         **options: Any,
     ) -> DistributedOptimizer:
-        """An engine of this class.
+        """Return an engine of this class.
 
         Args:
             workload: what is trained.
-            cell: where.
+            cell: the point of the matrix.
             arrange: puts modules of the layout into the model.
             **options: as `distributed_optimizer` takes them.
         """
@@ -96,7 +96,7 @@ class DistributedOptimizer(GatheredEngine):
         return cls(workload, cell, arrangement, Options.of(cell, **options))
 
     def move_into(self, buffer: Buffer, slot: BufferSlot) -> None:
-        """Let a parameter live in its buffer, and its gradient be accumulated there."""
+        """Move a parameter into its buffer, and let its gradient be accumulated there."""
         if not isinstance(slot.parameter, QuantizedParameter):
             view = buffer.view(slot, buffer.params)
             view.copy_(slot.parameter.detach())
@@ -119,7 +119,7 @@ class DistributedOptimizer(GatheredEngine):
         super().forward_backward(step)
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Gradients are complete in the backward of the last microbatch."""
+        """Note whether this is the last microbatch, whose backward completes the gradients."""
         self._last_microbatch = last
         return nullcontext()
 
@@ -131,11 +131,11 @@ class DistributedOptimizer(GatheredEngine):
                 buffer.reduce(bucket)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """The part of the gradient buffer; None of a parameter that is not trained."""
+        """Return the parameter's part of the gradient buffer; None if it is not trained."""
         return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
-        """Remember the sums so far, where they are of another dtype than what is added."""
+        """Hand over the sums so far, where their dtype is not that of what is added."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None or gradient.dtype == parameter.dtype:
@@ -146,7 +146,7 @@ class DistributedOptimizer(GatheredEngine):
                 self.capture.keep("grad", sum_of, seen)
 
     def reduce_grads(self) -> None:
-        """Sum over the ranks, to each rank its own part of every bucket.
+        """Sum gradients over the ranks; each rank gets its own part of every bucket.
 
         Raises:
             RuntimeError: a bucket was to be reduced in backward, and some gradient never came.
@@ -170,27 +170,27 @@ class DistributedOptimizer(GatheredEngine):
     # --- checkpoints ----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All training state by logical names, whole: any world size and layout can load it."""
+        """Return all training state by logical names; any world size and layout can load it."""
         return checkpoint.state_dict(self)
 
     def load(self, folder: Path) -> None:
-        """Take over a checkpoint by logical names, in the dtypes that it was saved in."""
+        """Load a checkpoint by logical names, in the dtypes that it was saved in."""
         checkpoint.load(self, folder)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """By logical names, those of quantizers included."""
+        """Yield buffers by logical name, those of quantizers included."""
         for name, buffer in self.model.named_buffers():
             yield self.names.of(name), buffer
 
-    def breaches(self) -> Iterator[str]:
-        """Masters that did not start from the model, and memory that is not the buffers'."""
+    def violations(self) -> Iterator[str]:
+        """Yield masters that did not start from the model, and tensors outside the buffers."""
         yield from self._lost_starts
-        yield from memory_checks.breaches(self)
+        yield from memory_checks.violations(self)
 
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what every engine does, reduced gradients from the shards."""
+        """Yield what every engine yields, but reduced gradients from the shards."""
         if phase == "reduce_grads":
             for shard in self.shards:
                 yield from self.show("reduced_grad", shard.name, shard.grad, capture)
@@ -198,14 +198,14 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().observe(phase, capture)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Its part of the masters, by the names of the parameters."""
+        """Yield this rank's part of the masters, by the names of the parameters."""
         names = {id(shard.master): shard.name for shard in self.shards}
         for group in self.optimizer.param_groups:
             for master in group["params"]:
                 yield names[id(master)], master
 
     def logical(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The logical tensors in a parameter, or in this rank's shard of it."""
+        """Split a parameter, or this rank's shard of it, into its logical tensors."""
         return self.names.split(name, tensor)
 
     def show(
@@ -218,7 +218,7 @@ class DistributedOptimizer(GatheredEngine):
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield what every engine does, a scale or a counter for each logical tensor in a shard."""
+        """Yield what every engine yields, but scales and counters per logical tensor in a shard."""
         if split or name not in self.parts:
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
@@ -236,7 +236,7 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().reads(prefix, module)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """With its place in the flattened logical tensor, where it is a shard of one."""
+        """Observe `tensor`, with its place in the flattened logical tensor where it is a shard."""
         place = self.names.place(name, tensor)
         if place is None:
             return super().piece(kind, name, tensor, local=local)
@@ -266,33 +266,33 @@ def distributed_optimizer(
     exp_avg_sq_dtype: str = "fp32",
     store_param_remainders: bool = False,
 ) -> Engine:
-    """Megatron-LM's distributed optimizer on parameters stored in `cell.primary_weight`.
+    """Set up Megatron-LM's distributed optimizer on parameters in `cell.primary_weight`.
 
     Quantized parameters are made as Transformer Engine's `quantize_master_weights` makes them:
     masters are cast to bf16, amaxes are reduced over the ranks, each rank casts its own elements,
-    and bytes are gathered. NVFP4 codes travel one a byte, since a shard may end between two that
-    share one. With `reuse_grad_buffer_for_param_gather`, bf16 is gathered, and every rank quantizes
-    the whole parameter from that.
+    and bytes are gathered. NVFP4 codes are gathered one per byte, since a shard may end between two
+    codes of one byte. With `reuse_grad_buffer_for_param_gather`, bf16 is gathered, and every rank
+    quantizes the whole parameter from that.
 
     Args:
         workload: what is trained.
-        cell: where.
-        bucket_size: elements from which on a bucket takes no further parameter.
+        cell: the point of the matrix.
+        bucket_size: number of elements at which a bucket takes no further parameter.
         overlap_grad_reduce: reduce a bucket in backward as soon as its gradients are complete.
         overlap_param_gather: gather a bucket when a module first reads it.
         reuse_grad_buffer_for_param_gather: gather MXFP8 parameters in bf16, in the gradients'
             memory.
-        main_grads_dtype: that gradients are accumulated and reduced in: fp32, bf16.
-        main_params_dtype: of the masters: fp32, fp16; the latter are kept by `optim.FusedAdam`.
-        exp_avg_dtype: of the first moment: fp32, bf16, fp16, fp8; other than fp32 takes
-            `optim.FusedAdam`. What is stored in fp16 or fp8 has one scale a shard, so that its
+        main_grads_dtype: dtype in which gradients are accumulated and reduced: fp32, bf16.
+        main_params_dtype: dtype of the masters: fp32, fp16; `optim.FusedAdam` keeps the latter.
+        exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8; all but fp32 select
+            `optim.FusedAdam`. What is stored in fp16 or fp8 has one scale per shard, so that its
             numbers depend on the world size, as Megatron-LM's do.
-        exp_avg_sq_dtype: of the second moment, likewise.
+        exp_avg_sq_dtype: dtype of the second moment, likewise.
         store_param_remainders: let `optim.FusedAdam` update the shards of bf16 parameters where
             they are gathered, and keep 16 bits more of each master.
 
     Raises:
-        ValueError: for a cell that it does not do, and for options that would have no effect.
+        ValueError: for a cell that it does not support, and for options that have no effect.
     """
     return DistributedOptimizer.of(
         workload,

@@ -1,4 +1,4 @@
-"""Parts: which logical tensors a stored one holds, and which of its elements each of them is."""
+"""Parts: the logical tensors in a stored tensor, and which of its elements each of them is."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Part(NamedTuple):
     """One logical tensor in a stored one.
 
     Attributes:
-        name: of the logical tensor.
-        shape: of it.
+        name: name of the logical tensor.
+        shape: shape of the logical tensor.
         span: its elements in the flattened stored tensor.
     """
 
@@ -29,21 +29,21 @@ Parts = Mapping[str, tuple[Part, ...]]
 
 
 def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
-    """The parts of a tensor that is stored by itself."""
+    """Return the parts of a tensor that is stored by itself."""
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 
 def overlap(one: Span, other: Span) -> Span | None:
-    """The elements in both, or None."""
+    """Return the elements in both spans, or None."""
     start, stop = max(one.start, other.start), min(one.stop, other.stop)
     return Span(start, stop) if start < stop else None
 
 
 def cut(parts: tuple[Part, ...], flat: Tensor, held: Span) -> Iterator[tuple[Part, Span, Tensor]]:
-    """What `flat`, the elements `held` of the stored tensor, has of each of its parts.
+    """Split `flat`, the elements `held` of the stored tensor, into its parts.
 
     Yields:
-        The part, which of its elements these are, and they themselves, flat.
+        The part, which of its elements these are, and the elements, flat.
     """
     for part in parts:
         both = overlap(part.span, held)
@@ -53,7 +53,7 @@ def cut(parts: tuple[Part, ...], flat: Tensor, held: Span) -> Iterator[tuple[Par
 
 
 def values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The logical tensors in a whole stored one, as views of it, by their names."""
+    """Yield the logical tensors in a whole stored tensor, as views of it, by name."""
     flat = stored.view(-1)
     for part in parts:
         yield part.name, flat[part.span.start : part.span.stop].view(part.shape)

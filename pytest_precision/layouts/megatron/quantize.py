@@ -1,8 +1,8 @@
-"""Quantized parameters made from shards: amaxes are reduced over the ranks, then bytes gathered.
+"""Quantize parameters from shards: reduce amaxes over the ranks, then gather bytes.
 
-Transformer Engine's `quantize_master_weights` and `post_all_gather_processing`: masters are cast to
-bf16, the amaxes of all parameters are reduced at once, and each rank casts its own elements by the
-scales that all of them know then. Transposed copies are made of what was gathered; MXFP8, whose two
+Source: Transformer Engine's `quantize_master_weights` and `post_all_gather_processing`. Masters are
+cast to bf16, the amaxes of all parameters are reduced at once, and each rank casts its own elements
+with the resulting scales. Transposed copies are made from the gathered bytes; MXFP8, whose two
 operands differ, has both gathered. Cells of the native backend cast here by emulation too.
 """
 
@@ -32,12 +32,12 @@ class ShardedMatrix:
     """One matrix of a quantized parameter.
 
     Attributes:
-        format: that it is quantized in.
-        shape: without the padding of the format.
-        padded: with it.
+        format: format that it is quantized in.
+        shape: shape without the padding of the format.
+        padded: shape with the padding.
         place: its elements in the buffer.
         operands: how it is stored.
-        stored: what it is stored in, by names such as "rowwise.data".
+        stored: tensors that it is stored in, by names such as "rowwise.data".
     """
 
     format: Reducible
@@ -48,7 +48,7 @@ class ShardedMatrix:
     stored: dict[str, Tensor]
 
     def own(self, shard: Shard | None) -> tuple[Span, Tensor] | None:
-        """Which of its elements are in a shard of the parameter, and their values in bf16."""
+        """Return which elements are in a shard of the parameter, and their values in bf16."""
         if shard is None:
             return None
         start = shard.slot.span.start
@@ -61,7 +61,7 @@ class ShardedMatrix:
         return span, part.to(NOMINAL)
 
     def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
-        """The padded matrix of these elements and zeros."""
+        """Return the padded matrix with these elements, and zeros elsewhere."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
         flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)
@@ -73,7 +73,7 @@ class ShardedMatrix:
 
 
 def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
-    """The matrices of a quantized parameter, in the order of their elements."""
+    """Yield the matrices of a quantized parameter, in the order of their elements."""
     parameter = cast(QuantizedParameter, slot.parameter)
     rows, columns = parameter.shape[-2:]
     for number, (member, format) in enumerate(
@@ -95,13 +95,13 @@ def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
 def quantize_shards(
     buffers: Iterable[Buffer], shards: Iterable[Shard], reduce_amax: ReduceAmax
 ) -> None:
-    """Put the bytes of this rank's elements where they are gathered; store all scales and amaxes.
+    """Write the bytes of this rank's elements where they are gathered; store scales and amaxes.
 
-    A collective. Scales are known on every rank before any byte is gathered.
+    This is a collective. Every rank knows all scales before any byte is gathered.
 
     Args:
-        buffers: of which those are taken that bytes are gathered in.
-        shards: of this rank.
+        buffers: all buffers; those that do not gather bytes are left out.
+        shards: the shards of this rank.
         reduce_amax: MAX over the ranks; called once, with the amaxes of all parameters.
     """
     by_name = {shard.name: shard for shard in shards}
@@ -141,7 +141,7 @@ def _cast(
 
 @torch.no_grad()
 def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
-    """Make of the gathered bytes of a parameter what does not lie in the buffer itself."""
+    """Derive from the gathered bytes of a parameter what does not lie in the buffer itself."""
     for matrix in matrices(slot):
         (rows, columns), (down, across) = matrix.shape, matrix.padded
         for side, operand in matrix.operands.items():

@@ -22,7 +22,7 @@ class Shard:
     """The elements of one parameter that this rank updates.
 
     Attributes:
-        buffer: that the parameter has its place in.
+        buffer: the buffer in which the parameter has its place.
         slot: that place.
         owned: which of the parameter's elements these are.
         parts: the logical tensors that the parameter holds.
@@ -38,32 +38,32 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Of the parameter."""
+        """Return the parameter's name."""
         return self.slot.name
 
     @property
     def held_parts(self) -> list[Part]:
-        """Those of `parts` that it has elements of."""
+        """Return those of `parts` of which the shard has elements."""
         return [part for part, _, _ in cut(self.parts, self.master, self.owned)]
 
     @property
     def param(self) -> Tensor:
-        """These elements of the memory that parameters are gathered in."""
+        """Return these elements of the memory in which parameters are gathered."""
         return self.buffer.part(self.slot, self.owned, self.buffer.params)
 
     @property
     def grad(self) -> Tensor:
-        """These elements of the gradient buffer."""
+        """Return these elements of the gradient buffer."""
         return self.buffer.part(self.slot, self.owned, self.buffer.grads)
 
     def of(self, whole: Mapping[str, Tensor]) -> Tensor:
-        """These elements, flat, of whole logical tensors."""
+        """Return these elements, flat, from whole logical tensors."""
         held = cut(self.parts, self.master, self.owned)
         return torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
 
 
 def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
-    """The shards of this rank, each with a master that starts from the unrounded model."""
+    """Return the shards of this rank, each with a master that starts from the unrounded model."""
     shards = []
     for buffer in buffers:
         for bucket in buffer.buckets:
@@ -83,7 +83,7 @@ def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Opti
 def optimizer_of(
     shards: Iterable[Shard], arrangement: Arrangement, options: Options
 ) -> torch.optim.Optimizer:
-    """Adam on the masters, in the workload's parameter groups; a rank's part of one may be empty.
+    """Return Adam on the masters, in the workload's groups; a rank's part of one may be empty.
 
     Raises:
         ValueError: for a stored tensor whose logical tensors are in several groups.

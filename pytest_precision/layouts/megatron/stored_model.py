@@ -1,4 +1,4 @@
-"""What a layout on the distributed optimizer makes of a workload's model, and its options."""
+"""A workload's model as the distributed optimizer stores it, and the optimizer's options."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytest_precision.workloads.base import Workload
 
 
 class Arranged(NamedTuple):
-    """What was put into a model.
+    """What a layout has put into a model.
 
     Attributes:
-        parts: what those of its parameters hold that hold not just themselves.
-        names: prefixes of names in the model to what they are in every layout.
+        parts: the logical tensors in each parameter that holds more than itself.
+        names: prefix of names in the model to the prefix that every layout uses.
     """
 
     parts: Parts
@@ -30,7 +30,7 @@ class Arranged(NamedTuple):
 
 
 Arrange = Callable[[nn.Module, Cell], Arranged]
-"""Puts modules of its own into a model that is stored and quantized already, in place."""
+"""A function that puts modules of its own into a model that is already stored and quantized."""
 
 
 _DTYPES = {
@@ -39,12 +39,12 @@ _DTYPES = {
     "exp_avg_dtype": MOMENTS,
     "exp_avg_sq_dtype": MOMENTS,
 }
-"""What Megatron-LM's options of these names take."""
+"""Megatron-LM's options to the dtypes that they take."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of the distributed optimizer; see `layouts.distributed_optimizer`."""
+    """Options of the distributed optimizer; see `layouts.distributed_optimizer`."""
 
     bucket_size: int = 4096
     overlap_grad_reduce: bool = False
@@ -74,11 +74,11 @@ class Options:
 
     @property
     def masters_in_state(self) -> bool:
-        """The optimizer updates the parameters, and keeps their masters in its state."""
+        """Return whether the optimizer updates the parameters and keeps masters in its state."""
         return self.store_param_remainders or self.main_params_dtype != torch.float32
 
     def unobservable(self, cell: Cell) -> dict[str, str]:
-        """Kinds that cannot be shown after every phase, each with the reason."""
+        """Return the kinds that cannot be shown after every phase, each with the reason."""
         hidden = {}
         if self.overlap_grad_reduce:
             hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
@@ -92,10 +92,10 @@ class Options:
 
     @classmethod
     def of(cls, cell: Cell, **options: Any) -> Options:
-        """With dtypes by their names.
+        """Return options from keyword arguments, in which dtypes are given by name.
 
         Raises:
-            ValueError: for a dtype or a size that cannot be, and for an option without effect.
+            ValueError: for an unknown dtype, an invalid size, and an option without effect.
         """
         named: dict[str, Any] = {
             name: state_dtype(name, value, _DTYPES[name]) if name in _DTYPES else value
@@ -148,7 +148,7 @@ class ParameterGroup:
 
     Attributes:
         options: all but the parameters.
-        names: of the logical tensors in it.
+        names: names of the logical tensors in it.
     """
 
     options: Mapping[str, Any]
@@ -160,13 +160,13 @@ class Arrangement:
     """A model as a layout stores it.
 
     Attributes:
-        model: with the resident parameters.
-        parts: what its parameters hold.
-        names: prefixes of names in the model to what they are in every layout.
+        model: the model with the resident parameters.
+        parts: the logical tensors in each of its parameters.
+        names: prefix of names in the model to the prefix that every layout uses.
         initial: values that the masters start from, by the names of the logical tensors: those of
             the workload, unrounded.
-        from_dequantized: logical tensors that only the quantized weight was left of.
-        groups: of the workload.
+        from_dequantized: logical tensors of which only the quantized weight was left.
+        groups: parameter groups of the workload.
     """
 
     model: nn.Module

@@ -107,17 +107,17 @@ def test_checkpoints_have_one_format(resources: Resources, tmp_path: Path) -> No
 
 
 def stored(precision: str, primary_weight: str) -> tuple[list[str], list[tuple[int, ...]]]:
-    """On a rank: breaches of the storage contract, and the shapes of the experts' weights."""
+    """On a rank: violations of the storage contract, and the shapes of the experts' weights."""
     engine = layouts.grouped_experts(MOE(), Cell(precision, primary_weight))
     assert isinstance(engine, DistributedOptimizer)
     weights = [p for n, p in engine.model.named_parameters() if n.endswith("experts.up.weight")]
-    return [*engine.breaches()], [tuple(weight.shape) for weight in weights]
+    return [*engine.violations()], [tuple(weight.shape) for weight in weights]
 
 
 @pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
 def test_one_weight_lies_in_the_buffer(resources: Resources, primary_weight: str) -> None:
     """All experts are one parameter, and it lies where the distributed optimizer gathers it."""
     ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    ((breaches, shapes),) = ranks.run(1, stored, "nvfp4", primary_weight)
-    assert breaches == []
+    ((violations, shapes),) = ranks.run(1, stored, "nvfp4", primary_weight)
+    assert violations == []
     assert shapes == [(3, 41, 29)]
