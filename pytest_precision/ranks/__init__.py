@@ -1,19 +1,19 @@
-"""Processes: open a group of ranks, run a job on it, survive what happens to it.
+"""Ranks: open a group of rank processes, run a job on it, and survive any failure of it.
 
-A job goes out as plain data (an import path and pickled arguments), results come back in rank
-order. Only the rank processes import torch, and the `inline` mode, whose rank is the calling one.
+A job is sent as plain data (an import path and pickled arguments); results come back in rank order.
+Only the rank processes import torch, or the calling process if it is the rank (`inline` mode).
 
     ranks = RankPool(timeout=60)
     ranks.run(2, function, argument)    # [result of rank 0, result of rank 1], or one RankError
     ranks.close()
 
-How it reads: `pool` keeps groups that look like `group.Group`, one for all jobs with the same
-`needs`; `local` is the group of processes and `inline` the one without. A `job` goes out, `watch`
-waits for the answers, `blame` says what they mean.
+How the modules work together: `pool` keeps groups, which implement `group.Group`, one for all jobs
+with the same `needs`. `local` is the group of processes, `inline` the one without processes. A
+`job` is sent, `watch` waits for the answers, `blame` decides what they mean.
 
     code      the user's functions: their import path, how a rank imports them
-    process   one rank's process: what starts it, what it is told and says, what ends it
-    state     what a job starts from, what it must leave as it was, how a change is named
+    process   one rank's process: how it starts, which messages it exchanges, how it ends
+    state     what a job starts from, what it must restore, how a change is named
     launch    processes that torchrun or srun has started, here or on other machines
 """
 

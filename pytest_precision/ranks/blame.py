@@ -1,4 +1,4 @@
-"""What the end of a run means: one error, whose cause is the first failure in time."""
+"""Blame: one error for a failed run, whose cause is the first failure in time."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from pytest_precision.ranks.process.messages import Raised, Skipped
 from pytest_precision.ranks.watch import Died, Received
 
 SETTLE_SECONDS = 0.1
-"""A death cannot stamp itself: its peers feel it, and say so, before the controller hears of it. A
-death noticed this soon after the first words of a failure came before them. The other way round, a
-peer that dies natively of another's exception, takes longer: a watchdog has to notice."""
+"""A rank that dies cannot send the time of its death, and its peers may report the consequences
+before the controller notices it. So a death that is noticed this soon after the first message of a
+failure counts as earlier. A peer that dies in native code because another rank raised takes longer:
+a watchdog must notice first."""
 
 SERVER_GONE = 255
-"""What multiprocessing has as the status of a process whose fork server is gone."""
+"""The exit status that multiprocessing gives a process whose fork server is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known at the end of a run that failed.
+    """Everything that is known at the end of a run that failed.
 
     Attributes:
         world_size: number of ranks.
         received: rank to what was received from it; a rank that did not answer is missing.
-        started: when the ranks were asked (monotonic clock).
-        seconds: that they had.
-        overdue: the moment from which on a collective gives up by itself: an exception from then on
-            is a sign of a hang, and no failure of its own.
-        doing: the function that the ranks were running, for the text.
-        stacks: of the ranks that did not answer.
+        started: when the job was sent (monotonic clock).
+        seconds: deadline of the job in seconds.
+        overdue: when collectives start to time out (monotonic clock): an exception after that is a
+            symptom of a hang and not the failure itself.
+        doing: name of the function that the ranks were running, for the message.
+        stacks: stacks of the ranks that did not answer.
         tails: the end of each rank's output.
     """
 
@@ -51,7 +52,7 @@ class Evidence:
 
 
 def first_failure(received: Mapping[int, Received]) -> int | None:
-    """The rank whose exception, skip or death came first; None where there is none of them."""
+    """Return the rank whose exception, skip or death came first; None if there was none."""
     ended = {rank: h for rank, h in received.items() if isinstance(h.what, Raised | Skipped)}
     died = {rank: h.at for rank, h in received.items() if isinstance(h.what, Died)}
     settled = min((h.at for h in ended.values()), default=float("inf")) + SETTLE_SECONDS
@@ -63,7 +64,7 @@ def first_failure(received: Mapping[int, Received]) -> int | None:
 
 
 def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
-    """Whether the run failed by time: nobody failed, or only collectives that gave up."""
+    """Return whether the run timed out: no rank failed, or only by a collective's timeout."""
     first = first_failure(received)
     if first is None:
         return True
@@ -72,12 +73,12 @@ def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
 
 
 def judge(evidence: Evidence) -> RankError:
-    """The one error of a run in which not every rank answered as it should."""
+    """Return the one error for a run in which not every rank completed the job."""
     first = first_failure(evidence.received)
     if is_hang(evidence.received, evidence.overdue):
-        # Where every rank answered, the one whose collective gave up is the one that hung.
-        # Of several that are silent, one that does not react to a signal holds up the others, and
-        # one that is in no collective those that wait for it there.
+        # If every rank answered, the rank whose collective timed out first is the one that hung. If
+        # several are silent, a rank that does not react to a signal blocks the others, and a rank
+        # outside a collective blocks those that wait for it in one.
         silent = sorted(evidence.silent, key=lambda rank: _patience(evidence.stacks.get(rank, "")))
         rank = silent[0] if silent else first
         assert rank is not None
@@ -94,15 +95,15 @@ def judge(evidence: Evidence) -> RankError:
 
 
 def require_nonce(expected: str, echoes: Sequence[str], doing: str) -> None:
-    """Takes an answer for one only if it is to this run of the job.
+    """Raise unless every answer belongs to this run of the job.
 
     Args:
-        expected: what the ranks were asked with.
-        echoes: what each rank answered with, in rank order.
-        doing: the function that the ranks were to run, for the text.
+        expected: nonce that was sent to the ranks.
+        echoes: nonce in each rank's answer, in rank order.
+        doing: name of the function that the ranks were to run, for the message.
 
     Raises:
-        RankError: a rank answered with another.
+        RankError: a rank answered with another nonce.
     """
     for rank, echo in enumerate(echoes):
         if echo != expected:
@@ -116,14 +117,14 @@ def require_nonce(expected: str, echoes: Sequence[str], doing: str) -> None:
 
 
 def require_observations(counts: Sequence[int], doing: str) -> None:
-    """Takes a recording for one only if there is something in it.
+    """Raise unless every rank's recording contains observations.
 
     Args:
         counts: number of observations that each rank wrote, in rank order.
-        doing: what was recorded, for the text.
+        doing: name of what was recorded, for the message.
 
     Raises:
-        RankError: a rank wrote none.
+        RankError: a rank wrote no observation.
     """
     for rank, count in enumerate(counts):
         if type(count) is not int or count < 1:
@@ -149,12 +150,12 @@ def _error(
         lines = "\n".join(f"rank {other}: {_consequence(evidence, other)}" for other in others)
         parts += _block("The other ranks", lines)
     if cause == "hung":
-        parts.append("\nIf it only needs longer: --precision-timeout SECONDS, or the marker's own.")
+        parts.append("\nIf it only needs more time: --precision-timeout SECONDS, or the marker's.")
     return RankError("\n".join(parts), rank, cause, exception)
 
 
 def _patience(stacks: str) -> int:
-    """How far a silent rank is from being the one that the others wait for."""
+    """Return 0 to 2: the lower, the more likely the other ranks wait for this silent rank."""
     if not stacks:
         return 0
     innermost = (thread.splitlines()[1:2] for thread in stacks.split("\n\n"))
@@ -162,9 +163,9 @@ def _patience(stacks: str) -> int:
 
 
 def _account(evidence: Evidence, rank: int) -> list[str]:
-    """What a rank was doing when it ended: its traceback, or its stacks."""
+    """Return what a rank was doing when it ended: its traceback or its stacks."""
     if rank not in evidence.received:
-        stacks = evidence.stacks.get(rank) or "none: the process did not react, it may be stopped"
+        stacks = evidence.stacks.get(rank) or "none: the process did not react; it may be stopped"
         return _block(f"Stacks of rank {rank}", stacks)
     what = evidence.received[rank].what
     return _block(f"Rank {rank}", what.traceback) if isinstance(what, Raised) else []
@@ -186,8 +187,8 @@ def _alone(evidence: Evidence, reason: str) -> str:
     skipped = [r for r in evidence.received if isinstance(evidence.received[r].what, Skipped)]
     others = [rank for rank in range(evidence.world_size) if rank not in skipped]
     return (
-        f"skipped, and not all ranks did: {_listed(skipped)} skipped, {_listed(others)} did not; "
-        f"skip on every rank alike, or in the test itself. The reason was: {reason}"
+        f"skipped, but not all ranks did: {_listed(skipped)} skipped, {_listed(others)} did not; "
+        f"skip on every rank, or in the test itself. The reason was: {reason}"
     )
 
 
@@ -197,9 +198,9 @@ def _listed(ranks: list[int]) -> str:
 
 def _ending(status: int | None) -> str:
     if status is None:
-        return "closed its connection; its process, or the one that holds it, may be gone"
+        return "closed its connection; its process, or the one that started it, may be gone"
     if status == SERVER_GONE:
-        return f"exit status {status}: its own, or its fork server was killed, and it with that"
+        return f"exit status {status}: its own, or its fork server was killed and the rank with it"
     if status >= 0:
         return f"exit status {status}"
     try:

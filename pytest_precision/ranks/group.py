@@ -1,4 +1,4 @@
-"""Group: what the pool asks of a backend."""
+"""Group: the interface of a backend that the pool uses."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pytest_precision.ranks.job import Job
 
 
 class Group(Protocol):
-    """N ranks with one process group among them, that run one job after the other.
+    """N ranks in one process group, which run one job after the other.
 
-    Whatever `run` raises, the group is used up: its caller kills it and opens another one.
+    After any exception from `run` the group is unusable: the caller kills it and opens another one.
 
     Attributes:
-        late: modules of the user's own that the last job imported while it ran. No later job would
-            find them as they were then, so the group serves no other one.
+        late: the user's own modules that the last job imported while it ran. A later job would not
+            find them in their initial state, so the group serves no other job.
     """
 
     late: tuple[ImportPath, ...]
 
     def serves(self, timeout: float) -> bool:
-        """Whether all ranks are there, and a job may take `timeout` seconds on them."""
+        """Return whether all ranks are alive and may run a job of up to `timeout` seconds."""
 
     def run(self, job: Job, timeout: float) -> list[Any]:
-        """The results of `job`, called once on every rank, in rank order.
+        """Call `job` once on every rank, and return the results in rank order.
 
         Raises:
             RankError: a rank failed, or `timeout` seconds have passed.
         """
 
     def close(self) -> None:
-        """Lets idle ranks leave, and ends what does not leave in time. May be called again."""
+        """Let idle ranks leave, and end those that stay too long; a second call does nothing."""
 
     def kill(self) -> None:
-        """Ends all ranks now, busy or not. May be called again."""
+        """End all ranks now, busy or not; a second call does nothing."""

@@ -1,4 +1,4 @@
-"""Rank: what a group asks of the handle of one of its ranks, wherever the process is."""
+"""Rank: the interface through which a group uses one of its ranks, wherever the process runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_precision.ranks.process.worker import Membership
 
 
 class Rank(Protocol):
-    """One rank's process, and the way to it.
+    """One rank's process, and the connection to it.
 
     Attributes:
-        number: its rank.
-        membership: what it was started with.
+        number: number of the rank in its group.
+        membership: place in its group, with which it was started.
     """
 
     number: int
@@ -23,31 +23,33 @@ class Rank(Protocol):
 
     @property
     def waitables(self) -> Sequence[Connection | int]:
-        """What is ready in `multiprocessing.connection.wait` when there is something to hear."""
+        """Objects for `multiprocessing.connection.wait`; one becomes ready when the rank has sent a
+        message or has ended.
+        """
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is alive."""
 
     def send(self, message: ToRank) -> None:
-        """Says something to it; what happened to a rank that is gone is told by `recv`."""
+        """Send a message to the rank; if the rank is gone, `recv` tells what happened to it."""
 
     def recv(self) -> FromRank | int | None:
-        """What a rank with a waitable that is ready says.
+        """Receive from a rank that has a ready waitable.
 
         Returns:
-            its message; or, where it is gone without one, its exit status, as
-            `multiprocessing.Process.exitcode` has it; None where it only let go of the connection.
+            Its message; if it ended without one, its exit status as in
+            `multiprocessing.Process.exitcode`; None if it only closed the connection.
         """
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process, if it is there."""
+        """Send a signal to the process, if it is alive."""
 
     def kill_all(self) -> None:
-        """Kills the process and all that it started."""
+        """Kill the process and all processes that it started."""
 
     def join(self, deadline: float) -> None:
-        """Waits for the end of the process, at most until `deadline` on the monotonic clock."""
+        """Wait for the end of the process, at most until `deadline` on the monotonic clock."""
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Close the connection."""

@@ -1,4 +1,4 @@
-"""The `inline` backend: one rank, which is the calling process, so that a debugger just works."""
+"""The `inline` backend: the calling process is the only rank, so that a debugger just works."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from pytest_precision.ranks.state.environment import patched
 class InlineGroup:
     """A group of one rank without a process of its own; it has no deadline.
 
-    Code that a job replaces is put back after it, since there are no other ranks for the next job.
-    Exceptions of the function pass through as they are. Arguments are pickled all the same: what
-    cannot travel is refused here too. Declared variables are set while a job runs, which is too
-    late for what torch has read by then.
+    Code that a job replaces is restored after it, since there are no other ranks for the next job.
+    Exceptions of the function pass through unchanged. Arguments are pickled here too, so that this
+    backend refuses the same arguments. Declared variables are set while a job runs, which is too
+    late for variables that torch has already read.
 
     Raises:
-        WorldSizeError: more than one rank is asked for.
+        WorldSizeError: more than one rank is requested.
     """
 
     late: tuple[ImportPath, ...] = ()
 
     def __init__(self, world_size: int, device: str, declared: Variables = ()) -> None:
         if world_size > 1:
-            raise WorldSizeError(world_size, 1, "since inline there is only the calling process")
+            raise WorldSizeError(world_size, 1, "since inline mode has only the calling process")
         self._device = device
         self._declared = dict(declared)
 
     def serves(self, timeout: float) -> bool:
-        """Always: there is nothing to lose."""
+        """Return True: the calling process can run any job."""
         return True
 
     def run(self, job: Job, timeout: float) -> list[Any]:
-        """The result of `job`, called here in a process group of one."""
+        """Call `job` in this process, in a process group of one; return the list of its result."""
         __tracebackhide__ = True
         import torch.distributed as dist
 
@@ -70,11 +70,13 @@ class InlineGroup:
             finally:
                 process_groups.close()
                 dist.destroy_process_group()
-        leaks.warn(job.name, [outcome.leaks], "Inline, later tests of this process may find it")
+        leaks.warn(
+            job.name, [outcome.leaks], "In inline mode, it may affect later tests in this process"
+        )
         return [outcome.result]
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process to end."""
 
     def kill(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process to end."""

@@ -1,4 +1,4 @@
-"""Job: one call as plain data, with what its imports depend on."""
+"""Job: one call as plain data, with everything that its imports depend on."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from pytest_precision.ranks.code.import_path import ImportPath
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every rank of a group is asked to do once.
+    """A call that every rank of a group makes once.
 
     Attributes:
         call: the callable with its arguments bound.
-        sys_path: the caller's; pytest extends it while it collects, after ranks were started.
-        directory: the caller's current one.
-        rewritten: names of the modules whose asserts show their values.
-        name: what messages call it.
-        imports: what to import before it starts, beside the function.
-        may_leave: patterns of the leaks that are none.
+        sys_path: the caller's `sys.path`, which pytest extends during collection, after ranks have
+            started.
+        directory: the caller's current directory.
+        rewritten: names of the modules whose asserts are rewritten to show their values.
+        name: name of the job in messages.
+        imports: what to import before the job starts, in addition to the function.
+        may_leave: patterns of changes that do not count as leaks.
     """
 
     call: ImportPath
@@ -44,7 +45,7 @@ class Job:
         kwargs: dict[str, Any],
         name: str | None = None,
     ) -> Job:
-        """The job of calling `function` from here, named after it unless a name is given.
+        """Return the job that calls `function` from here; by default it is named after it.
 
         Raises:
             TypeError: the function has no import path, or an argument does not pickle.
@@ -53,7 +54,7 @@ class Job:
         return cls(call, tuple(sys.path), os.getcwd(), rewriting.rewritten(), name or call.name)
 
     def enter(self) -> None:
-        """Take over the caller's directory and path in this process."""
+        """Take over the caller's current directory and `sys.path` in this process."""
         os.chdir(self.directory)
         if sys.path != list(self.sys_path):
             sys.path[:] = self.sys_path
@@ -61,9 +62,9 @@ class Job:
         rewriting.rewrite(self.rewritten)
 
     def resolve(self) -> Callable[[], Any]:
-        """Import all that it needs, and return the function."""
+        """Import everything that the job needs, and return its call."""
         for path in self.imports:
-            # What cannot be imported fails again where it is used, and there somebody reads why.
+            # An import that fails here fails again where it is used, where the error is reported.
             with contextlib.suppress(Exception):
                 path.resolve()
         return self.call.resolve()

@@ -1,4 +1,4 @@
-"""The backend of real processes on this machine: a group of ranks from the fork server."""
+"""The backend of separate processes: a group of ranks, on this machine unless in a launch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pytest_precision.ranks.state import devices, leaks
 from pytest_precision.ranks.state.environment import Environment
 
 START_SECONDS = 120.0
-"""For a group to meet: the first one starts the fork server, which imports torch."""
+"""Time for a group to start: the first group starts the fork server, which imports torch."""
 LEAVE_SECONDS = 1.0
-"""For idle ranks to leave."""
+"""Time for idle ranks to leave."""
 COLLECTIVE_SHARE = 0.9
-"""Of a job's deadline, after which a collective gives up by itself and says where it was."""
+"""Share of a job's deadline after which a collective times out and says where it was."""
 
 
 class LocalGroup:
@@ -37,14 +37,14 @@ class LocalGroup:
     Args:
         world_size: number of ranks.
         device: `cpu` or `cuda`.
-        timeout: the longest deadline, in seconds, of a job that this group may be given.
-        environment: of the ranks.
-        ranks_per_device: how many ranks may share a GPU, where there is not one for each.
-        start: starts a rank; on this machine, unless told otherwise.
+        timeout: the longest deadline, in seconds, of a job on this group.
+        environment: environment of the ranks.
+        ranks_per_device: how many ranks may share a GPU if there is not one per rank.
+        start: starts a rank; by default on this machine.
 
     Raises:
-        WorldSizeError: there are fewer GPUs than ranks.
-        RankError: the ranks did not come together.
+        WorldSizeError: there are too few GPUs for the ranks.
+        RankError: a rank failed to start, or the ranks did not meet in time.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Whether all ranks live as they were, and collectives give up no earlier than the job."""
+        """Return whether all ranks are alive and clean and their timeout covers the job's."""
         lasts = timeout <= self._timeout and self._home.present
         untouched = not self._tainted and not self.late
         return lasts and untouched and all(rank.alive for rank in self._ranks)
@@ -119,7 +119,7 @@ class LocalGroup:
 
     def close(self) -> None:
         """See `Group.close`."""
-        # Of a rank that ended unwatched, the process id may be somebody else's by now.
+        # The process id of a rank that has ended may belong to another process by now.
         there = [rank for rank in self._ranks if rank.alive]
         for rank in there:
             rank.send(Stop())
@@ -132,12 +132,12 @@ class LocalGroup:
 
     def _open(self, world_size: int) -> None:
         started = time.monotonic()
-        # The ranks' own deadline comes first, since it tells more.
+        # The ranks' own deadline expires first, since its error says more.
         deadline = started + START_SECONDS / COLLECTIVE_SHARE
         received = watch.collect(self._ranks, deadline)
         for answer in received.values():
             if isinstance(answer.what, Unavailable):
-                limit = f"{self._ranks_per_device} for each GPU"
+                limit = f"{self._ranks_per_device} per GPU"
                 raise WorldSizeError(world_size, answer.what.available, limit)
             if isinstance(answer.what, Ready):
                 self._devices.add(answer.what.device)
@@ -157,7 +157,7 @@ class LocalGroup:
     ) -> RankError:
         silent = [rank for rank in self._ranks if rank.number not in received]
         stacks = watch.stacks(silent) if blame.is_hang(received, overdue) else {}
-        process.end(self._ranks)  # what they still had to say is in their logs now
+        process.end(self._ranks)  # their logs are complete now
         return blame.judge(
             blame.Evidence(
                 world_size=len(self._ranks),

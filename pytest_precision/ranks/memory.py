@@ -1,4 +1,4 @@
-"""Memory: how much of this machine's ranks may take while they wait for their next job."""
+"""Memory: how much memory ranks may use while they wait for their next job."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 from pathlib import Path
 
 SHARE = 0.25
-"""Of the memory, that ranks may take which do nothing."""
+"""Share of the memory that idle ranks may use."""
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where a container has less memory than its machine: control groups of version 2 and 1."""
+"""Files with the memory limit of a container: control groups of version 2 and 1."""
 
 
 def for_waiting_ranks(limits: tuple[str, ...] = LIMITS) -> int:
-    """Return bytes: a worker of xdist has its part of them.
+    """Return how many bytes idle ranks may use; xdist workers share the memory equally.
 
     Args:
-        limits: files with the limits of the container, as far as they exist.
+        limits: files with the memory limits of the container; missing ones are ignored.
     """
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in limits:

@@ -1,4 +1,4 @@
-"""Needs: what a job asks of its ranks. Jobs share a group if they ask for the same."""
+"""Needs: what a job requires of its ranks. Jobs with equal needs share a group."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pytest_precision.ranks.state.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a job asks of its ranks.
+    """What a job requires of its ranks.
 
     Attributes:
-        environment: that they run with.
-        code: of the user's own that the job runs, the only such code that its ranks ever run. They
-            import it before the job starts.
-        fresh: whether the ranks must have run no other job, and run none after it.
-        may_leave: patterns of the leaks that are none.
+        environment: environment that they run with.
+        code: the user's own code that the job runs. Its ranks never run other code of the user, and
+            they import this code before the job starts.
+        fresh: whether the ranks must run no other job, neither before nor after.
+        may_leave: patterns of changes that do not count as leaks.
     """
 
     environment: Environment = field(default_factory=Environment.now)
@@ -28,7 +28,7 @@ class Needs:
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:
-        """Return those of a call that is no run: the functions of one module share a group."""
+        """Return the needs of a single call; functions of one module share a group."""
         code = call.home if call.is_of_users_module else call
         return cls(
             Environment.now(declared.environment),
@@ -41,17 +41,17 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath
 ) -> tuple[ImportPath, ...]:
-    """Return what of a run is the user's own, and so what its ranks serve alone.
+    """Return the code of a run for `Needs.code`, which keeps other code off its ranks.
 
     Args:
-        layout: that runs.
-        other: layout that goes on in the same processes after a `swap`.
-        workload: of both.
+        layout: layout that runs.
+        other: layout that continues in the same processes after a `swap`.
+        workload: workload of both layouts.
 
     Returns:
-        Nothing where all is the package's: such runs share a group. Otherwise the layouts, also
-        ready-made ones, so that the two sides of a check never meet; and the workload if it is the
-        user's.
+        Nothing if all code is this package's: such runs share a group. Otherwise the layouts,
+        including ready-made ones, so that the two sides of a check never share a process; and the
+        workload if it is the user's.
     """
     layouts = (layout,) if other is None else (layout, other)
     own = (workload,) if workload.is_users_own else ()

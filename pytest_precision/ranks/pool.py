@@ -1,4 +1,4 @@
-"""RankPool: run a function on N ranks; groups are opened when they are needed, and kept."""
+"""RankPool: run a function on N ranks; groups are opened on demand and kept."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ MODES = ("reuse", "fresh", "inline")
 DEVICES = ("cpu", "cuda")
 
 KEPT = 4
-"""Groups that wait for their next job on any machine, and more where there is memory for them. The
-one used longest ago is closed for another one."""
+"""Number of idle groups that are kept on any machine; more are kept if there is memory for them. To
+make room, the least recently used group is closed."""
 
 RANK_BYTES = {"cpu": 200 << 20, "cuda": 3 << 30}
-"""Memory of a rank that waits, beyond what it shares with the fork server. On a CPU 125 to 175 MiB
-after a job of a built-in workload; on a GPU it is an estimate."""
+"""Memory of an idle rank in addition to what it shares with the fork server. On a CPU it is 125 to
+175 MiB after a job of a built-in workload; on a GPU this is an estimate."""
 
 INTERPRETER_BYTES = 200 << 20
-"""More for a rank with declared variables, which shares next to nothing with it: 190 MiB."""
+"""Extra memory of a rank with declared variables, which shares almost none: 190 MiB."""
 
 Key = tuple[int, Needs]
 
 
 class RankPool:
-    """Runs functions on groups of ranks. Nothing is started before the first job.
+    """Runs functions on groups of ranks. No process is started before the first job.
 
     Args:
-        start: starts one rank: on this machine, or as `hosts.Hosts` does in a launch.
-        memory: bytes that ranks may take while they wait; by default what the machine has for them.
+        start: starts one rank: by default on this machine; `hosts.Hosts` starts it in a launch.
+        memory: bytes that idle ranks may use; by default a share of the machine's memory.
 
     Attributes:
-        mode: `reuse` keeps a group for each world size and each `Needs` between jobs, `fresh` opens
-            one for each job, `inline` has one rank, which is the calling process.
-        timeout: deadline of a job in seconds, unless `run` is told another. The start of a group
-            has one of its own.
-        device: `cpu` or `cuda`, one GPU a rank if there are enough, as CUDA_VISIBLE_DEVICES orders
-            them.
-        ranks_per_device: how many ranks may share a GPU where there are not enough.
+        mode: `reuse` keeps one group per world size and `Needs` between jobs, `fresh` opens one per
+            job, `inline` has one rank, which is the calling process.
+        timeout: deadline of a job in seconds, unless `run` gets another. The start of a group has
+            its own deadline.
+        device: `cpu` or `cuda`; with enough GPUs there is one per rank, in the order of
+            CUDA_VISIBLE_DEVICES.
+        ranks_per_device: how many ranks may share a GPU if there are not enough.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument has no valid value.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RankPool:
         self._late: dict[Key, tuple[ImportPath, ...]] = {}
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        # The fallback of a caller that does not close. What no code survives, a lifeline does.
+        # The fallback for a caller that does not close; `lifeline` covers a killed process.
         atexit.register(self.close)
 
     def run(
@@ -96,29 +96,31 @@ class RankPool:
         name: str | None = None,
         **kwargs: Any,
     ) -> list[Any]:
-        """Calls `function` once on each of `world_size` ranks.
+        """Call `function` once on each of `world_size` ranks.
 
-        Threads that call this at once wait for each other.
+        Threads that call this at the same time wait for each other.
 
         Args:
             world_size: number of ranks.
-            function: module-level; it and its arguments travel to the ranks, where each call finds
-                the state that `pristine.reset` describes.
-            args: passed on.
-            timeout: deadline in seconds, in place of the one of this object.
-            needs: what the ranks must be; by default, have the caller's environment of now, and
-                share their group with all other such jobs.
-            name: what failures call the function, if not by its own name.
-            kwargs: passed on.
+            function: module-level callable; it is sent to the ranks with its arguments, and each
+                call starts from the state that `starting_point.reset` describes.
+            args: positional arguments of each call.
+            timeout: deadline in seconds, in place of the pool's.
+            needs: what the job requires of its ranks; by default the caller's current environment,
+                in a group that all such jobs share.
+            name: name of the function in messages, if not its own.
+            kwargs: keyword arguments of each call.
 
         Returns:
-            the results in rank order.
+            The results in rank order.
 
         Raises:
-            RankError: a rank failed, or the time is over. Inline, the function's own exception.
-            RanksSkipped: all ranks skipped. Inline, the function's own exception.
-            WorldSizeError: there cannot be so many ranks here.
-            TypeError: the function or an argument cannot travel.
+            RankError: a rank failed, or the deadline has passed. In inline mode, the function's own
+                exception is raised instead.
+            RanksSkipped: all ranks skipped. In inline mode, the function's own exception is raised
+                instead.
+            WorldSizeError: so many ranks cannot run here.
+            TypeError: the function has no import path, or an argument does not pickle.
         """
         __tracebackhide__ = True
         if type(world_size) is not int or world_size < 1:
@@ -139,18 +141,18 @@ class RankPool:
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)
-        except BaseException:  # Ctrl-C too: ranks that still work on the job are of no use
+        except BaseException:  # Ctrl-C too: ranks that are still busy cannot be used again
             self._groups.pop(key).kill()
             raise
-        if group.late:  # its next ranks import them before they start
+        if group.late:  # its next ranks import them before a job starts
             self._late[key] = (*self._late.get(key, ()), *group.late)
         if self.mode == "fresh" or needs.fresh:
             self._groups.pop(key).close()
         return results
 
     def close(self) -> None:
-        """Ends all ranks, in bounded time. May be called again; a later job opens a new group."""
-        if os.getpid() != self._owner:  # a forked child of the caller: the ranks are not its own
+        """End all ranks in bounded time; a second call does nothing, a later job opens new ones."""
+        if os.getpid() != self._owner:  # this is a forked child of the caller, which owns no ranks
             return
         while self._groups:
             self._groups.popitem()[1].close()
@@ -168,7 +170,7 @@ class RankPool:
         return self._groups[key]
 
     def _has_room(self, key: Key) -> bool:
-        """Whether the ranks of one more group may wait beside those that are there."""
+        """Return whether one more group of idle ranks may be kept with the present ones."""
         return len(self._groups) < KEPT or sum(map(self._bytes, [key, *self._groups])) <= self._room
 
     def _bytes(self, key: Key) -> int:

@@ -1,4 +1,4 @@
-"""Wait for what ranks have to say, within a deadline; drain them all before anybody judges."""
+"""Watch: wait for the answers of all ranks within a deadline, before any of them is judged."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pytest_precision.ranks.process.messages import FromRank, Raised
 from pytest_precision.ranks.process.output import readable
 
 GRACE_SECONDS = 1.0
-"""For the other ranks, once one has failed: what frees them from a collective is its end."""
+"""Time for the other ranks to answer after a failure: its end frees them from collectives."""
 STACKS_SECONDS = 1.0
-"""For the processes that do not answer to write down where they are."""
+"""Time for processes that did not answer to write their stacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process is gone without a word.
+    """The process ended without a message.
 
     Attributes:
-        status: exit status, negative for a signal; None where it only let go of its connection.
+        status: exit status, negative for a signal; None if it only closed its connection.
     """
 
     status: int | None
@@ -31,18 +31,20 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What was received from a rank, and when (monotonic clock, here)."""
+    """What was received from a rank, and when, on the monotonic clock of this process."""
 
     what: FromRank | Died
     at: float
 
 
 def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
-    """What each rank says by `deadline`, or within the grace after a failure, if it says anything.
+    """Return what each rank sent by `deadline`, or within the grace time after a failure.
+
+    Ranks that sent nothing are missing from the result.
 
     Args:
-        ranks: that were asked something.
-        deadline: on the monotonic clock.
+        ranks: ranks that have been sent a job, or are about to start.
+        deadline: moment on the monotonic clock.
     """
     received: dict[int, Received] = {}
     failed = False
@@ -64,7 +66,7 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:
-    """Where these ranks are: the Python stacks of their threads; empty for a stopped process."""
+    """Return the Python stacks of all threads of these ranks; empty for a stopped process."""
     for rank in ranks:
         rank.signal(signal.SIGUSR1)
     deadline = time.monotonic() + STACKS_SECONDS

@@ -90,7 +90,7 @@ def test_variables_that_a_launcher_has_left(tmp_path: Path) -> None:
             seen = (tmp_path / "output").read_text()
         process.kill()
     [line] = [line for line in seen.splitlines() if line.startswith("precision: waits")]
-    assert "waits up to 300 s for rank 1 of 2 of Slurm to come" in line
+    assert "waiting up to 300 s for rank 1 of 2 of Slurm to come" in line
     assert "where Slurm did not start this process, unset SLURM_STEP_NUM_TASKS" in line
 
 

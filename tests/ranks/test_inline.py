@@ -108,8 +108,6 @@ def test_a_gpu_for_each_rank_or_a_reason():
 
     available = torch.cuda.device_count()
     ranks = RankPool("fresh", timeout=30, device="cuda")
-    with pytest.raises(
-        WorldSizeError, match=f"at most {available} ranks, 1 for each GPU"
-    ) as caught:
+    with pytest.raises(WorldSizeError, match=f"at most {available} ranks, 1 per GPU") as caught:
         ranks.run(available + 1, state)
     assert caught.value.asked == available + 1

@@ -17,16 +17,16 @@ from pytest_precision.ranks.code.loading import load
 
 OURS = __name__.partition(".")[0]
 TRUSTED = frozenset({OURS, "torch", "numpy", *sys.stdlib_module_names})
-"""Packages whose objects may be bound to a function of ours and leave it a function of ours."""
+"""Packages whose objects, bound to a function of this package, do not make it the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument, by its pickled bytes: so an import path can be compared, hashed and sent.
+    """One argument as pickled bytes, so that an import path can be compared, hashed and sent.
 
     Attributes:
-        name: of a keyword argument, None for a positional one.
-        pickled: the value.
+        name: name of a keyword argument; None for a positional one.
+        pickled: the pickled value.
     """
 
     name: str | None
@@ -39,10 +39,10 @@ class ImportPath:
 
     Attributes:
         module: dotted name of the module.
-        qualname: name of the callable in the module, dotted where it stands in a class; empty for
+        qualname: name of the callable in the module, dotted if it is defined in a class; empty for
             the module itself.
-        file: of the module, absolute; None where it has none (a built-in module).
-        arguments: positional ones first, as `functools.partial` would hold them.
+        file: absolute path of the module; None for a module without a file (a built-in one).
+        arguments: bound arguments as in `functools.partial`, positional ones first.
     """
 
     module: str
@@ -52,11 +52,11 @@ class ImportPath:
 
     @classmethod
     def of(cls, function: Callable[..., Any] | ImportPath, what: str = "candidate") -> ImportPath:
-        """The import path of a module-level callable or of a `functools.partial` of one.
+        """Return the import path of a module-level callable or of a `functools.partial` of one.
 
         Args:
-            function: an import path is given back as it is.
-            what: the caller's name for it, for the message.
+            function: the callable; an import path is returned unchanged.
+            what: the caller's name for the argument, for the message.
 
         Raises:
             TypeError: it has no import path (a lambda, a local function, a bound method, another
@@ -72,7 +72,9 @@ class ImportPath:
             raise _refused(function, what, "it cannot be called; pass the function or class itself")
         if isinstance(function, MethodType):
             raise _refused(
-                function, what, "a bound method carries its object; pass a function that makes it"
+                function,
+                what,
+                "a bound method carries its object; pass a function that makes the object",
             )
         if not (isinstance(name, str) and isinstance(module, str)):
             raise _refused(
@@ -89,32 +91,32 @@ class ImportPath:
             )
         file = getattr(home, "__file__", None)
         if file is None and module == "__main__":
-            raise _refused(function, what, "what was typed in has no file; write it into a module")
+            raise _refused(function, what, "interactive code has no file; write it into a module")
         return cls(module, name, None if file is None else os.path.abspath(file))
 
     @property
     def name(self) -> str:
-        """Module and name in it, without the arguments."""
+        """Module and qualified name, without the arguments."""
         return f"{self.module}:{self.qualname}"
 
     @property
     def home(self) -> ImportPath:
-        """Of the module itself."""
+        """The import path of the module itself."""
         return replace(self, qualname="", arguments=())
 
     @property
     def is_of_users_module(self) -> bool:
-        """Whether the callable itself is not this package's."""
+        """Whether the callable itself is not part of this package."""
         return _root(self.module) != OURS
 
     @property
     def is_users_own(self) -> bool:
-        """Whether calling it runs code that is not this package's, be it an argument's."""
+        """Whether a call runs code from outside this package, including that of an argument."""
         bound = (_root(module) for a in self.arguments for module in _modules(a.pickled))
         return self.is_of_users_module or not TRUSTED.issuperset(bound)
 
     def bind(self, *args: Any, **kwargs: Any) -> ImportPath:
-        """The same with more arguments, as `functools.partial` binds them.
+        """Return this path with more arguments bound, as `functools.partial` binds them.
 
         Raises:
             TypeError: an argument does not pickle; the message names it.
@@ -130,15 +132,15 @@ class ImportPath:
         return replace(self, arguments=(*positional, *keywords))
 
     def resolve(self) -> Callable[..., Any]:
-        """The callable itself, its module imported where it is not yet.
+        """Return the callable itself; import its module if necessary.
 
         Raises:
             ImportError: the module cannot be imported.
             AttributeError: the module has no such callable.
             TypeError: a bound argument cannot be unpickled here; the message names it.
         """
-        # The module first: classes of the arguments often live in it, and its name may be one
-        # that only this import makes known.
+        # The module comes first: it often defines classes of the arguments, and only this import
+        # may make its name known.
         function: Callable[..., Any] = load(self.module, self.file)  # type: ignore[assignment]
         for name in filter(None, self.qualname.split(".")):
             function = getattr(function, name)
@@ -208,13 +210,14 @@ def _root(module: str) -> str:
 
 
 class _Modules(pickle.Unpickler):
-    """Unpickles a value and notes the modules of the classes and functions in it."""
+    """An unpickler that collects the modules of the classes and functions in a value."""
 
     def __init__(self, pickled: bytes) -> None:
         super().__init__(io.BytesIO(pickled))
         self.found: set[str] = set()
 
     def find_class(self, module: str, name: str) -> Any:
+        """Note the module, and return the class or function."""
         self.found.add(module)
         return super().find_class(module, name)
 

@@ -1,7 +1,7 @@
-"""Import a module by its name and, where that name means nothing or something else, by its file.
+"""Loading: import a module by its name or, if that finds nothing or another module, by its file.
 
-pytest gives test modules names that nothing else can import (its `importlib` mode), and two test
-modules may share a name; in a rank that lives across tests, the file says which one is meant.
+pytest's `importlib` mode gives test modules names that cannot be imported elsewhere, and two test
+modules may share a name. In a rank that is kept between tests, the file tells which one is meant.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pytest_precision.ranks.code import rewriting
 
 
 def load(name: str, file: str | None) -> ModuleType:
-    """The module of that name and file, whatever else goes by its name here.
+    """Return the module of that name and file, even if another module has its name here.
 
     Args:
-        name: dotted name; the module stands under it in `sys.modules` afterwards.
-        file: absolute path of its source, None for a module that has none.
+        name: dotted name, under which the module is in `sys.modules` afterwards.
+        file: absolute path of its source; None for a module that has none.
 
     Raises:
-        ImportError: it cannot be imported; what the module itself raises passes through.
+        ImportError: it cannot be imported; an exception of the module itself passes through.
     """
     loaded = sys.modules.get(name)
     if loaded is not None and (file is None or _same(getattr(loaded, "__file__", None), file)):
@@ -34,7 +34,7 @@ def load(name: str, file: str | None) -> ModuleType:
     importlib.invalidate_caches()
     try:
         spec = None if loaded is not None else importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a parent that cannot be imported, or that is no package
+    except (ImportError, ValueError):  # a parent cannot be imported or is not a package
         spec = None
     if spec is not None and _same(spec.origin, file):
         return importlib.import_module(name)
@@ -46,12 +46,12 @@ def _same(found: str | None, file: str) -> bool:
 
 
 def _loaded(name: str, file: Path) -> ModuleType:
-    """Runs `file` as the module `name`, and its parents where they are not there yet."""
+    """Run `file` as the module `name`, after its parents that are not loaded yet."""
     is_package = file.name == "__init__.py"
     parent = name.rpartition(".")[0]
     if parent and parent not in sys.modules:
         _add_package(parent, file.parent.parent if is_package else file.parent)
-    # multiprocessing's name for a script that must not run its main part.
+    # multiprocessing uses this name for a script whose main part must not run.
     run_name = "__mp_main__" if name == "__main__" else name
     spec = importlib.util.spec_from_file_location(
         run_name,

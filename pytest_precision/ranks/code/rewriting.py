@@ -1,8 +1,9 @@
-"""Rewriting: asserts on a rank show their values, in the modules where pytest's would.
+"""Rewriting: asserts on a rank show their values, in the same modules as under pytest.
 
-pytest rewrites the asserts of test modules, of `conftest.py` and of what plugins and suites name to
-it, while it imports them. A rank imports these modules itself, and has neither pytest's session nor
-its configuration. So a job says which modules pytest has rewritten, and the rank does as much.
+While pytest imports them, it rewrites the asserts of test modules, of `conftest.py` and of modules
+that plugins and suites register. A rank imports these modules itself and has neither pytest's
+session nor its configuration. So a job lists the modules that pytest has rewritten, and the rank
+rewrites the same ones.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def rewritten() -> frozenset[str]:
     return frozenset(
         name
         for name, module in sys.modules.items()
-        # A plugin's modules are rewritten too; the asserts of this one are no test's.
+        # pytest rewrites modules of plugins too; those of this plugin contain no tests.
         if getattr(module, "__loader__", None) is hook and name.partition(".")[0] != OURS
     )
 
@@ -41,20 +42,21 @@ def rewrite(names: frozenset[str]) -> None:
 
 
 def loader(name: str, file: str) -> SourceFileLoader:
-    """Return what loads the source `file` as the module `name`, rewritten if that was asked for."""
+    """Return a loader of `file` as the module `name`, which rewrites asserts if requested."""
     return (_Rewriting if name in _FINDER.names else SourceFileLoader)(name, file)
 
 
 class _Rewriting(SourceFileLoader):
-    """Takes the bytecode that pytest has left, which is ten times as fast, or else rewrites."""
+    """Loads the bytecode that pytest has cached, ten times faster than rewriting, or rewrites."""
 
     def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the module with rewritten asserts."""
         from _pytest.assertion import rewrite as pytests  # no public name
 
         path = self.get_filename(fullname)
         file = Path(path)
         code = pytests._read_pyc(file, pytests.get_cache_dir(file) / (file.stem + pytests.PYC_TAIL))
-        if code is None:  # nothing may be written there, or the source has changed
+        if code is None:  # pytest could not write there, or the source has changed
             source = self.get_data(path)
             tree = ast.parse(source, path)
             pytests.rewrite_asserts(tree, source, path)
@@ -63,13 +65,14 @@ class _Rewriting(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules to rewrite where Python would find them."""
+    """Finds the modules to rewrite in the same places as Python."""
 
     names: frozenset[str] = frozenset()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Return the spec of a module whose asserts are to be rewritten; None for any other."""
         spec = PathFinder.find_spec(name, path, target) if name in self.names else None
         if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
             return None

@@ -1,4 +1,4 @@
-"""Hosts: the controller's side of a launch, whose other processes each hold one rank of a group."""
+"""Hosts: the controller's side of a launch; each other process holds one rank of a group."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Host:
     """Another process of the launch.
 
     Attributes:
-        address: where it is called.
-        control: the connection that it lives as long as.
-        ahead: seconds that its monotonic clock is ahead of the one here; 0 where that may be an
-            error of measurement.
+        address: address for calls to it.
+        control: connection to it; the host ends when this is closed.
+        ahead: seconds by which its monotonic clock is ahead of this process's; 0 if the difference
+            is within the error of the measurement.
     """
 
     address: Address
@@ -44,14 +44,14 @@ class Hosts:
 
     Args:
         launch: this process's place in it.
-        tell: hears of a process that is long in coming.
+        tell: called with a message if a process takes long to arrive.
 
     Attributes:
         launch: as given.
 
     Raises:
-        RefusedError: a process will hold no rank.
-        ConnectionError: a process did not come or does not answer.
+        RefusedError: a process cannot hold a rank.
+        ConnectionError: a process did not arrive or does not answer.
     """
 
     def __init__(self, launch: Launch, tell: Callable[[str], object]) -> None:
@@ -67,10 +67,10 @@ class Hosts:
         self._before = dict(os.environ)
 
     def start(self, membership: Membership) -> Rank:
-        """Starts a rank in the process of that number, of a group of the first ones.
+        """Start a rank in the process of that number; a group uses the first processes.
 
         Raises:
-            WorldSizeError: there are not so many.
+            WorldSizeError: the launch has fewer processes than the group has ranks.
             RankError: that process is gone.
         """
         if membership.world_size > self.launch.world_size:
@@ -106,9 +106,9 @@ class Hosts:
         return RemoteRank(line, start, host.ahead)
 
     def close(self, status: int) -> None:
-        """Tells all other processes with which exit status this one will leave.
+        """Tell all other processes the exit status of this one.
 
-        They leave after it: a launcher that sees one of them fail ends all that are still there.
+        They leave after it: a launcher that sees a process fail ends all remaining ones.
         """
         for host in self._hosts.values():
             with contextlib.suppress(OSError):  # it is gone already
@@ -121,7 +121,7 @@ class Hosts:
                 try:
                     self._hosts[rank] = _greeted(address)
                 except (ConnectionRefusedError, ConnectionAbortedError) as error:
-                    # The word may be of an earlier launch of this name, and a new one to come.
+                    # The address may be from an earlier launch of this name; a new one may follow.
                     self._failures[rank] = error
         return len(self._hosts) == self.launch.world_size - 1
 
@@ -142,13 +142,13 @@ class Hosts:
 
     @functools.cached_property
     def _store(self) -> ServedStore:
-        # At the address by which the other nodes find this one.
+        # It listens at the address by which the other nodes reach this one.
         nodes = {place.node: place for place in self._places.values()}
         del nodes[self.launch.node]
         return ServedStore(wire.own_address(next(iter(nodes.values())).address))
 
     def _changes(self, environment: Environment) -> dict[str, str | None]:
-        """What has changed in the environment here since the processes met."""
+        """Return the changes in this environment since the processes met; None means removed."""
         now = dict(environment.caller)
         names = self._before.keys() | now.keys()
         return {n: now.get(n) for n in sorted(names) if self._before.get(n) != now.get(n)}

@@ -1,4 +1,4 @@
-"""Launch: this process as one of several that torchrun or Slurm's srun has started."""
+"""Launch: the place of this process among those that torchrun or Slurm's srun has started."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Literal
 from pytest_precision.errors import expected_but_got
 
 SERVED = "PYTEST_PRECISION_LAUNCH"
-"""Environment variable that names the launch whose processes have found each other: whatever they
-start from then on inherits the launcher's variables, and is none of its processes."""
+"""Environment variable that names a launch whose processes have met. Processes that these start
+later inherit the launcher's variables, but do not belong to the launch."""
 
 TORCHRUN = ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
-"""An `sbatch` script has SLURM_PROCID and SLURM_NTASKS too; SLURM_STEP_NUM_TASKS is srun's."""
+"""SLURM_PROCID and SLURM_NTASKS are set in an `sbatch` script too; SLURM_STEP_NUM_TASKS is not."""
 
 SLURMS_OWN_STEPS = 0xFFFFFFF0
-"""From here on step ids are Slurm's own (slurm/slurm.h): interactive, batch and extern steps."""
+"""Step ids from here on are reserved (slurm/slurm.h): interactive, batch and extern steps."""
 
 _OF_A_LAUNCHER = re.compile(
     r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|(GROUP|ROLE)_(RANK|WORLD_SIZE|NAME)"
@@ -32,13 +32,14 @@ class Launch:
     """The place of this process among those that were started together.
 
     Attributes:
-        launcher: that started them.
-        rank: from 0.
+        launcher: program that started them.
+        rank: number of this process, from 0.
         world_size: number of processes.
         node: number of its node.
-        nodes: number of nodes; of several, some may be one machine.
-        address: of the machine of rank 0.
-        name: of the whole launch, the same in all its processes, and not that of another one.
+        nodes: number of nodes; several nodes may be the same machine.
+        address: address of the machine of rank 0.
+        name: name of the whole launch, equal in all its processes and different from other
+            launches.
     """
 
     launcher: Literal["torchrun", "Slurm"]
@@ -51,10 +52,10 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
-        """What the environment of a process says about it; None for one that stands alone.
+        """Return the launch that the environment of a process describes; None without a launcher.
 
         Raises:
-            pytest.UsageError: a launcher's variable is no number.
+            pytest.UsageError: a launcher's variable is not a valid number.
         """
         launch = _torchrun(environment) or _slurm(environment)
         if launch is None or environment.get(SERVED) == launch.name:
@@ -63,17 +64,17 @@ class Launch:
 
     @property
     def sign(self) -> str:
-        """The variable by which a process is taken for one of a launch."""
+        """The variable by which a process of a launch is recognized."""
         return TORCHRUN[0] if self.launcher == "torchrun" else SLURM[2]
 
 
 def plain(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without what makes a process one of a launch."""
+    """Return an environment without the variables that a launcher sets."""
     return {name: v for name, v in environment.items() if not _OF_A_LAUNCHER.fullmatch(name)}
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a Slurm node list such as `gpu[03-06,09],login1`."""
+    """Return the first host of a Slurm node list such as `gpu[03-06,09],login1`."""
     prefix, bracket, rest = nodes.partition("[")
     if not bracket or "," in prefix:
         return prefix.partition(",")[0]
@@ -101,8 +102,8 @@ def _torchrun(environment: Mapping[str, str]) -> Launch | None:
 def _name_of_torchrun(environment: Mapping[str, str], nodes: int) -> str:
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     name = "/".join(environment.get(name, "0") for name in names)
-    # By its defaults, one torchrun after the other has the same run id and port. What it makes anew
-    # is a folder on each node, for each start: .../attempt_0/<local rank>/error.json
+    # With its defaults, every torchrun has the same run id and port. What differs is a folder that
+    # it makes per node and start: .../attempt_0/<local rank>/error.json
     error_file = environment.get("TORCHELASTIC_ERROR_FILE", "")
     return f"{name}:{PurePath(error_file).parent.parent}" if nodes == 1 else name
 
@@ -137,7 +138,7 @@ def _number(
     text = environment.get(name, default)
     if text.isdecimal() and least <= int(text) < below:
         return int(text)
-    import pytest  # not above: ranks need what else is here, and no pytest
+    import pytest  # imported here, since ranks use this module without pytest
 
     limit = "" if below == float("inf") else f" and below {below}"
     raise pytest.UsageError(

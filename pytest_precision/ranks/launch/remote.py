@@ -1,6 +1,6 @@
 """RemoteRank: the handle of a rank that is a child of another process of the launch, its host.
 
-What is said passes through the host, in order: so the last words of a rank come before its end.
+All messages pass through the host in order, so the last message of a rank comes before its end.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pytest_precision.ranks.process.worker import Membership
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """To a host: start this rank; the connection is its line from now on.
+    """To a host: start this rank; from now on the connection is the rank's line.
 
     Attributes:
-        membership: of the rank; of its environment, only what is declared counts.
-        changes: to the host's own environment; None removes a variable.
+        membership: membership of the rank; only the declared part of its environment is used.
+        changes: changes to the host's own environment; None removes a variable.
     """
 
     membership: Membership
@@ -33,7 +33,7 @@ class Signal:
     """To a host, on a rank's line: send this signal to the rank.
 
     Attributes:
-        number: of the signal; None kills the rank and all that it started.
+        number: number of the signal; None kills the rank and all processes that it started.
     """
 
     number: int | None
@@ -41,10 +41,10 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From a host, on a rank's line: the rank let go of its connection.
+    """From a host, on a rank's line: the rank closed its connection.
 
     Attributes:
-        status: its exit status; None while the process is still there.
+        status: exit status of the rank; None while the process is still alive.
     """
 
     status: int | None
@@ -54,9 +54,9 @@ class RemoteRank:
     """See `handle.Rank`.
 
     Args:
-        line: to the host, for this rank alone.
-        start: what the host is asked for.
-        ahead: seconds that the host's monotonic clock is ahead of the one here.
+        line: connection to the host, for this rank only.
+        start: message that makes the host start the rank.
+        ahead: seconds by which the host's monotonic clock is ahead of this process's.
     """
 
     def __init__(self, line: Connection, start: Start, ahead: float) -> None:
@@ -75,7 +75,7 @@ class RemoteRank:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there; one that was asked nothing has nothing to say but that."""
+        """Whether the process is alive; an idle rank sends no message except on its end."""
         return not self._over and not self._line.poll()
 
     def send(self, message: ToRank) -> None:
@@ -83,7 +83,7 @@ class RemoteRank:
         self._say(message)
 
     def recv(self) -> FromRank | int | None:
-        """See `Rank`; None also where the host itself is gone."""
+        """See `Rank`; also return None if the host itself is gone."""
         if self._over:
             return self._status
         try:
@@ -108,14 +108,14 @@ class RemoteRank:
         self._say(Signal(None))
 
     def join(self, deadline: float) -> None:
-        """See `Rank`; what the process still says is dropped."""
+        """See `Rank`; messages that still arrive are dropped."""
         while not self._over and self._line.poll(max(0.0, deadline - time.monotonic())):
             self.recv()
 
     def close(self) -> None:
-        """See `Rank`; the host kills what is still there."""
+        """See `Rank`; the host then kills the rank if it is still alive."""
         self._line.close()
 
     def _say(self, message: Start | Signal | ToRank) -> None:
-        with contextlib.suppress(OSError):  # what happened to the host is told by `recv`
+        with contextlib.suppress(OSError):  # `recv` tells what happened to the host
             self._line.send(message)

@@ -1,8 +1,9 @@
-"""Rendezvous of a launch: how its processes find each other, in a folder that all of them see.
+"""Rendezvous of a launch: its processes find each other in a folder that all of them can see.
 
-Each but the first leaves word where it listens, with the key that its callers must prove to have:
-who has it can give orders there. So the folder and all in it are this user's alone, and no key
-passes through a store or over a network. A process that will hold no rank leaves word why.
+Each process except the first writes a note with the address at which it listens, and with the key
+that callers must prove to know. Whoever has the key can run code there, so only this user can read
+the folder, and no key passes through a store or over a network. A process that cannot hold a rank
+writes a note with the reason.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from pytest_precision.errors import RefusedError
 from pytest_precision.ranks.launch.launch import Launch
 
 MEET_SECONDS = 300.0
-"""For all processes of a launch to come: some collect from a slower disk than others."""
+"""Time for all processes of a launch to arrive: some collect from a slower disk than others."""
 NOTICE_SECONDS = 10.0
-"""After which somebody is told who is waited for."""
+"""Time after which a message tells which processes are missing."""
 PAUSE_SECONDS = 0.05
-"""Between two looks into the folder."""
+"""Pause between two looks into the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a host is called.
+    """The address of a host.
 
     Attributes:
-        rank: in the launch.
+        rank: rank of the host in the launch.
         node: number of its node.
-        devices: that its environment shows to CUDA.
-        address: that it listens at.
-        port: that it listens at.
-        key: that its callers must have, and that it has itself, in hexadecimal digits.
-        name: for people: process and machine.
+        devices: value of CUDA_VISIBLE_DEVICES in its environment; None if it is not set.
+        address: address that it listens at.
+        port: port that it listens at.
+        key: key that both ends must prove to have, in hexadecimal digits.
+        name: process and machine, for messages.
     """
 
     rank: int
@@ -54,18 +55,18 @@ class Address:
 
     @classmethod
     def here(cls, launch: Launch, address: str, port: int, key: bytes) -> Address:
-        """The address of this process."""
+        """Return the address of this process."""
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         return cls(launch.rank, launch.node, devices, address, port, key.hex(), _name())
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a process will hold no rank.
+    """Why a process cannot hold a rank.
 
     Attributes:
-        name: of the process, for people.
-        reason: a traceback, or a sentence.
+        name: process and machine, for messages.
+        reason: a traceback or a sentence.
     """
 
     name: str
@@ -73,17 +74,17 @@ class Refusal:
 
 
 class LaunchRendezvous:
-    """The words of the processes of a launch.
+    """The notes of the processes of a launch.
 
     Args:
-        launch: whose processes meet.
+        launch: launch whose processes meet.
 
     Attributes:
         launch: as given.
-        folder: that the words lie in.
+        folder: folder of the notes.
 
     Raises:
-        PermissionError: the folder is somebody else's.
+        PermissionError: another user owns the folder or can enter it.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -92,18 +93,18 @@ class LaunchRendezvous:
         self.folder = self._shared.path
 
     def register(self, address: Address) -> None:
-        """Leaves word where this process is called."""
+        """Write the note with the address of this process."""
         self._write({"address": asdict(address)})
 
     def refuse(self, reason: str) -> None:
-        """Leaves word that this process will hold no rank."""
+        """Write the note that this process cannot hold a rank."""
         self._write({"refusal": asdict(Refusal(_name(), reason))})
 
     def find(self, rank: int) -> Address | None:
-        """Where the process of that rank is called; None while it has left no word.
+        """Return the address of the process of that rank; None while it has written no note.
 
         Raises:
-            RefusedError: it will hold no rank.
+            RefusedError: the process cannot hold a rank.
         """
         try:
             word = json.loads(self._file(rank).read_bytes())
@@ -120,15 +121,15 @@ class LaunchRendezvous:
         missing: Callable[[], str],
         tell: Callable[[str], object],
     ) -> None:
-        """Asks `arrived` until it is true.
+        """Wait until `arrived` returns True.
 
         Args:
-            arrived: whether all have come.
-            missing: says who is waited for.
-            tell: hears, once, that it takes long.
+            arrived: returns whether all processes have arrived.
+            missing: returns the processes that are missing, in words.
+            tell: called once with a message if this takes long.
 
         Raises:
-            ConnectionError: it is not true within `MEET_SECONDS`.
+            ConnectionError: `arrived` is not True within `MEET_SECONDS`.
         """
         started, told = time.monotonic(), False
         while not arrived():
@@ -138,14 +139,14 @@ class LaunchRendezvous:
                     f"expected {missing()} within {MEET_SECONDS:g} s; {self.advice}"
                 )
             if waited > NOTICE_SECONDS and not told:
-                tell(f"precision: waits up to {MEET_SECONDS:g} s for {missing()}; {self.advice}")
+                tell(f"precision: waiting up to {MEET_SECONDS:g} s for {missing()}; {self.advice}")
                 told = True
             self._shared.touch()
             time.sleep(PAUSE_SECONDS)
 
     @property
     def advice(self) -> str:
-        """What may be wrong where a process does not come."""
+        """Advice for the case that a process does not arrive."""
         return (
             f"all processes must see the folder {self.folder} (set TMPDIR to one on a shared "
             "filesystem) and be given the same command line and files; where "
@@ -153,17 +154,17 @@ class LaunchRendezvous:
         )
 
     def withdraw(self) -> None:
-        """Takes back the word of this process."""
+        """Remove the note of this process."""
         with contextlib.suppress(OSError):
             self._file(self.launch.rank).unlink()
 
     def close(self) -> None:
-        """Removes all words, once all have met."""
+        """Remove all notes, after all processes have met."""
         self._shared.remove()
 
     def _write(self, word: dict[str, object]) -> None:
-        # Whole or not at all: others may look at any time.
-        descriptor, name = tempfile.mkstemp(dir=self.folder)  # which is of mode 0600
+        # The note appears in one step: other processes may look at any time.
+        descriptor, name = tempfile.mkstemp(dir=self.folder)  # its mode is 0600
         with open(descriptor, "w") as file:
             json.dump(word, file)
         Path(name).replace(self._file(self.launch.rank))
@@ -173,12 +174,12 @@ class LaunchRendezvous:
 
 
 def forget(launch: Launch) -> None:
-    """Take back what this process's place has left in an earlier launch of the same name.
+    """Remove the note of this rank from an earlier launch of the same name.
 
-    Where torchrun starts several nodes, that is the name of every launch with the same endpoint: a
-    process would stop for an error that was mended since.
+    With torchrun on several nodes, every launch with the same endpoint has the same name: without
+    this, a process would stop because of an error that has been fixed since.
     """
-    with contextlib.suppress(OSError):  # mostly, there was no earlier one
+    with contextlib.suppress(OSError):  # usually there was no earlier launch
         (SharedFolder.place(_folder_of(launch)) / _file_of(launch.rank)).unlink()
 
 

@@ -1,8 +1,7 @@
-"""A host: a process of a launch that starts one rank of each group, as the controller asks.
+"""Serve: a host, which is a process of a launch that starts one rank of each group on request.
 
-The host itself runs no job, since a launcher ends everything when one of its processes dies. On
-each line it passes on what the controller and a rank say to each other, signals the rank, and
-tells of its end.
+The host itself runs no job, since a launcher ends all processes when one of them dies. On each line
+it forwards the messages between the controller and a rank, signals the rank, and reports its end.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pytest_precision.ranks.state.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """To a host, its first call: the controller is there, as long as the connection is."""
+    """To a host, as the first call: the controller lives as long as this connection is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Goodbye:
     """To a host: the session is over, and the controller is about to leave.
 
     Attributes:
-        status: that it leaves with.
+        status: exit status of the controller.
     """
 
     status: int
@@ -46,26 +45,26 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """From a host, its answer.
+    """From a host, in answer to `Hello`.
 
     Attributes:
-        clock: its monotonic clock.
+        clock: time on its monotonic clock.
     """
 
     clock: float
 
 
 class Server:
-    """What serves the controller's calls: a thread for each, so that none holds up another.
+    """Serves the controller's calls, each in its own thread, so that none delays another.
 
     Args:
-        listener: that calls come to.
-        key: that callers must have.
+        listener: socket that accepts calls.
+        key: key that callers must prove to have.
 
     Attributes:
-        met: set once the controller has called.
-        over: set once it is gone.
-        status: that it has said it leaves with; 1 where it said none.
+        met: set when the controller has called.
+        over: set when the controller is gone.
+        status: exit status that the controller has announced; 1 if it announced none.
     """
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
@@ -79,8 +78,9 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Hears no more calls, and waits for the ranks to end: with the controller, all lines are
-        closed, and each ends its rank.
+        """Accept no more calls, and wait for the ranks to end.
+
+        The end of the controller has closed all lines, and each closed line ends its rank.
         """
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -119,7 +119,7 @@ class Server:
         self._lines.append(threading.current_thread())
         environment = Environment.changed(start.changes, start.membership.environment.declared)
         try:
-            with self._starting:  # which changes the environment of this process for a moment
+            with self._starting:  # it briefly changes the environment of this process
                 rank = RankProcess(replace(start.membership, environment=environment))
         except Exception as error:
             line.send(Raised.of(error, time.monotonic()))
@@ -128,24 +128,24 @@ class Server:
 
 
 def serve(launch: Launch, tell: Callable[[str], object]) -> int:
-    """Serves the controller until that one is gone.
+    """Serve the controller until it is gone.
 
     Args:
         launch: this process's place in it.
-        tell: hears that the controller is long in coming.
+        tell: called with a message if the controller takes long to call.
 
     Returns:
-        the exit status to leave with: 0, but the controller's on another node, where torchrun
-        would otherwise wait for the success of all nodes.
+        The exit status of this process: 0 on the controller's node. On another node it is the
+        controller's status: with 0, torchrun there would wait for all nodes to succeed.
 
     Raises:
-        ConnectionError: no controller has come within `MEET_SECONDS`, or it needs no ranks.
+        ConnectionError: no controller has called within `MEET_SECONDS`, or it has refused.
     """
-    # Ctrl-C reaches all processes of a launch, and only the controller acts on it; the others end
-    # with it.
+    # Ctrl-C reaches all processes of a launch. Only the controller acts on it; the others end when
+    # the controller does.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    ensure_running()  # while the processes meet, the server of this host's ranks imports torch
+    ensure_running()  # the fork server imports torch while the processes meet
     os.environ[SERVED] = launch.name
     key = secrets.token_bytes(32)
     own = wire.LOOPBACK if launch.nodes == 1 else wire.own_address(launch.address)
@@ -165,21 +165,21 @@ def _meet(
     tell: Callable[[str], object],
 ) -> None:
     def arrived() -> bool:
-        rendezvous.find(0)  # which leaves no word but a refusal
+        rendezvous.find(0)  # rank 0 writes no note except a refusal
         return met.is_set()
 
     rendezvous.register(address)
     try:
         rendezvous.wait(arrived, lambda: f"rank 0 of {rendezvous.launch.launcher} to call", tell)
     except ConnectionError:
-        kill()  # it would import torch to its end
+        kill()  # otherwise it would go on importing torch
         raise
     finally:
         rendezvous.withdraw()
 
 
 def _attend(line: Connection, rank: RankProcess) -> None:
-    """Passes on what is said on a line, until the controller closes it."""
+    """Forward the messages of a line until the controller closes it, then end the rank."""
     waitables: list[Connection | int] = list(rank.waitables)
     with line, contextlib.suppress(EOFError, OSError):
         while True:

@@ -1,6 +1,7 @@
-"""Connections between machines: multiprocessing's, over TCP, both ends of which hold a key.
+"""Wire: multiprocessing's connections over TCP between machines, where both ends hold a key.
 
-Either end proves it by a code of what the other end has drawn, before one byte is unpickled.
+Each end proves that it has the key by a digest of the other end's random challenge, before any byte
+is unpickled.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import threading
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 CONNECT_SECONDS = 10.0
-"""To reach a process that is there and to hear that it has the key: one that is stopped does not
-answer, and what else connects to an open port may never say a word, or one a second."""
+"""Time to connect and to prove the key: a stopped process does not answer, and a stranger that
+connects to an open port may send nothing, or one byte per second."""
 
 LOOPBACK = "127.0.0.1"
 
 _OPTIONS = (
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),  # messages are small, and somebody waits for each
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),  # a machine that is gone closes nothing
+    (
+        socket.IPPROTO_TCP,
+        socket.TCP_NODELAY,
+        1,
+    ),  # messages are small, and the other end waits for each
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),  # a machine that is lost closes no connection
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
@@ -27,13 +32,15 @@ _OPTIONS = (
 
 
 def own_address(host: str) -> str:
-    """The address under which this machine is known where `host` is; nothing is sent.
+    """Return the address by which `host` can reach this machine, without sending anything.
 
     Raises:
-        OSError: there is no way to `host`.
+        OSError: there is no route to `host`.
     """
     failure = OSError(f"no address of {host}")
-    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)  # any port: nothing is sent
+    found = socket.getaddrinfo(
+        host, 9, type=socket.SOCK_DGRAM
+    )  # any port will do, since nothing is sent
     for family, kind, protocol, _, target in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
@@ -45,24 +52,24 @@ def own_address(host: str) -> str:
 
 
 def listen(address: str) -> socket.socket:
-    """A server at a free port of an address of this machine."""
+    """Return a listening socket at a free port of an address of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=64)
 
 
 def proven(caller: socket.socket, key: bytes) -> Connection | None:
-    """The connection to a caller that a server has accepted; None for one without the key."""
+    """Return the connection to a caller that has proved the key; None for any other."""
     try:
         return _connection(caller, key, asked=True)
-    except Exception:  # a stranger may say anything, and multiprocessing raises as much
+    except Exception:  # a stranger may send anything, so multiprocessing may raise anything
         return None
 
 
 def dial(address: str, port: int, key: bytes) -> Connection:
-    """A connection to a server.
+    """Return a connection to a server that has proved the key.
 
     Raises:
-        OSError: nobody answers there in time, or not with the key.
+        OSError: no server answers in time, or it does not prove the key.
     """
     caller = socket.create_connection((address, port), CONNECT_SECONDS)
     try:
@@ -95,5 +102,5 @@ def _connection(caller: socket.socket, key: bytes, *, asked: bool) -> Connection
 
 
 def _cut_off(caller: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it was done in the last moment
+    with contextlib.suppress(OSError):  # the key was proved at the last moment
         caller.shutdown(socket.SHUT_RDWR)

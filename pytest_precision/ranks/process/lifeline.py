@@ -1,9 +1,9 @@
-"""A rank ends with its controller, whatever ends that one, and takes its own children along.
+"""Lifeline: a rank and its children end with their controller, however that ends.
 
-Two ties, since neither covers all. A thread sees the controller's end of a pipe close; it cannot
-run while the process is stopped, or while native code holds the interpreter's lock. So the kernel
-also kills the rank when its parent dies, which is the fork server, and that ends with the
-controller.
+Two mechanisms are needed, since neither covers every case. A thread sees the controller's end of a
+pipe close; it cannot run while the process is stopped, or while native code holds the interpreter's
+lock. So the kernel also kills the rank when its parent dies. The parent is the fork server, which
+ends with the controller.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def tie(folder: Path) -> None:
-    """Ties this process, a fresh child of the fork server, to its controller.
+    """Tie this process, a fresh child of the fork server, to its controller.
 
-    The process gets a session of its own, so that Ctrl-C in the terminal is the controller's affair
-    and one signal reaches all that the rank starts.
+    The process gets its own session, so that only the controller gets Ctrl-C from the terminal, and
+    one signal reaches all processes that the rank starts.
 
     Args:
-        folder: of the group; a controller that could not remove it leaves that to its ranks.
+        folder: folder of the group, which the ranks remove if the controller could not.
     """
     os.setsid()
     undertaker.hear()
@@ -48,11 +48,12 @@ def tie(folder: Path) -> None:
 
 
 def release() -> None:
-    """Ends what this process has started. A child that was forked holds copies of its sockets, and
-    with them the peers that wait for this rank's end.
+    """End all processes that this one has started.
+
+    A forked child holds copies of this rank's sockets, so the peers would not see the rank's end.
     """
     own = os.getpid()
-    if os.getpgrp() != own:  # `tie` has failed: the group is pytest's
+    if os.getpgrp() != own:  # `tie` has failed: the process group is pytest's
         return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
@@ -60,8 +61,8 @@ def release() -> None:
 
 
 def follow(folder: Path) -> NoReturn:
-    """Ends this process and what it has started, as its controller is gone."""
-    # Several ranks do this at a time: what one of them has removed is no error of the other.
+    """End this process and all that it has started, after the end of its controller."""
+    # Several ranks do this at the same time, so a file may be gone already.
     shutil.rmtree(folder, ignore_errors=True)
     undertaker.end_descendants(os.getpid())
     os.killpg(0, signal.SIGKILL)
@@ -76,8 +77,9 @@ def _watch(controller: BaseProcess, folder: Path) -> None:
 
 
 def _let_server_end() -> None:
-    # The fork server lives until every holder of this pipe is gone, and hands it to its children so
-    # that they can use the same server. A rank that keeps it would keep alive what it waits for.
+    # The fork server lives until every holder of this pipe is gone, and passes it to its children
+    # so that they can use the same server. A rank that kept it would keep the server alive, whose
+    # end is meant to end the rank.
     server = getattr(forkserver, "_forkserver", None)  # no public name
     descriptor = getattr(server, "_forkserver_alive_fd", None)
     if server is not None and descriptor is not None:

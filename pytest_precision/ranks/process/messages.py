@@ -1,7 +1,7 @@
-"""What the controller and a rank say to each other: frozen plain data, and always small.
+"""Messages between the controller and a rank: frozen plain data, always small.
 
-Whatever may be large travels as a payload. So neither side ever blocks in a send, or in the middle
-of a receive, because the other one has stopped.
+Values that may be large are sent as a payload. So neither side ever blocks in a send, or in the
+middle of a receive, because the other side has stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_precision.ranks.process.payload import Payload
 from pytest_precision.ranks.state.leaks import Leak
 
 LONGEST = 16_000
-"""Characters of a traceback or an exception's text; both fit into a socket's buffer."""
+"""Most characters of a traceback or an exception's text; both fit into a socket's buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class RunJob:
     """To a rank: run this job.
 
     Attributes:
-        job: what to call.
-        nonce: of this one run; an answer without it is none.
+        job: the pickled `Job`.
+        nonce: random text of this one run, which a valid answer repeats.
     """
 
     job: Payload
@@ -34,15 +34,15 @@ class RunJob:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """To a rank: leave."""
+    """To a rank: leave the group and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From a rank: it is in the process group.
+    """From a rank: it has joined the process group.
 
     Attributes:
-        device: name of its GPU, unique on the machine; empty without.
+        device: name of its GPU, unique on the machine; empty without a GPU.
     """
 
     device: str = ""
@@ -50,7 +50,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """From a rank: there are devices for only `available` ranks."""
+    """From a rank: there are only devices for `available` ranks."""
 
     available: int
 
@@ -60,10 +60,10 @@ class Done:
     """From a rank: the job is done.
 
     Attributes:
-        result: of the call.
-        nonce: that the rank was asked with.
-        leaks: what the job has left behind in the rank's process.
-        late: modules of the user's own that the job imported while it ran.
+        result: result of the call.
+        nonce: nonce of the `RunJob` that this answers.
+        leaks: state that the job changed in the rank's process and did not restore.
+        late: the user's own modules that the job imported while it ran.
     """
 
     result: Payload
@@ -74,13 +74,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """From a rank, its last words: the job asked to be skipped, and the rank leaves.
+    """From a rank, as its last message: the job asked to be skipped, and the rank ends.
 
-    It leaves since a peer that does not skip may wait for it in a collective.
+    It ends because a peer that does not skip may wait for it in a collective.
 
     Attributes:
         when: seconds on the monotonic clock, which all processes of a machine share.
-        reason: that was given.
+        reason: reason that the job gave.
     """
 
     when: float
@@ -89,14 +89,14 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """From a rank, its last words: what it was doing raised, and it leaves.
+    """From a rank, as its last message: its job or its start raised, and the rank ends.
 
     Attributes:
         when: seconds on the monotonic clock, which all processes of a machine share.
-        exited: whether it was SystemExit or KeyboardInterrupt.
-        exception: qualified name of the type.
-        headline: type and text, as the last lines of a traceback have them.
-        traceback: of the frames outside this package, causes included.
+        exited: whether the exception is SystemExit or KeyboardInterrupt.
+        exception: qualified name of the exception's type.
+        headline: type and text of the exception, as in the last lines of a traceback.
+        traceback: traceback without the outer frames of `ranks`, including causes.
     """
 
     when: float
@@ -107,9 +107,9 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException, when: float) -> Raised:
-        """The words of an exception, which itself need not pickle."""
+        """Return the message for an exception, which itself need not pickle."""
         frames = error.__traceback__
-        if isinstance(error, MemoryError):  # words need memory too: what the job had is free now
+        if isinstance(error, MemoryError):  # formatting needs memory: this frees what the job held
             traceback.clear_frames(frames)
         while frames is not None and _is_of_ranks(frames.tb_frame.f_globals):
             frames = frames.tb_next
@@ -128,20 +128,20 @@ FromRank = Ready | Unavailable | Done | Skipped | Raised
 
 
 def last_words(error: BaseException, when: float) -> Skipped | Raised:
-    """What a rank says of the exception that ended its job."""
+    """Return the last message of a rank for the exception that ended its job."""
     if isinstance(error, _skips()):
         return Skipped(when, cut(str(error)))
     return Raised.of(error, when)
 
 
 def _skips() -> tuple[type[BaseException], ...]:
-    # A job that raised one of these has imported it; nobody else needs pytest in a rank.
+    # A job that raised one of these has imported it; otherwise a rank does not need pytest.
     known = (("_pytest.outcomes", "Skipped"), ("unittest.case", "SkipTest"))
     return tuple(getattr(sys.modules[home], name) for home, name in known if home in sys.modules)
 
 
 def cut(text: str) -> str:
-    """`text`, or its two ends where it is longer than `LONGEST`."""
+    """Return `text`; only its beginning and end if it is longer than `LONGEST`."""
     if len(text) <= LONGEST:
         return text
     half = LONGEST // 2
@@ -149,5 +149,5 @@ def cut(text: str) -> str:
 
 
 def _is_of_ranks(names: dict[str, Any]) -> bool:
-    """Tell whether the globals of a frame are those of a module of `ranks`."""
+    """Return whether the globals of a frame are those of a module of `ranks`."""
     return f"{names.get('__package__')}.".startswith("pytest_precision.ranks.")

@@ -1,4 +1,4 @@
-"""A rank's output: into a file from the first word on, so that none reaches pytest's terminal."""
+"""Output: a rank writes all of it to a file, so that none reaches pytest's terminal."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from itertools import takewhile
 from pathlib import Path
 
 TAIL_BYTES = 4096
-"""Of a rank's output, as much as a failure shows."""
+"""Number of bytes at the end of a rank's output that a failure shows."""
 
 
 def redirect(log: Path, stacks: Path) -> None:
-    """Sends descriptors 1 and 2 of this process to `log`; SIGUSR1 writes all stacks to `stacks`.
+    """Redirect descriptors 1 and 2 of this process to `log`, and stacks on SIGUSR1 to `stacks`.
 
-    A crash in native code leaves its Python stack in the log.
+    A crash in native code writes its Python stack to the log.
     """
-    # Append mode: after a truncation the next write starts at 0, not behind a hole.
+    # Append mode: after a truncation the next write starts at 0 and leaves no hole.
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     os.close(descriptor)
-    # The server's stream objects may be missing or hold text that is not ours. Line buffering
-    # keeps what was printed before a rank is killed.
+    # The fork server's stream objects may be missing or hold foreign text. Line buffering keeps
+    # what was printed before a rank is killed.
     sys.stdout = _stream(1)
     sys.stderr = _stream(2)
     faulthandler.enable(2, all_threads=False)
@@ -35,21 +35,21 @@ def redirect(log: Path, stacks: Path) -> None:
 
 
 def restart(log: Path) -> None:
-    """Empties this rank's log: a group that is kept must not fill the disk."""
+    """Empty this rank's log, so that a kept group does not fill the disk."""
     flush()
     os.truncate(log, 0)
 
 
 def flush() -> None:
-    """Writes out what Python still holds of this rank's output."""
+    """Flush the output of this rank that Python still buffers."""
     for stream in (sys.stdout, sys.stderr):
-        # A job may have put anything there.
+        # A job may have replaced them by any object.
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
 
 
 def tail(log: Path) -> str:
-    """The last `TAIL_BYTES` of a rank's output, empty where there is none."""
+    """Return the last `TAIL_BYTES` of a rank's output; empty if there is none."""
     try:
         with log.open("rb") as file:
             length = file.seek(0, os.SEEK_END)
@@ -60,8 +60,8 @@ def tail(log: Path) -> str:
 
 
 def readable(stacks: str) -> str:
-    """What `redirect` made SIGUSR1 write, without the frames and the thread of this package."""
-    package = str(Path(__file__).parents[1])  # with the frames of all of `ranks`
+    """Return stacks that SIGUSR1 wrote without the frames and the thread of this package."""
+    package = str(Path(__file__).parents[1])  # the folder of `ranks`
     threads = []
     for thread in stacks.split("\n\n"):
         if f"{package}/process/lifeline.py" in thread:

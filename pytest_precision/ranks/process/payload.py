@@ -1,4 +1,4 @@
-"""Payload: a value on its way, in the message where it is small and in a file where it is not."""
+"""Payload: a value to send; a small one is in the message itself, a large one in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 SMALL = 32_000
-"""Bytes that fit into a socket's buffer, so that sending them waits for nobody. Most jobs and
+"""Number of bytes that fit into a socket's buffer, so that sending them never waits. Most jobs and
 results are smaller; rewriting a file for each of them costs milliseconds on a journalled disk."""
 
 
@@ -20,14 +20,14 @@ class Payload:
 
     @classmethod
     def of(cls, pickled: bytes, file: Path) -> Payload:
-        """The payload of a pickled value, which goes into `file` where it is large."""
+        """Return the payload of a pickled value; write a large value to `file`."""
         if len(pickled) <= SMALL:
             return cls(pickled)
         file.write_bytes(pickled)
         return cls(str(file))
 
     def unpack(self) -> Any:
-        """The value; what the unpickling raises passes through."""
+        """Return the value; an exception of its unpickling passes through."""
         if isinstance(self.content, bytes):
             return pickle.loads(self.content)
         return pickle.loads(Path(self.content).read_bytes())

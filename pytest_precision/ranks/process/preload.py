@@ -1,7 +1,7 @@
-"""What the fork server imports once, so that a rank starts in milliseconds; importing is the work.
+"""Preload: the fork server imports this module once, so that a rank starts in milliseconds.
 
-Without `torch._dynamo` and the settings of inductor, each rank imports them by itself as soon as it
-builds an optimizer or asks for deterministic algorithms: seconds a rank.
+Without `torch._dynamo` and the settings of inductor here, each rank would import them when it
+builds an optimizer or requests deterministic algorithms, which takes seconds per rank.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ MODULES = (
     "torch._inductor.config",
     "pytest_precision.ranks.process.worker",
     "pytest_precision.trace.record",
-    # Whatever a rank runs comes from a file of tests, and those import it.
+    # Jobs are defined in test files, which import pytest.
     "pytest",
 )
 
-# Before torch: a second thread (OpenBLAS makes one) is what a process must not have when it forks.
+# Set before torch is imported: OpenBLAS would start a thread, and a process with threads must not
+# fork.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 undertaker.attend(os.getppid(), undertaker.folders_are_in())
@@ -36,12 +37,12 @@ undertaker.attend(os.getppid(), undertaker.folders_are_in())
 try:
     for _name in MODULES:
         importlib.import_module(_name)
-    # Ranks have the code of this process, in which nobody has replaced any.
+    # Ranks inherit the code of this process, in which nothing has been replaced.
     importlib.import_module("pytest_precision.ranks.state.baseline").of_this_process()
 except Exception:
-    # It fails again in the ranks, perhaps before they can say why.
+    # The import fails again in the ranks, perhaps before they can report why.
     print("precision: what ranks are made from is broken:", file=sys.stderr)
     traceback.print_exc()
 
-# What is here now is never collected: ranks share these pages as long as nobody touches them.
+# Objects that exist now are never collected: ranks share these pages until one is written to.
 gc.freeze()

@@ -1,4 +1,4 @@
-"""RankProcess: the handle of a rank that is a child of this process."""
+"""RankProcess: the handle of a rank that this process has started."""
 
 from __future__ import annotations
 
@@ -21,29 +21,33 @@ from pytest_precision.ranks.process.messages import FromRank, ToRank
 from pytest_precision.ranks.state.environment import patched
 
 EXIT_SECONDS = 1.0
-"""Between the moment that a process lets go of its connection and its exit status."""
+"""Time between the end of a process's connection and its exit status."""
 TERM_SECONDS = 0.5
-"""Between SIGTERM, which a job may want to hear, and SIGKILL."""
+"""Time between SIGTERM, which a job may handle, and SIGKILL."""
 KILL_SECONDS = 5.0
-"""Until a killed process is gone; only one that the kernel holds takes longer."""
+"""Time until a killed process is gone; only a process blocked in the kernel takes longer."""
 
 _interpreter = multiprocessing.get_context("spawn")
 
 
 class RankProcess:
-    """One rank's process, and the connection to it; starting it is opening it.
+    """One rank's process, and the connection to it; the constructor starts the process.
 
     Attributes:
-        number: its rank.
-        membership: what it was started with.
-        connection: to it; ready when it said something or is gone.
+        number: number of the rank in its group.
+        membership: place in its group, with which it was started.
+        connection: connection to it; ready when it has sent a message or is gone.
         sentinel: ready when the process is gone.
+
+    Raises:
+        RankError: the fork server did not answer in time.
     """
 
     def __init__(self, membership: worker.Membership) -> None:
         self.number = membership.rank
         self.membership = membership
-        # The server has loaded torch, and with it has read the variables that torch reads then.
+        # The fork server has imported torch, which has read its variables then: too early for
+        # declared ones.
         declared = bool(membership.environment.declared)
         start: Any = _interpreter if declared else server.context
         if not declared:
@@ -80,20 +84,20 @@ class RankProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is alive."""
         return self._process.is_alive()
 
     def send(self, message: ToRank) -> None:
-        """Says something to it; what happened to a rank that is gone is told by `recv`."""
+        """Send a message to the rank; if the rank is gone, `recv` tells what happened to it."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
 
     def recv(self) -> FromRank | int | None:
-        """What a rank that is ready in `wait` says.
+        """Receive from a rank that has a ready waitable.
 
         Returns:
-            its message; or, where it is gone without one, its exit status, as
-            `multiprocessing.Process.exitcode` has it; None where it only let go of the connection.
+            Its message; if it ended without one, its exit status as in
+            `multiprocessing.Process.exitcode`; None if it only closed the connection.
         """
         with contextlib.suppress(EOFError, ConnectionResetError):
             if self.connection.poll():
@@ -103,45 +107,45 @@ class RankProcess:
         return self._process.exitcode
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process, if it is there."""
+        """Send a signal to the process, if it is alive."""
         if self.alive and self._process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
     def kill_all(self) -> None:
-        """Kills the process and all that it started."""
+        """Kill the process and all processes that it started."""
         assert self._process.pid is not None
         if self.alive:
             undertaker.end_descendants(self._process.pid)
-        else:  # its children have another parent
+        else:  # its children have a new parent
             server.end_adopted()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self.signal(signal.SIGKILL)  # a process so young that it has no session of its own
+        self.signal(signal.SIGKILL)  # it may be so young that it has no session of its own
 
     def join(self, deadline: float) -> None:
-        """Waits for the end of the process, at most until `deadline` on the monotonic clock."""
+        """Wait for the end of the process, at most until `deadline` on the monotonic clock."""
         self._process.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Lets go of the connection, and of what multiprocessing holds for a process."""
+        """Close the connection, and free what multiprocessing holds for the process."""
         self.connection.close()
-        if self.alive:  # one that was killed: nobody says so but a server that is not stopped
+        if self.alive:  # it was killed, but a stopped server does not report that
             server.kill()
-        # An error that somebody keeps has this object in its traceback.
-        with contextlib.suppress(ValueError):  # the kernel still holds the process
+        # A stored exception may keep this object alive through its traceback.
+        with contextlib.suppress(ValueError):  # the process is still blocked in the kernel
             self._process.close()
 
 
 def leave(ranks: Iterable[Rank], seconds: float) -> None:
-    """Waits for ranks that were told to leave."""
+    """Wait, for `seconds` at most, for the end of ranks that were told to leave."""
     deadline = time.monotonic() + seconds
     for rank in ranks:
         rank.join(deadline)
 
 
 def end(ranks: Iterable[Rank]) -> None:
-    """Ends processes that may not go on, in bounded time: SIGTERM, then SIGKILL."""
+    """End ranks in bounded time: by SIGTERM, then by SIGKILL."""
     ranks = list(ranks)
     for rank in ranks:
         rank.signal(signal.SIGTERM)
@@ -153,8 +157,8 @@ def end(ranks: Iterable[Rank]) -> None:
 
 @contextlib.contextmanager
 def _no_main() -> Iterator[None]:
-    # A child of multiprocessing imports its parent's __main__: pytest, or a script that would run
-    # once more. Ranks import what a job names, and nothing else.
+    # A child of multiprocessing imports its parent's __main__, which is pytest or a script that
+    # would run again. Ranks must import only what a job names.
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -1,4 +1,4 @@
-"""Where the ranks of a group meet: in a file on one machine, in a store across several."""
+"""Rendezvous of a group: its ranks meet in a file on one machine, in a store across several."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileRendezvous:
-    """In a file that all see.
+    """A rendezvous in a file that all ranks can see.
 
     Attributes:
-        file: that torch keeps the store in.
+        file: file in which torch keeps the store.
         world_size: number of processes.
     """
 
@@ -26,7 +26,7 @@ class FileRendezvous:
     world_size: int
 
     def store(self, seconds: float) -> Store:
-        """The store, whose operations wait up to `seconds` for the others."""
+        """Return the store, whose operations wait up to `seconds` for other ranks."""
         import torch.distributed as dist
 
         store = dist.FileStore(str(self.file), self.world_size)  # type: ignore[attr-defined]
@@ -36,12 +36,12 @@ class FileRendezvous:
 
 @dataclass(frozen=True, slots=True)
 class StoreRendezvous:
-    """In a part of a store that another process serves.
+    """A rendezvous under a prefix in a store that another process serves.
 
     Attributes:
-        address: of the store.
-        port: of the store.
-        prefix: of the keys of this meeting.
+        address: address of the store.
+        port: port of the store.
+        prefix: prefix of the keys of this rendezvous.
     """
 
     address: str
@@ -49,7 +49,7 @@ class StoreRendezvous:
     prefix: str
 
     def store(self, seconds: float) -> Store:
-        """The store, whose operations wait up to `seconds` for it and for the others."""
+        """Return the store, whose operations wait up to `seconds` for it and for other ranks."""
         import torch.distributed as dist
 
         store = _store(self.address, self.port, timeout=timedelta(seconds=seconds))
@@ -59,11 +59,11 @@ class StoreRendezvous:
 class ServedStore:
     """A store that this process serves, as long as this object lives.
 
-    It asks nobody who he is, as all that torch connects with: what lies in it is where ranks
-    listen, and no secret. Locks of a file may hold on one machine only, so that a file is none.
+    Like all stores of torch, it does not authenticate clients; it holds the addresses of ranks and
+    no secret. A file cannot replace it, since file locks may not hold across machines.
 
     Args:
-        address: of this machine, the only one that it listens at.
+        address: address of this machine, the only one at which the store listens.
     """
 
     def __init__(self, address: str) -> None:
@@ -75,7 +75,7 @@ class ServedStore:
             )
 
     def rendezvous(self, prefix: str) -> StoreRendezvous:
-        """A meeting of its own in this store."""
+        """Return a separate rendezvous in this store."""
         return StoreRendezvous(self._address, self._port, prefix)
 
 

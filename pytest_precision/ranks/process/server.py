@@ -1,4 +1,4 @@
-"""The fork server, one for this process: it has imported torch, and ranks are its children."""
+"""The fork server of this process: it has imported torch, and ranks are its children."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pytest_precision.ranks.process import undertaker
 PRELOAD = ["pytest_precision.ranks.process.preload"]
 
 LONGEST_PATH = 107
-"""Bytes of a socket's path (sun_path in linux/un.h, less the zero at its end)."""
+"""Most bytes of a socket's path (sun_path in linux/un.h, without the terminating zero)."""
 BELOW = len("/pytest-precision-server-12345678/pymp-12345678/listener-12345678")
-"""Of it, what this module and multiprocessing append to the temporary folder."""
+"""Bytes of it that this module and multiprocessing append to the temporary folder."""
 SHORT = ("/tmp", "/var/tmp", "/dev/shm")
-"""Where to go if that folder has a long path."""
+"""Folders to use instead if the path of the temporary folder is too long."""
 
 context = multiprocessing.get_context("forkserver")
 
 
 def ensure_running() -> None:
-    """Starts the server, which then imports torch by itself; nothing if it runs.
+    """Start the server, which then imports torch; do nothing if it is running.
 
     Raises:
         OSError: no temporary folder is short enough for its socket.
     """
     context.set_forkserver_preload(PRELOAD)
     home = _home()
-    if home.restore():  # the socket is gone with it
+    if home.restore():  # its socket is gone too
         kill()
     with _socket_in(home):
         os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
@@ -46,10 +46,10 @@ def ensure_running() -> None:
 
 @contextmanager
 def answering(seconds: float) -> Iterator[None]:
-    """Bounds what waits for the server: one that does not answer in time is killed.
+    """Limit the wait for the server: it is killed if it does not answer in time.
 
     Raises:
-        TimeoutError: it was.
+        TimeoutError: the server did not answer and was killed.
     """
     number = _number()
     over = threading.Event()
@@ -68,23 +68,25 @@ def answering(seconds: float) -> Iterator[None]:
             raise
         raise TimeoutError(
             f"the fork server, process {number}, which starts ranks, did not answer within "
-            f"{seconds:g} s: was it stopped? It is killed, and the next group gets a new one"
+            f"{seconds:g} s: was it stopped? It has been killed; the next group gets a new one"
         ) from error
     finally:
         limit.cancel()
 
 
 def kill() -> None:
-    """Ends the server and all ranks that it has started; `ensure_running` starts another one."""
+    """Kill the server and thereby its ranks; `ensure_running` starts another server."""
     number = _number()
     if number is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(number, signal.SIGKILL)
-            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing asks again
+            os.waitid(
+                os.P_PID, number, os.WEXITED | os.WNOWAIT
+            )  # multiprocessing waits for it again
 
 
 def end_adopted() -> None:
-    """Kill what ranks that are gone have left: it has the server for its parent now."""
+    """Kill the children of ranks that are gone, which the server has adopted."""
     number = _number()
     if number is not None:
         ranks = {process.pid for process in multiprocessing.active_children() if process.pid}
@@ -97,10 +99,10 @@ def _number() -> int | None:
 
 
 def short_folder(wanted: str, others: tuple[str, ...] = SHORT) -> str:
-    """The first of these folders that leaves room for the path of a socket.
+    """Return the first of these folders whose path leaves room for that of a socket.
 
     Raises:
-        OSError: none does.
+        OSError: none of the paths does.
     """
     for folder in (wanted, *others):
         if len(os.fsencode(folder)) + BELOW <= LONGEST_PATH and os.access(folder, os.W_OK):
@@ -118,14 +120,14 @@ def short_folder(wanted: str, others: tuple[str, ...] = SHORT) -> str:
 @functools.cache
 def _home() -> OwnFolder:
     home = OwnFolder("server-", short_folder(tempfile.gettempdir()))
-    # When multiprocessing has removed its own folder in it, which it does at -100.
+    # This runs after multiprocessing has removed its own folder in it, at priority -100.
     util.Finalize(None, home.close, exitpriority=-200)
     return home
 
 
 @contextmanager
 def _socket_in(home: OwnFolder) -> Iterator[None]:
-    # multiprocessing makes the folder of its sockets when it needs the first one.
+    # multiprocessing makes the folder of its sockets in tempfile.tempdir when it first needs one.
     before = tempfile.tempdir
     tempfile.tempdir = str(home.path)
     try:

@@ -1,4 +1,4 @@
-"""What processes leave when they end: children in sessions of their own, and folders."""
+"""Undertaker: remove what processes leave when they end: children in own sessions, and folders."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from pytest_precision import _folders
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 _IGNORED: dict[int, Any] = {}
-"""Signals that the process which attends a controller ignores, and what it did on them before."""
+"""Signals that the process which attends a controller ignores, and their earlier handlers."""
 
 
 def adopt() -> None:
-    """Makes this process the parent of descendants whose own parent ends, in place of init."""
+    """Make this process, instead of init, adopt descendants whose own parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def attend(controller: int, parents: set[str]) -> None:
-    """Sees to it that this process, which ends after its controller, leaves nothing of it.
+    """Have this process, which ends after its controller, clean up after both at its exit.
 
     Args:
-        controller: number of its process.
-        parents: of its folders.
+        controller: process number of the controller.
+        parents: folders in which the controller makes its own folders.
     """
     adopt()
-    # A terminal that hangs up, and who ends a job of a shell, mean all that the controller started.
+    # A terminal that hangs up, or a shell that ends a job, signals all processes of the controller.
     for number in (signal.SIGHUP, signal.SIGTERM):
         _IGNORED[number] = signal.signal(number, signal.SIG_IGN)
-    # The fork server's loop buries whom it adopts, and wonders.
+    # The fork server's loop reaps adopted children, and warns because it does not know them.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
     own = os.getpid()
 
@@ -53,13 +53,13 @@ def attend(controller: int, parents: set[str]) -> None:
 
 
 def hear() -> None:
-    """Has a fork of the process that attends hear again what that one ignores."""
+    """Restore, in a fork of the attending process, the signals that this one ignores."""
     while _IGNORED:
         signal.signal(*_IGNORED.popitem())
 
 
 def folders_are_in() -> set[str]:
-    """The parents of all folders of a controller whose temporary folder is the one here."""
+    """Return the parents of all folders of a controller with this process's temporary folder."""
     from pytest_precision.ranks.process.server import short_folder
 
     temporary = tempfile.gettempdir()
@@ -67,11 +67,11 @@ def folders_are_in() -> set[str]:
 
 
 def end_descendants(process: int, but: Collection[int] = ()) -> None:
-    """Kill all that a process has started, in whatever session, and what these have started.
+    """Kill all descendants of a process, in whatever session they are.
 
     Args:
-        process: number of one that is there.
-        but: children of it that stay, with what they have started.
+        process: number of a process that is alive.
+        but: children of it that are spared, with their descendants.
     """
     for number in descendants(process, but):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -79,12 +79,12 @@ def end_descendants(process: int, but: Collection[int] = ()) -> None:
 
 
 def descendants(process: int, but: Collection[int] = ()) -> list[int]:
-    """The children of a process that is there, except those in `but`, and theirs."""
+    """Return the descendants of a live process, except the children in `but` and theirs."""
     children = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
             status = (folder / "stat").read_text(errors="replace")
-            parent = status.rpartition(")")[2].split()[1]  # what is before is the program's name
+            parent = status.rpartition(")")[2].split()[1]  # the program's name comes before it
             children[int(parent)].append(int(folder.name))
     found = [child for child in children[process] if child not in but]
     for number in found:

@@ -1,4 +1,4 @@
-"""The rank's end: join the process group, then run one job after the other until told to stop."""
+"""Worker: the rank's side: join the process group, then run jobs until told to stop."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Membership:
     """A rank's place in its group.
 
     Attributes:
-        rank: from 0.
+        rank: number of the rank, from 0.
         world_size: number of ranks.
-        local_rank: among the ranks of its group on this machine.
-        local_world_size: number of these.
-        sharing: number of these that choose from the same visible devices.
-        device: `cpu` (gloo) or `cuda` (nccl, and gloo for what lies on the CPU).
-        folder: of the group, where the ranks leave their files.
-        rendezvous: where the ranks meet.
-        environment: of the group.
-        start_seconds: until all ranks must have met.
-        collective_seconds: until a collective gives up.
+        local_rank: number among the ranks of its group on this machine.
+        local_world_size: number of ranks of its group on this machine.
+        sharing: how many of these choose from the same visible devices.
+        device: `cpu` (gloo) or `cuda` (nccl, and gloo for tensors on the CPU).
+        folder: folder of the group, for the files of the ranks.
+        rendezvous: rendezvous of the ranks.
+        environment: environment of the group.
+        start_seconds: time within which all ranks must meet, in seconds.
+        collective_seconds: timeout of a collective, in seconds.
         ranks_per_device: how many ranks may share a GPU.
     """
 
@@ -63,32 +63,32 @@ class Membership:
 
     @property
     def variables(self) -> dict[str, str]:
-        """All that stands in its `os.environ`."""
+        """All variables in its `os.environ`."""
         return self.environment.of_rank(
             self.rank, self.world_size, self.local_rank, self.local_world_size
         )
 
     @property
     def log(self) -> Path:
-        """Its stdout and stderr."""
+        """File of its stdout and stderr."""
         return self.folder / f"rank{self.rank}.log"
 
     @property
     def stacks(self) -> Path:
-        """Its stacks, after a SIGUSR1."""
+        """File of its stacks, after a SIGUSR1."""
         return self.folder / f"rank{self.rank}.stacks"
 
     @property
     def result(self) -> Path:
-        """Its last result, where that is large."""
+        """File of its last result, if that is large."""
         return self.folder / f"rank{self.rank}.result"
 
 
 def main(membership: Membership, connection: Connection) -> NoReturn:
-    """The whole life of a rank's process, which leaves by `os._exit`.
+    """Run a rank from its start to its end, which is `os._exit`.
 
-    After a failure or a skip the process leaves at once, without a barrier and without taking the
-    process group down: its end is what frees the peers that wait for it in a collective.
+    After a failure or a skip the process ends at once, without a barrier and without destroying the
+    process group: its end frees the peers that wait for it in a collective.
     """
     status = 0
     try:
@@ -111,7 +111,7 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
 def _next(connection: Connection, membership: Membership) -> ToRank:
     try:
         message: ToRank = connection.recv()
-    except EOFError:  # nobody will ask again
+    except EOFError:  # the controller is gone
         lifeline.follow(membership.folder)
     return message
 
@@ -135,15 +135,15 @@ def _join(membership: Membership) -> FromRank:
         )
         if not ours:
             return Unavailable(found * membership.ranks_per_device)
-        # Entries of the caller's list, so that LOCAL_RANK is an index into this one; CUDA reads it
-        # when it starts, which is below.
+        # These are entries of the caller's list, so that LOCAL_RANK is an index into the new list.
+        # CUDA reads the variable when it starts, which is below.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(ours)
         shared = len(ours) < membership.sharing
         device = torch.device("cuda", membership.local_rank % len(ours))
         torch.cuda.set_device(device)
         name = str(torch.cuda.get_device_properties(device).uuid)
     store = membership.rendezvous.store(membership.start_seconds)
-    # The deadline of a collective may be short; it must not run while a peer still imports torch.
+    # The timeout of a collective may be short; it must not start while a peer imports torch.
     store.set(f"here{rank}", "")
     everybody = [f"here{peer}" for peer in range(world_size)]
     store.wait(everybody)

@@ -1,1 +1,1 @@
-"""State: what a job starts from, what it must leave as it was, and how a change is named."""
+"""State: what a job starts from, what it must restore, and how a change is named."""

@@ -1,4 +1,4 @@
-"""Baseline: what a process is before a job, by which a rank tells what the job has left behind."""
+"""Baseline: the state of a process before a job, against which changes by the job are found."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_precision.ranks.state.leaks import Leak
 
 
 class Outcome(NamedTuple):
-    """What came of a job.
+    """The outcome of a job.
 
     Attributes:
-        result: of the call.
-        leaks: what it left, but for what it may leave.
-        late: modules of the user's own that it imported while it ran.
+        result: result of the call.
+        leaks: state that it did not restore, except what it may leave changed.
+        late: the user's own modules that it imported while it ran.
     """
 
     result: Any
@@ -27,16 +27,16 @@ class Outcome(NamedTuple):
 
 
 class Baseline:
-    """That of this process, from now on."""
+    """The baseline of this process, from the construction on."""
 
     def __init__(self) -> None:
         self.code = Code()
         self._outdated = False
 
     def run(self, job: Job, threads: int = 1) -> Outcome:
-        """Run a job from the pristine state, with all that it needs imported before.
+        """Import everything that a job needs, and run it from the state that `reset` sets.
 
-        What the imports change counts, unless it is what every job starts from.
+        Changes by the imports count as leaks, except in the state that `reset` sets.
         """
         if self._outdated:
             self.code = Code()
@@ -56,5 +56,5 @@ class Baseline:
 
 @cache
 def of_this_process() -> Baseline:
-    """Return the one of all jobs of this process, or of the process that it was forked from."""
+    """Return the baseline of all jobs of this process; a fork inherits that of its parent."""
     return Baseline()

@@ -1,6 +1,6 @@
-"""Code: functions and classes that all jobs of a process compute with, and who has replaced them.
+"""Code: functions and classes that all jobs of a process compute with, and their replacements.
 
-Watched are torch's own, where others patch them, and the modules of the user's own with their
+The code of torch is watched where others patch it. The user's own modules are watched with their
 data: all modules that are neither installed nor part of Python or of this package.
 """
 
@@ -45,11 +45,11 @@ COMPUTING = (
     torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler,
 )
-"""Classes whose methods, and those of their subclasses, are watched."""
+"""Classes that are watched, with their subclasses in these modules."""
 
 
 class Code:
-    """The code of this process as it is now; a process has one for all of its jobs."""
+    """The code of this process at construction; a process has one object for all of its jobs."""
 
     def __init__(self) -> None:
         self._torch = _Unchanging(_torchs())
@@ -58,13 +58,13 @@ class Code:
         self.take_in()
 
     def take_in(self) -> None:
-        """Add modules of the user's own that have been imported since."""
+        """Add the user's own modules that have been imported since the last call."""
         for name, module in self._new():
             self._users[name] = list(_namespaces(name, module))
         self._known.update(sys.modules)
 
     def late(self) -> tuple[ImportPath, ...]:
-        """Return modules that were imported since, of which nobody knows how they started."""
+        """Return the user's own modules that are new since `take_in`; how they began is unknown."""
         return tuple(ImportPath(name, "", _file(module)) for name, module in self._new())
 
     def changes(self) -> tuple[Leak, ...]:
@@ -73,7 +73,7 @@ class Code:
         return (*self._torch.changes(), *(leak for found in users for leak in found.changes()))
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Undo all changes but those that match a pattern."""
+        """Undo all changes except those that match a pattern."""
         for namespace in chain(self._torch.namespaces, *self._users.values()):
             namespace.put_back(but)
 
@@ -84,7 +84,7 @@ class Code:
 
 
 class _Unchanging:
-    """Many namespaces that hardly ever change: all are looked at in one go."""
+    """Many namespaces that hardly ever change, compared all at once."""
 
     def __init__(self, namespaces: Iterable[Namespace]) -> None:
         self.namespaces = list(namespaces)
@@ -112,7 +112,7 @@ def _torchs() -> Iterator[Namespace]:
         if name in SINGLE or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
     }
     seen: set[type] = set()
-    for name in sorted(named, key=len):  # a class bears the shortest of its names
+    for name in sorted(named, key=len):  # a class is named by its shortest name
         yield Namespace(name, named[name])
         for attribute, value in vars(named[name]).items():
             if issubclass(type(value), type) and issubclass(value, COMPUTING) and value not in seen:

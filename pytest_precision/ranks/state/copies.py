@@ -1,4 +1,4 @@
-"""Copies of plain containers, by which a change in what a module holds is seen."""
+"""Copies of plain containers, which show changes in the data of a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 SCALARS = frozenset({bool, int, float, complex, str, bytes})
 
 MOST = 5_000
-"""Elements of one module's containers that are looked at; of what is beyond, only the number."""
+"""Most elements copied per module; of containers beyond that, only the size is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Copy:
 
     Attributes:
         kind: type of the container.
-        size: number of its elements; of a tensor, how often it was written to.
-        elements: keys of a mapping and elements of a set; copies of elements of a sequence. None
-            where they were not looked at.
+        size: number of its elements; for a tensor, the number of writes to it.
+        elements: keys of a mapping, elements of a set, or copies of the elements of a sequence;
+            None if they were not copied.
         values: copies of the values of a mapping.
     """
 
@@ -38,7 +38,7 @@ class Copy:
     values: tuple[object, ...] = ()
 
     def holds_for(self, value: Any) -> bool:
-        """Return whether a container is as it was."""
+        """Return whether a container is unchanged."""
         kind = type(value)
         if kind is not self.kind or _size(value) != self.size:
             return False
@@ -51,7 +51,7 @@ class Copy:
         return tuple(value) == self.elements and all(map(same, value.values(), self.values))
 
     def refill(self, value: Any) -> None:
-        """Give a container back what it held, as far as it was looked at."""
+        """Restore the contents of a container, as far as they were copied."""
         if self.elements is None or self.kind is frozenset:
             return
         if self.kind is tuple:
@@ -70,13 +70,13 @@ class Copy:
 
 
 class Copier:
-    """Copies what one module holds, up to `MOST` elements."""
+    """Copies the data of one module, up to `MOST` elements."""
 
     def __init__(self) -> None:
         self._left = MOST
 
     def __call__(self, value: Any) -> Any:
-        """Return the copy of a plain container or tensor, and anything else as it is."""
+        """Return the copy of a plain container or tensor; return any other value unchanged."""
         kind = type(value)
         if kind in TENSORS and not value.is_inference():
             return Copy(kind, version(value))
@@ -93,17 +93,17 @@ class Copier:
 
 
 def same(value: object, before: Any) -> bool:
-    """Return whether a value is what it was; `before` may be its copy."""
+    """Return whether a value is unchanged; `before` may be its copy."""
     if type(before) is Copy:
         return before.holds_for(value)
     if value is before:
         return True
-    # No other object is asked: its `==` may be anything, also a collective.
+    # `==` is not called on other objects: it may do anything, even start a collective.
     return type(value) is type(before) and type(value) in SCALARS and value == before
 
 
 def original(value: Any) -> Any:
-    """Return what a copy was made of, as a new object; anything else as it is."""
+    """Return what was copied, as a new object; return any other value unchanged."""
     if type(value) is not Copy or value.elements is None:
         return value
     if value.kind in MAPPINGS:

@@ -1,4 +1,4 @@
-"""Devices: which GPU a rank gets, and whose turn it is on it."""
+"""Devices: which GPU a rank gets, and which process may use it now."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pathlib import Path
 from pytest_precision.errors import DevicesBusyError
 
 LOCKS = Path("/tmp")
-"""Where the locks of this machine's devices are, the same for all users and processes: what TMPDIR
-says may differ between them."""
+"""Folder of the locks of this machine's devices, the same for all users and processes, while their
+TMPDIR may differ."""
 
 PAUSE_SECONDS = 0.02
-"""Between two looks at a device that somebody else has."""
+"""Pause between two attempts to lock a device that another process holds."""
 
 _log = logging.getLogger(__name__)
 
 
 def visible(variable: str | None, count: int) -> tuple[str, ...]:
-    """The devices that this process may use, in the order of their indices.
+    """Return the devices that this process may use, in the order of their indices.
 
     Args:
-        variable: what CUDA_VISIBLE_DEVICES says; None where it is not set.
-        count: of the devices that CUDA finds; it ignores what follows an entry that is none.
+        variable: value of CUDA_VISIBLE_DEVICES; None if it is not set.
+        count: number of devices that CUDA finds; it ignores entries after an invalid one.
     """
     if variable is None:
         return tuple(map(str, range(count)))
@@ -35,18 +35,18 @@ def visible(variable: str | None, count: int) -> tuple[str, ...]:
 
 
 def chosen(names: tuple[str, ...], ranks: int, per_device: int, worker: int) -> tuple[str, ...]:
-    """The devices for the ranks of one group: one each if there are enough.
+    """Return the devices for the ranks of one group: one per rank if there are enough.
 
     Args:
-        names: of the devices that may be used.
+        names: names of the devices that may be used.
         ranks: number of ranks on this machine.
-        per_device: how many ranks may share a device, where there are not enough.
-        worker: number of the process that asks, of several that ask for as many: they start at
-            different devices, so that they need not wait for each other.
+        per_device: how many ranks may share a device if there are not enough.
+        worker: number of this xdist worker. Workers start at different devices, so that they need
+            not wait for each other.
 
     Returns:
-        the devices of the first ranks; further ranks go through them again in turn. None if there
-        are too few.
+        The devices of the first ranks; further ranks use them again in turn. It is empty if there
+        are too few devices.
     """
     if ranks > len(names) * per_device:
         return ()
@@ -55,17 +55,17 @@ def chosen(names: tuple[str, ...], ranks: int, per_device: int, worker: int) -> 
 
 
 def worker_number(xdist: str | None) -> int:
-    """Number of a worker of xdist by its name, as PYTEST_XDIST_WORKER has it; 0 without."""
+    """Return the number of an xdist worker from PYTEST_XDIST_WORKER; 0 without xdist."""
     digits = (xdist or "").removeprefix("gw")
     return int(digits) if digits.isdigit() else 0
 
 
 def backend(device: str, shared: bool) -> str:
-    """What a process group communicates with.
+    """Return the backend of a process group.
 
     Args:
         device: `cpu` or `cuda`.
-        shared: whether ranks share a GPU, which nccl refuses.
+        shared: whether ranks share a GPU, which nccl does not support.
     """
     if device == "cpu":
         return "gloo"
@@ -74,17 +74,18 @@ def backend(device: str, shared: bool) -> str:
 
 @contextlib.contextmanager
 def held(names: Collection[str], seconds: float, folder: Path = LOCKS) -> Iterator[None]:
-    """Keeps all other processes of this machine off these devices meanwhile.
+    """Hold these devices against all other processes on this machine.
 
-    The kernel lets go of a lock when its holder dies. Everybody takes them in the same order.
+    The kernel releases a lock when its holder dies. All processes take the locks in the same order,
+    which excludes a deadlock.
 
     Args:
-        names: unique on this machine, empty where there is none to take.
-        seconds: to wait at most.
-        folder: of the locks.
+        names: names of the devices, unique on this machine; an empty name is ignored.
+        seconds: longest time to wait.
+        folder: folder of the locks.
 
     Raises:
-        DevicesBusyError: somebody else still has one of them.
+        DevicesBusyError: another process still holds one of the devices after that time.
     """
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -96,11 +97,11 @@ def held(names: Collection[str], seconds: float, folder: Path = LOCKS) -> Iterat
 
 
 def _opened(file: Path) -> int:
-    # Without O_CREAT first: in /tmp the kernel refuses that for another user's file.
+    # First without O_CREAT, which the kernel refuses in /tmp for another user's file.
     with contextlib.suppress(FileNotFoundError):
         return os.open(file, os.O_RDWR | os.O_NOFOLLOW)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    with contextlib.suppress(PermissionError):  # somebody else was faster
+    with contextlib.suppress(PermissionError):  # another user made it first
         os.fchmod(descriptor, 0o666)  # whatever the umask
     return descriptor
 
@@ -111,13 +112,13 @@ def _take(descriptor: int, name: str, seconds: float, deadline: float) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            written = os.pread(descriptor, 20, 0)  # by anybody: all users may write there
+            written = os.pread(descriptor, 20, 0)  # by any user, since all may write there
             holder = written.decode() if written.isdigit() else "unknown"
             if time.monotonic() >= deadline:
                 raise DevicesBusyError(name, holder, seconds) from None
             if not waits:
                 waits = True
-                _log.warning("waiting for device %s, which process %s has", name, holder)
+                _log.warning("waiting for device %s, which process %s holds", name, holder)
             time.sleep(PAUSE_SECONDS)
         else:
             os.ftruncate(descriptor, 0)

@@ -1,7 +1,7 @@
-"""Environment: the variables that ranks run with, as part of what tells one group from another.
+"""Environment: the variables that ranks run with, which are part of what distinguishes groups.
 
-Much is read once: by libraries when they are loaded, by CUDA when it starts, by torch when it is
-imported. So a group serves the environment that it was opened with, and no other.
+Many variables are read only once: by libraries when they are loaded, by CUDA when it starts, by
+torch when it is imported. So a group only serves the environment that it was opened with.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pytest_precision.matrix.variables import Variables
 from pytest_precision.ranks.launch.launch import plain
 
 OF_ONE_TEST = frozenset({"PYTEST_CURRENT_TEST"})
-"""What changes with every test; ranks, which outlive tests, do not have it."""
+"""Variables that change with every test, which ranks do not get since they outlive tests."""
 
 DEFAULTS = {
     # No reduction may depend on the number of cores.
     "OMP_NUM_THREADS": "1",
     # Deterministic matrix products on a GPU need a workspace of fixed size.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    # Where all ranks are on one machine: its name may resolve to an address that nobody answers.
+    # If all ranks are on one machine: its name may resolve to an address that does not answer.
     "GLOO_SOCKET_IFNAME": "lo",
 }
 
@@ -32,9 +32,9 @@ class Environment:
     """The variables of a group.
 
     Attributes:
-        caller: those of the process that asks for the ranks, at that moment.
-        declared: those of the layout or the cell, which beat the caller's. They are set before the
-            interpreter of a rank starts, so they hold for all that it loads.
+        caller: variables of the process that requests the ranks, at that moment.
+        declared: variables of the layout or the cell, which override the caller's. They are set
+            before the interpreter of a rank starts, so they apply to everything that it loads.
     """
 
     caller: frozenset[tuple[str, str]]
@@ -42,38 +42,38 @@ class Environment:
 
     @classmethod
     def now(cls, declared: Variables = ()) -> Environment:
-        """The environment of a group that is asked for here and now."""
+        """Return the environment of a group that this process requests now."""
         caller = ((n, value) for n, value in os.environ.items() if n not in OF_ONE_TEST)
         return cls(frozenset(caller), declared)
 
     def declaring(self, declared: Variables) -> Environment:
-        """The same caller's, with these declared."""
+        """Return the environment of the same caller with these variables declared."""
         return replace(self, declared=declared)
 
     @classmethod
     def changed(cls, changes: Mapping[str, str | None], declared: Variables) -> Environment:
-        """Those of the process itself with what has changed elsewhere; None removes a variable."""
+        """Return this process's environment with the controller's changes; None removes a name."""
         own = {**os.environ, **changes}
         return cls(frozenset((n, value) for n, value in own.items() if value is not None), declared)
 
     @property
     def threads(self) -> int:
-        """Of torch on a rank: one, unless OMP_NUM_THREADS is declared."""
+        """Number of torch's threads on a rank: one, unless OMP_NUM_THREADS is declared."""
         declared = dict(self.declared).get("OMP_NUM_THREADS", DEFAULTS["OMP_NUM_THREADS"])
-        return int(declared.partition(",")[0])  # the levels below it are not torch's
+        return int(declared.partition(",")[0])  # the entries of nested levels are not for torch
 
     def of_rank(
         self, rank: int, world_size: int, local_rank: int, local_world_size: int
     ) -> dict[str, str]:
-        """All variables of one rank; the last two are its place among those of its machine."""
+        """Return all variables of one rank; `local_rank` counts the ranks on its machine."""
         caller = plain(dict(self.caller))
         defaults = dict(DEFAULTS)
         if local_world_size < world_size:
             del defaults["GLOO_SOCKET_IFNAME"]
-        # The user's shell says how many threads a program has that is alone on the machine.
+        # The user's shell sets the number of threads for a program that runs alone on the machine.
         caller.pop("OMP_NUM_THREADS", None)
         place = {
-            # What launchers set, and frameworks read; the caller may itself run under a launcher.
+            # Launchers set these, frameworks read them; the caller itself may run under a launcher.
             "RANK": str(rank),
             "LOCAL_RANK": str(local_rank),
             "WORLD_SIZE": str(world_size),
@@ -84,7 +84,7 @@ class Environment:
 
 @contextmanager
 def patched(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables of this process for a while, and gives it its own back."""
+    """Set variables of this process for a while, and then restore its environment."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""Fingerprint: the state of a process that outlives a job, and that the next one computes with."""
+"""Fingerprint: the state of a process that outlives a job and affects the next one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SET_BY_LIBRARIES = frozenset(
         "TRITON_CACHE_DIR",
     }
 )
-"""Variables that torch and Transformer Engine write for themselves when they first need them."""
+"""Variables that torch and Transformer Engine set themselves when they first need them."""
 
 _SIGNALS = tuple(
     signal.Signals[f"SIG{name}"]
@@ -38,7 +38,7 @@ _smallest = sys.float_info.min
 
 
 def _subnormals_flushed() -> bool:
-    # The flag is the processor's, for all arithmetic of the thread, Python's own included.
+    # The processor has this flag per thread; it applies to Python's own arithmetic too.
     return _smallest / 2 == 0.0
 
 
@@ -48,7 +48,7 @@ def _umask() -> str:
     return f"{mask:#o}"
 
 
-# Each is looked up when it is read: what a release of torch lacks is unreadable, and no more.
+# Each is looked up when it is read: if a release of torch lacks one, only that is unreadable.
 _READERS: Mapping[str, Callable[[], object]] = {
     "default dtype": lambda: torch.get_default_dtype(),
     "default device": lambda: torch.get_default_device(),
@@ -96,15 +96,15 @@ _READERS: Mapping[str, Callable[[], object]] = {
 
 
 def read() -> dict[str, object]:
-    """Everything that a job may change here and must put back.
+    """Read all state that a job may change in this process and must restore.
 
-    Random numbers are not among it, since every job is seeded.
+    The states of random number generators are not included, since every job is seeded.
     """
     state = {what: _read(reader) for what, reader in _READERS.items()}
     state["environment variable"] = {
         name: value for name, value in os.environ.items() if name not in SET_BY_LIBRARIES
     }
-    # An entry that a module adds when it is imported once more says nothing new.
+    # An entry that a module adds again when it is imported again changes nothing.
     state["entry of sys.path"] = dict.fromkeys(sys.path, "present")
     return state
 
@@ -112,7 +112,7 @@ def read() -> dict[str, object]:
 def _read(reader: Callable[[], object]) -> object:
     try:
         return reader()
-    # A directory that is gone, two APIs for one flag, a release of torch without the flag.
+    # The directory is gone, two APIs set one flag, or this release of torch lacks the flag.
     except (AttributeError, OSError, RuntimeError) as error:
         return f"unreadable: {error}"
 
@@ -122,7 +122,7 @@ def _matmul() -> Any:
 
 
 def _backend(name: str) -> Any:
-    return getattr(torch.backends, name)  # a module that is put in place when torch is imported
+    return getattr(torch.backends, name)  # torch puts these modules in place when it is imported
 
 
 def _name(handler: object) -> str:
@@ -137,5 +137,5 @@ def _filter(action: str, message: Any, category: Any, module: Any, line: int) ->
 
 
 def _hooks() -> dict[str, str]:
-    # Without their numbers: hooks that were taken off again have left gaps.
+    # Their numbers are left out, since hooks that were removed leave gaps.
     return {f"{what}: {when} {_name(hook)}": "registered" for what, when, hook in global_hooks()}

@@ -1,4 +1,4 @@
-"""Leaks: what a job has changed in its process and not put back, and who is told."""
+"""Leaks: what a job has changed in its process and not restored, and the warning about it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ABSENT = "absent"
 
 
 class Leak(NamedTuple):
-    """One thing that is not as it was; texts, so that it travels.
+    """One piece of state that has changed, as texts, so that it pickles.
 
     Attributes:
-        what: it is.
-        change: from the start of the job to its end.
+        what: name of the state.
+        change: how it changed from the start of the job to its end.
     """
 
     what: str
@@ -28,12 +28,12 @@ class Leak(NamedTuple):
         return f"{self.what} {self.change}"
 
     def is_one_of(self, patterns: Sequence[str]) -> bool:
-        """Whether one of the patterns, as `fnmatch` has them, matches what it is."""
+        """Return whether one of the patterns matches its name, by the rules of `fnmatch`."""
         return any(fnmatchcase(self.what, pattern) for pattern in patterns)
 
 
 def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Leak, ...]:
-    """What differs between two readings of the same process.
+    """Return what differs between two readings of the same process.
 
     A reading that is itself a mapping is compared entry by entry.
     """
@@ -43,18 +43,18 @@ def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[
 def warn(
     doing: str, leaks: Sequence[Sequence[Leak]], then: str = "Its ranks are discarded"
 ) -> bool:
-    """Warns of what a job left on its ranks.
+    """Warn of the state that a job has left changed on its ranks.
 
     Args:
         doing: name of the function that ran.
-        leaks: of each rank, in rank order.
-        then: what becomes of the processes.
+        leaks: leaks of each rank, in rank order.
+        then: sentence on the consequence for the processes.
 
     Returns:
-        whether there was anything; such a process must not run another job.
+        Whether there were leaks; such a process must not run another job.
 
     Raises:
-        PrecisionLeakWarning: where the filters say that it is an error.
+        PrecisionLeakWarning: the warning filters turn it into an error.
     """
     ranks_of: dict[Leak, list[int]] = {}
     for rank, left in enumerate(leaks):
@@ -65,7 +65,7 @@ def warn(
     lines = (f"\n  rank {', '.join(map(str, ranks))}: {leak}" for leak, ranks in ranks_of.items())
     text = (
         f"{doing} left process-global state behind:{''.join(lines)}\n"
-        f"expected it as it was. {then}; put it back in the function, or declare it with "
+        f"expected it to be restored. {then}; restore it in the function, or declare it with "
         "layouts.may_leave."
     )
     warnings.warn(visible(text), PrecisionLeakWarning, stacklevel=2)
@@ -85,6 +85,6 @@ def _different(before: Mapping[str, object], after: Mapping[str, object]) -> Ite
 
 
 def short(value: object) -> str:
-    """The text of a value, cut off where it is long."""
+    """Return the text of a value, cut off after 200 characters."""
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

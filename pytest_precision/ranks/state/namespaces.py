@@ -1,4 +1,4 @@
-"""Namespaces: what modules, classes, functions and objects have as attributes, and had before."""
+"""Namespaces: the attributes of modules, classes, functions and objects, now and before."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _DESCRIPTORS = (staticmethod, classmethod, property)
 
 
 class Namespace:
-    """The attributes of one holder, as they are now.
+    """The attributes of one holder, as they are at construction.
 
     Args:
-        name: of the holder, for messages.
+        name: name of the holder, for messages.
         holder: module, class, function or object.
-        copier: copies containers, where data counts as code does.
+        copier: copies containers; without it, changes of data do not count.
     """
 
     def __init__(self, name: str, holder: Any, copier: Copier | None = None) -> None:
@@ -39,14 +39,14 @@ class Namespace:
         return self._before.values()
 
     def changes(self) -> tuple[Leak, ...]:
-        """Return what has another value than it had; what does not count is its value from now."""
+        """Return the changes that count; if none do, compare with the present from now on."""
         leaks = tuple(leak for _, leak in self._changed())
         if not leaks:
             self._before = dict(_attributes(self.holder))
         return leaks
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Undo all changes but those that match a pattern."""
+        """Undo all changes except those that match a pattern."""
         for name, leak in list(self._changed()):
             if leak.is_one_of(but):
                 continue
@@ -84,10 +84,12 @@ class Namespace:
         return self._with_data and _plain(name)
 
     def _is_torchs(self, name: str, after: object) -> bool:
-        """Whether torch did it when something was used the first time: it wraps steps of optimizers
-        for its profiler, and hides functions from its compiler or counts modules for it.
+        """Return whether torch itself made the change, at the first use of something.
+
+        It wraps optimizer steps for its profiler, and wraps functions to hide them from its
+        compiler or to count modules for it.
         """
-        if f"{self.name}.{name}" == "torch.Storage":  # follows the default dtype
+        if f"{self.name}.{name}" == "torch.Storage":  # it follows the default dtype
             return True
         if not isinstance(after, FunctionType):
             return False
@@ -116,14 +118,14 @@ class Namespace:
 
 def _attributes(holder: Any) -> Mapping[str, Any]:
     if isinstance(holder, FunctionType):
-        # What is bound to it may be a container that it fills.
+        # A default value may be a container that the function fills.
         return {**vars(holder), "defaults": holder.__defaults__, "keywords": holder.__kwdefaults__}
     found: Mapping[str, Any] = vars(holder)
     return found
 
 
 def _plain(name: str) -> bool:
-    # Others are Python's, and those that the compiler puts beside what it has compiled.
+    # Other names are Python's, or those that the compiler puts next to what it has compiled.
     return not name.startswith("__")
 
 
@@ -133,12 +135,12 @@ def _is_code(value: object) -> bool:
 
 def _words(value: Any) -> str:
     if isinstance(value, FunctionType) and "__wrapped__" in vars(value):
-        # A wrapper bears the name of what it wraps.
+        # A wrapper has the name of the function that it wraps.
         by = f"{value.__globals__.get('__name__')}:{value.__code__.co_name}"
         return f"{by} around {value.__module__}:{value.__qualname__}"
     if _is_code(value) and isinstance(getattr(value, "__qualname__", None), str):
         return f"{value.__module__}:{value.__qualname__}"
     try:
         return short(str(value) if isinstance(value, Copy) else repr(value))
-    except Exception:  # of the value's own code
+    except Exception:  # the value's own code may raise anything
         return object.__repr__(value)

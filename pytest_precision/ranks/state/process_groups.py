@@ -1,8 +1,8 @@
-"""Process groups that a job opened end before the next one: neither meshes nor layouts close any.
+"""Process groups that a job opened are ended before the next job; meshes and layouts close none.
 
-A group ends only where nothing refers to it any more. One that a framework keeps in a global of its
-own stays, for the framework's next use of it; and so does one of a mesh in a cache that is not
-known here, since a later mesh that is equal finds that cache's entry, and with it the group.
+A group is ended only if nothing refers to it any more. A group that a framework keeps in a global
+variable stays for the framework's next use. So does the group of a mesh in a cache that is unknown
+here, since an equal, later mesh finds the entry of that cache and thereby the group.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from pytest_precision import _torch
 
 
 def close() -> None:
-    """End the groups that earlier jobs opened and that nothing holds; a collective of all ranks.
+    """End the groups that earlier jobs opened and nothing refers to; all ranks must call this.
 
-    Between two jobs, when no rank can be waiting in one of them any more.
+    Call it between two jobs, when no rank can be waiting in one of these groups.
     """
     world = _torch.process_groups()
     opened = torch.tensor(len(world.pg_map) - 1)
-    # Also with ranks that are in none of the groups, since they cannot know of the others'.
+    # All ranks take part, since a rank in none of the groups cannot know of them.
     dist.all_reduce(opened, dist.ReduceOp.MAX)
     if not opened.item():
         return
     _torch.forget_meshes()
-    gc.collect()  # engines are in cycles with their hooks
+    gc.collect()  # engines and their hooks form reference cycles
     ending = [*_unheld(world)]
     for group in ending:
         if dist.get_rank(group) == 0:
             _delete_keys(world.pg_map[group][1])
-    # A name may come again, and nobody may write keys under it before the old ones are deleted.
+    # A name may be used again; no rank may write keys under it before the old ones are deleted.
     dist.barrier()
     while ending:
         dist.destroy_process_group(ending.pop())
 
 
 def _unheld(world: Any) -> Iterator[Any]:
-    """The groups, but for the default one, that only torch's own tables refer to."""
+    """Yield the groups, except the default one, that only torch's own tables refer to."""
     tables = (
         world.pg_map,
         world.pg_names,
@@ -60,7 +60,7 @@ def _unheld(world: Any) -> Iterator[Any]:
 
 
 def _delete_keys(store: Any) -> None:
-    """Delete what the ranks of a group have told each other, where this torch can list it."""
+    """Delete the keys of a group from its store, if this release of torch can list them."""
     if hasattr(store, "list_keys"):
         for key in store.list_keys():
             store.delete_key(key)

@@ -1,4 +1,4 @@
-"""The state of a process that every job starts from."""
+"""Starting point: the state of a process from which every job starts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 
 
 def reset(threads: int = 1) -> None:
-    """Puts this process into the state that a job may rely on.
+    """Put this process into the state on which a job may rely.
 
     - torch, numpy and `random` are seeded with 0, on every rank alike;
-    - so many threads, one unless more are declared, so that no reduction depends on the number of
-      cores;
-    - only deterministic algorithms, and an error where there is none;
-    - memory from `torch.empty` is NaN (the largest value in integer dtypes), so that what is read
-      before it is written is seen;
+    - torch has `threads` threads, one unless more are declared, so that no reduction depends on the
+      number of cores;
+    - only deterministic algorithms run; an operator without one raises an error;
+    - memory from `torch.empty` is NaN (the largest value in integer dtypes), so that a read before
+      the first write is noticed;
     - subnormal numbers are kept;
     - the default dtype is float32.
     """
     if torch.accelerator.current_accelerator() is None:
         torch.default_generator.manual_seed(0)
     else:
-        torch.manual_seed(0)  # writes down a stack for each kind of device: 0.2 ms a job
+        torch.manual_seed(0)  # it records a stack per kind of device: 0.2 ms per job
     np.random.seed(0)
     random.seed(0)
     torch.set_num_threads(threads)
@@ -37,7 +37,7 @@ def reset(threads: int = 1) -> None:
 
 @contextmanager
 def borrowed() -> Iterator[None]:
-    """Gives a process that is not ours its own state back, as far as torch lets it be read."""
+    """Restore afterwards the state of a process that is not ours, as far as it can be read."""
     generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -106,7 +106,7 @@ def test_a_device_is_waited_for_with_a_message(tmp_path, holder, caplog):
     busy = pytest.raises(DevicesBusyError)
     with caplog.at_level(logging.WARNING), busy, held(["gpu-b"], 0.2, tmp_path):
         pytest.fail("both have it")
-    assert caplog.messages == [f"waiting for device gpu-b, which process {holder.pid} has"]
+    assert caplog.messages == [f"waiting for device gpu-b, which process {holder.pid} holds"]
     holder.stdin.write("\n")
     holder.stdin.flush()
     with held(["gpu-b"], 5, tmp_path):

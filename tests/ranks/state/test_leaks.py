@@ -236,7 +236,7 @@ def test_inline_leaks_are_named_too():
     import torch
 
     ranks = RankPool("inline", timeout=30)
-    with pytest.warns(PrecisionLeakWarning, match=r"rank 0: default dtype(.|\n)*Inline, later"):
+    with pytest.warns(PrecisionLeakWarning, match=r"rank 0: default dtype(.|\n)*In inline mode"):
         ranks.run(1, set_default_dtype)
     assert torch.get_default_dtype() == torch.float32
 
