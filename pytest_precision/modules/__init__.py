@@ -1,11 +1,11 @@
-"""Linear layers that multiply quantized operands, in Transformer Engine's flow of operands.
+"""Linear layers that multiply quantized operands, with the same operands as Transformer Engine.
 
     modules.quantize_linears(model, "mxfp8")
     modules.begin_microbatch(model, step=1, microbatch=0, first=True)
     loss(model(batch)).backward()
     modules.finish_step(model)
 
-Each GEMM multiplies dequantized operands in fp32 and rounds its result to bf16 once. The names are
+Each GEMM multiplies dequantized operands in fp32; y and dx are rounded to bf16 once. The names are
 loaded when they are first used: importing this package imports no torch.
 """
 

@@ -1,4 +1,4 @@
-"""GroupedLinear: as many linear layers as there are experts, over tokens sorted by expert."""
+"""GroupedLinear: one linear layer per expert, over tokens sorted by expert."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from pytest_precision.modules.layer import Layer
 
 
 class GroupedLinear(Layer):
-    """Each expert's tokens times that expert's weight, each quantized by itself.
+    """A linear layer per expert, which multiplies that expert's tokens; each weight has quantizers.
 
     Attributes:
-        weight0, weight1, ...: [out, in] an expert, and bias0, bias1, ... [out] where there is one.
-        weight: [experts, out, in] instead of those, where there is a single grouped weight, and
-            bias [experts, out].
+        weight0, weight1, ...: [out, in], one per expert, and bias0, bias1, ... [out] if the layer
+            has biases.
+        weight: [experts, out, in] instead, if there is a single grouped weight, and bias
+            [experts, out].
     """
 
     def __init__(
@@ -34,21 +35,21 @@ class GroupedLinear(Layer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Uninitialised parameters.
+        """Make the layer with uninitialised parameters.
 
         Args:
-            experts: how many.
+            experts: number of experts.
             in_features: columns of each weight.
             out_features: rows of each weight.
-            bias: whether each has one.
-            precision: of cells: a quantized one, or bf16.
-            single_grouped_weight: one parameter for all weights, and one for all biases.
+            bias: whether each expert has a bias.
+            precision: a quantized precision of cells, or bf16.
+            single_grouped_weight: whether all weights are one parameter, and all biases another.
             backend: `native` has Transformer Engine quantize; the GEMMs stay the same.
-            device: of the parameters.
-            dtype: of the parameters.
+            device: device of the parameters.
+            dtype: dtype of the parameters.
 
         Raises:
-            ValueError: for a precision without a recipe, or no expert.
+            ValueError: the precision has no recipe, the backend is unknown, or there is no expert.
         """
         if experts < 1:
             raise ValueError(
@@ -72,15 +73,18 @@ class GroupedLinear(Layer):
         self._start(precision, experts, next(self.parameters()).device, backend)
 
     def forward(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """Bf16 [tokens, out] of [tokens, in].
+        """Multiply each expert's tokens by its weight.
 
         Args:
-            x: tokens, sorted by expert.
-            counts: tokens of each expert, integers; an expert may have none.
+            x: [tokens, in], sorted by expert.
+            counts: number of tokens per expert; an expert may have none.
+
+        Returns:
+            bf16 [tokens, out].
 
         Raises:
-            ValueError: not a count for each expert, or not as many tokens as they say; tokens of
-                another length.
+            ValueError: `x` has another shape, or `counts` is not one integer from 0 per expert with
+                the number of tokens as the sum.
         """
         if x.shape[1:] != (self.in_features,):
             raise ValueError(
@@ -111,7 +115,11 @@ class GroupedLinear(Layer):
         )
 
     def read(self, kind: str) -> dict[str, Tensor]:
-        """The weights, or the biases, that a forward multiplies by, by their names."""
+        """Return name to parameter for all weights or all biases.
+
+        Args:
+            kind: "weight" or "bias".
+        """
         names = (
             [kind] if self.single_grouped_weight else [f"{kind}{n}" for n in range(self.experts)]
         )

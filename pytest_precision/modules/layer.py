@@ -1,4 +1,4 @@
-"""Layer: what linear layers with one weight and with many have in common."""
+"""Layer: the common part of linear layers with one weight and with several."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
 
 UNQUANTIZED = "bf16"
-"""The precision of a layer that quantizes nothing, and is here for fused accumulation alone."""
+"""The precision of a layer that quantizes nothing; its only purpose is fused accumulation."""
 
 
 class Layer(nn.Module):
-    """Weights that are quantized once for all microbatches of a step, and the quantizers of each.
+    """A layer that quantizes its weights once for all microbatches of a step.
 
     Attributes:
-        precision: of cells: a quantized one, or bf16.
-        quantizers: one a weight; none in bf16.
-        streams: one a weight: names of its random bits. `begin_microbatch` names those of a layer
-            that has none yet by its place in the model.
-        fuse_wgrad_accumulation: accumulate weight gradients into `main_grad` of the parameters.
-        is_first_microbatch: True quantizes the weights and keeps them, False takes what was kept,
-            None quantizes at every forward. Quantized parameters are taken as they are.
+        precision: a quantized precision of cells, or bf16.
+        quantizers: the quantizers per weight; empty in bf16.
+        streams: the name of the random bits per weight. If a layer has none yet,
+            `begin_microbatch` sets them from its name in the model.
+        fuse_wgrad_accumulation: whether weight gradients are accumulated into the `main_grad` of
+            the parameters.
+        is_first_microbatch: True quantizes the weights and keeps the result, False uses the kept
+            result, None quantizes in every forward. Quantized parameters are used as they are.
         step: number of the train step.
-        microbatch: its number among those of all ranks.
-        used_weights: what the last forward multiplied by, a weight each; empty in bf16, and before
-            the first one.
-        taken: paths of `contract.PATHS` that a forward has taken.
+        microbatch: number of the microbatch among those of all ranks.
+        used_weights: the quantized weights of the last forward, one per weight; empty in bf16, and
+            before the first forward.
+        taken: the paths of `contract.PATHS` that forwards have taken.
     """
 
     def _start(
@@ -52,7 +53,7 @@ class Layer(nn.Module):
         device: torch.device,
         backend: str,
     ) -> None:
-        """Everything but the parameters, whose device is given."""
+        """Set all attributes but the parameters, which are on `device`."""
         number = 0 if precision == UNQUANTIZED else weights
         self.quantizers = nn.ModuleList(
             Quantizers(precision, device, backend) for _ in range(number)
@@ -74,7 +75,7 @@ class Layer(nn.Module):
         *,
         grouped: bool,
     ) -> Tensor:
-        """y, bf16 [rows, out], of x [rows, in], of which each weight gets `counts` rows."""
+        """Return y, bf16 [rows, out], of x [rows, in]; `counts` are the rows of x per weight."""
         call = Call(
             self._products(weights, grouped),
             counts,
@@ -112,7 +113,7 @@ class Layer(nn.Module):
         ]
 
     def streams_at(self, name: str) -> list[str]:
-        """The streams of the layer of this name in a model."""
+        """Return the streams for a layer that has this name in a model."""
         number = len(self.quantizers)
         return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 
@@ -132,7 +133,7 @@ class Layer(nn.Module):
             ]
 
     def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep: bool) -> None:
-        """A quantized parameter is saved as the bytes and scales that it consists of."""
+        """Save each quantized parameter as its bytes and scales."""
         super()._save_to_state_dict(destination, prefix, keep)
         for name, parameter in quantized_parameters(self):
             del destination[prefix + name]
@@ -142,7 +143,7 @@ class Layer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Tensor], prefix: str, *rest: object
     ) -> None:
-        """A quantized parameter is loaded whole, or not at all."""
+        """Load each quantized parameter completely, or not at all."""
         missing, unexpected, errors = cast(tuple[list[str], ...], rest[2:])
         others = dict(state_dict)
         for name, parameter in quantized_parameters(self):
@@ -175,13 +176,13 @@ def _refused(key: str, given: object, held: Tensor) -> str:
 
 
 def begin_microbatch(model: nn.Module, step: int, microbatch: int, *, first: bool) -> None:
-    """Say which microbatch the next forward of `model` computes.
+    """Tell the layers of `model` which microbatch the next forward computes.
 
     Args:
-        model: with layers of this package, or without.
+        model: a model with or without layers of this package.
         step: number of the train step.
-        microbatch: its number among those of all ranks; with the step it chooses random bits.
-        first: weights have moved since the last one: quantize them anew.
+        microbatch: its number among those of all ranks; step and microbatch choose random bits.
+        first: whether to quantize the weights anew, since they have changed.
     """
     for name, layer in model.named_modules():
         if isinstance(layer, Layer):

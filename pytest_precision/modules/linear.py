@@ -12,7 +12,7 @@ from pytest_precision.modules.layer import Layer
 
 
 class Linear(Layer, nn.Linear):
-    """A linear layer that multiplies in the formats of a recipe, whatever dtype its input has."""
+    """A linear layer that quantizes its operands by a recipe, whatever dtype its input has."""
 
     def __init__(
         self,
@@ -25,19 +25,19 @@ class Linear(Layer, nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """As `nn.Linear`.
+        """Make the layer with parameters initialised as those of `nn.Linear`.
 
         Args:
             in_features: columns of the weight.
             out_features: rows of the weight.
-            bias: whether there is one.
-            precision: of cells: a quantized one, or bf16.
+            bias: whether the layer has a bias.
+            precision: a quantized precision of cells, or bf16.
             backend: `native` has Transformer Engine quantize; the GEMMs stay the same.
-            device: of the parameters.
-            dtype: of the parameters.
+            device: device of the parameters.
+            dtype: dtype of the parameters.
 
         Raises:
-            ValueError: for a precision without a recipe.
+            ValueError: the precision has no recipe, or the backend is unknown.
         """
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
         self._start(precision, 1, self.weight.device, backend)
@@ -50,12 +50,12 @@ class Linear(Layer, nn.Linear):
         name: str,
         backend: str = "emulated",
     ) -> Linear:
-        """`linear` itself, which becomes one of this class, so that hooks and attributes stay.
+        """Change the class of `linear` to this one and return it; hooks and attributes stay.
 
         Args:
-            linear: of class `nn.Linear` itself.
+            linear: a module of class `nn.Linear` itself, not of a subclass.
             precision: as in the constructor.
-            name: of the module; names its random bits.
+            name: name of the module, also used as the name of its random bits.
             backend: as in the constructor.
         """
         made = cast(Linear, linear)
@@ -65,17 +65,17 @@ class Linear(Layer, nn.Linear):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        """Bf16 [..., out] of [..., in].
+        """Return y, bf16 [..., out], of x [..., in].
 
         Raises:
-            ValueError: another length of the last dimension.
+            ValueError: the last dimension of `x` is not `in_features`.
         """
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(
                 expected_but_got(
                     f"x of shape [..., {self.in_features}]",
                     f"x.shape={tuple(x.shape)} (Size)",
-                    "give it rows as long as those of the weight",
+                    "the last dimension must be as long as the rows of the weight",
                 )
             )
         biases = [] if self.bias is None else [self.bias]

@@ -1,4 +1,4 @@
-"""main_grad: the buffer that a weight gradient is accumulated in, by the GEMM or after it."""
+"""main_grad: the buffer in which a weight gradient is accumulated, by the GEMM or after it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pytest_precision.errors import expected_but_got, named
 
 
 def main_grad(parameter: Tensor) -> Tensor:
-    """Return the buffer that a fused weight gradient is accumulated in.
+    """Return the buffer in which a fused weight gradient is accumulated.
 
     Raises:
-        ValueError: there is none, or not an fp32 one of the parameter's shape.
+        ValueError: there is no buffer, or it is not fp32 of the parameter's shape.
     """
     target = getattr(parameter, "main_grad", None)
     if not isinstance(target, Tensor):
@@ -28,15 +28,15 @@ def main_grad(parameter: Tensor) -> Tensor:
             expected_but_got(
                 f"main_grad to be fp32 of shape {tuple(parameter.shape)}",
                 f"{target.dtype} of shape {tuple(target.shape)} (Tensor)",
-                "allocate it like the weight",
+                "allocate it in fp32 with the shape of the weight",
             )
         )
     return target
 
 
 def accumulate(parameter: Tensor) -> None:
-    """Add what autograd left in `grad` to `main_grad`, unless the GEMM has added it there."""
-    # What a fused layer returns to autograd is poison, and is dropped.
+    """Add `grad` to `main_grad` unless the GEMM has added the gradient there, and clear `grad`."""
+    # The `grad` of a weight of a fused layer is all NaN: it must not be added.
     added = getattr(parameter, "grad_added_to_main_grad", False)
     if parameter.grad is not None and not added:
         parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]

@@ -1,12 +1,12 @@
-"""The three GEMMs of linear layers, and where the gradient of the weight goes.
+"""The three GEMMs of linear layers, and the accumulation of the weight gradient.
 
     forward   y  = x rowwise  @ (W rowwise)^T
     dgrad     dx = dy rowwise @ W columnwise
     wgrad     dW = (dy columnwise)^T @ x columnwise
 
-Each multiplies dequantized operands in fp32, inside `torch.autocast` too; y and dx are rounded to
-bf16 once. Whether an operand has blocks in one dimension or two, a Hadamard transform or stochastic
-rounding is its format's affair: the recipe chose it.
+Each GEMM multiplies dequantized operands in fp32, inside `torch.autocast` too; y and dx are rounded
+to bf16 once. The format of an operand, which the recipe chose, determines whether it has blocks in
+one dimension or two, a Hadamard transform, or stochastic rounding.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
 
 COMPUTE = torch.bfloat16
-"""Dtype of inputs and outputs: what the kernels quantize, and what they round to."""
+"""Dtype of inputs and outputs: the kernels quantize from it and round to it."""
 
 
 class Product(Protocol):
     """The multiplication by one weight."""
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Any]:
-        """y, bf16 [rows, out], of x, bf16 [rows, in]; and what `backward` needs, if it follows."""
+        """Compute y, bf16 [rows, out], of x, bf16 [rows, in].
+
+        Returns:
+            y, and what `backward` needs; the latter is complete only if `backward` is true.
+        """
 
     def backward(self, gradient: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
-        """dx, bf16 [rows, in], and dW, fp32 [out, in], of dy, bf16 [rows, out]."""
+        """Compute dx, bf16 [rows, in], and dW, fp32 [out, in], of dy, bf16 [rows, out]."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,10 @@ class QuantizedProduct:
     """The multiplication of quantized operands.
 
     Attributes:
-        quantizers: of the input and of the gradient.
+        quantizers: the formats of the input and of the gradient.
         weight: both operands of the weight.
         shape: [out, in].
-        rng: random bits of the gradient, where its format is stochastic.
+        rng: random bits for the gradient, used if its format is stochastic.
     """
 
     quantizers: Quantizers
@@ -60,14 +64,14 @@ class QuantizedProduct:
     def forward(
         self, x: Tensor, bias: Tensor | None, *, backward: bool
     ) -> tuple[Tensor, QuantizedTensor]:
-        """As `Product`; the bias is added in fp32, before rounding."""
+        """Quantize x and multiply it by the weight; the bias is added in fp32, before rounding."""
         kept = quantize(self.quantizers.input, x, usage="both" if backward else "rowwise")
         y = kept.rowwise.dequantize() @ self.weight.rowwise.dequantize().t()
         y = y[: x.shape[0], : self.shape[0]]
         return (y if bias is None else y + bias.float()).to(COMPUTE), kept
 
     def backward(self, gradient: Tensor, kept: QuantizedTensor) -> tuple[Tensor, Tensor]:
-        """As `Product`."""
+        """Quantize dy and multiply it by the weight and by x."""
         format = self.quantizers.gradient
         shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
         made = quantize(format, gradient, format.random_bits(self.rng, shape, gradient.device))
@@ -79,7 +83,7 @@ class QuantizedProduct:
 
 @dataclass(frozen=True)
 class PlainProduct:
-    """The multiplication of bf16 operands: that of torch, but for a weight gradient in fp32.
+    """The multiplication of bf16 operands as in torch, but with the weight gradient in fp32.
 
     Attributes:
         weight: bf16 [out, in].
@@ -88,11 +92,11 @@ class PlainProduct:
     weight: Tensor
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Tensor]:
-        """As `Product`."""
+        """Multiply x by the weight and add the bias."""
         return F.linear(x, self.weight, bias), x
 
     def backward(self, gradient: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Product`."""
+        """Multiply dy by the weight in bf16, and by x in fp32."""
         return gradient @ self.weight, gradient.float().t() @ kept.float()
 
 
@@ -101,12 +105,12 @@ class Call:
     """One forward through one or more weights.
 
     Attributes:
-        products: one a weight.
-        counts: rows of x that each of them multiplies, in order.
-        grouped: the weights are one parameter, and the biases another.
-        fused: accumulate weight gradients into `main_grad`.
+        products: one per weight.
+        counts: number of rows of x per product, in order.
+        grouped: whether all weights are one parameter, and all biases another.
+        fused: whether weight gradients are accumulated into `main_grad`.
         backward: whether a backward may follow.
-        kept: what the backward of each product needs.
+        kept: what the backward of each product needs; None for a product that has none.
     """
 
     products: Sequence[Product]
@@ -120,7 +124,7 @@ class Call:
 class Multiply(torch.autograd.Function):
     """`Multiply.apply(x, call, n, *weights, *biases)`: y, bf16 [rows, out], of n weight parameters.
 
-    A weight that gets no rows has no GEMM, and a gradient of zeros.
+    A weight without rows has no GEMM; its gradient is zero.
     """
 
     @staticmethod
@@ -147,7 +151,7 @@ class Multiply(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """The gradients of x and of all parameters."""
+        """Compute the gradients of x and of all parameters."""
         call: Call = ctx.call
         dx: list[Tensor] = []
         dw: list[Tensor | None] = []
@@ -170,7 +174,7 @@ class Multiply(torch.autograd.Function):
 
 
 def _as_written(operand: Tensor) -> AbstractContextManager[Any]:
-    """Switch autocast off, which would round operands that are in fp32 on purpose."""
+    """Disable autocast, which would round operands that must stay in fp32."""
     return torch.autocast(operand.device.type, enabled=False)
 
 
@@ -182,7 +186,7 @@ def _split(rows: Tensor, call: Call) -> Sequence[Tensor]:
 def _gradients(
     parameters: Sequence[Tensor], made: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
-    """Gradients that autograd accumulates: rounded to bf16, whatever dtype the parameter has."""
+    """Return the gradients for autograd: rounded to bf16, then cast to the parameter's dtype."""
     shape = parameters[0].shape[1:] if grouped else parameters[0].shape
     device = parameters[0].device
     each = [
@@ -196,9 +200,9 @@ def _gradients(
 def _accumulated(
     parameters: Sequence[Tensor], made: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
-    """Add to `main_grad` of what is trained in fp32; what is returned for autograd is poison.
+    """Add weight gradients to `main_grad` in fp32, and return gradients of NaN for autograd.
 
-    Whoever used it as a gradient would see NaN, where zeros would be lost in a sum.
+    Code that used those by mistake would show NaN; zeros would go unnoticed in a sum.
     """
     per_parameter = [made] if grouped else [[one] for one in made]
     for parameter, ones in zip(parameters, per_parameter, strict=True):

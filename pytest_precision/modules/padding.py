@@ -1,4 +1,4 @@
-"""Matrices of any size for formats that take whole blocks only: what is missing counts as 0."""
+"""Zero padding, so that formats that take whole blocks only can quantize matrices of any size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, int]
 
 
 def padded_shape(format: Format, shape: Shape) -> Shape:
-    """Return the least shape around `shape` that `format` quantizes."""
+    """Return the smallest shape that holds `shape` and that `format` can quantize."""
     multiple = format.block_multiple
     rows, columns = (-(-length // multiple) * multiple for length in shape)
     return rows, columns
@@ -24,15 +24,15 @@ def padded_shape(format: Format, shape: Shape) -> Shape:
 def quantize(
     format: Format, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
 ) -> QuantizedTensor:
-    """Quantize a matrix with rows and columns of zeros behind it, where `format` needs them.
+    """Quantize a matrix, padded at the end with rows and columns of zeros if `format` needs them.
 
-    The Hadamard transform spreads the last block of rows over all of its padded rows, so that the
-    GEMM must multiply these too; all other padding is zero in the result.
+    The Hadamard transform makes the padded rows of the last block nonzero, so the GEMM must
+    multiply these too; all other padding is zero in the result.
 
     Args:
-        format: as `formats.by_name` makes it, or a slot of delayed scaling.
+        format: a format of `formats.by_name`, or a `DelayedScalingState`.
         x: [rows, columns].
-        random_bits: of the padded shape, where `format` is stochastic.
+        random_bits: random bits for the padded shape, if `format` is stochastic.
         usage: which operands to make.
     """
     rows, columns = padded_shape(format, (x.shape[0], x.shape[1]))

@@ -1,4 +1,4 @@
-"""QuantizedParameter: a parameter that is stored as quantized bytes and their scales only."""
+"""QuantizedParameter: a parameter whose only storage is quantized bytes and their scales."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.read_only import ReadOnly, plain
 
 NOMINAL = torch.bfloat16
-"""The dtype that a quantized parameter claims to have, and that it is quantized from."""
+"""The dtype that a quantized parameter shows, and that values are rounded to before quantizing."""
 
 _aten = torch.ops.aten
 
 
 class _Storage:
-    """What a parameter and all that is detached from it share."""
+    """The storage that a parameter and all tensors detached from it share."""
 
     def __init__(self, value: Tensor, formats: Sequence[Format]) -> None:
         self.formats = tuple(formats)
@@ -36,12 +36,13 @@ class _Storage:
             self.rebase(key, torch.stack(parts) if self.grouped else parts[0])
 
     def quantize(self, value: Tensor) -> Iterator[QuantizedTensor]:
+        """Quantize each matrix of a value with its own format."""
         matrices = value.unbind() if self.grouped else (value,)
         for matrix, format in zip(matrices, self.formats, strict=True):
             yield quantize(format, matrix)
 
     def rebase(self, key: str, tensor: Tensor) -> None:
-        """Keep `tensor` as the bytes of all members from now on."""
+        """Store `tensor` under `key`, and make the members views of it."""
         self.tensors[key] = tensor
         side, field = key.split(".")
         for place, part in enumerate(tensor.unbind() if self.grouped else (tensor,)):
@@ -56,17 +57,13 @@ class QuantizedParameter(ReadOnly):
     It looks like a bf16 tensor to autograd and optimizers, has a gradient of that dtype and shape,
     and is what `model.parameters()` yields. Operations other than those of `modules` compute on its
     dequantized values; `copy_` into it quantizes.
-
-    Attributes:
-        stored: names such as "rowwise.data" and "columnwise.scale" to the tensors that are the
-            parameter, stacked over the matrices where it has three dimensions.
-        formats: what quantizes each matrix.
     """
 
     _storage: _Storage
 
     @staticmethod
     def __new__(cls, storage: _Storage, shape: torch.Size, device: torch.device) -> Any:
+        """Make a tensor with shape, dtype and device but without memory of its own."""
         return _torch.tensor_without_memory(cls, shape, NOMINAL, device)
 
     def __init__(self, storage: _Storage, shape: torch.Size, device: torch.device) -> None:
@@ -74,15 +71,16 @@ class QuantizedParameter(ReadOnly):
 
     @classmethod
     def of(cls, value: Tensor, formats: Format | Sequence[Format]) -> QuantizedParameter:
-        """A parameter that starts as `value`, rounded to bf16 and quantized; requires a gradient.
+        """Make a parameter of `value`, rounded to bf16 and quantized; it requires a gradient.
 
         Args:
             value: a matrix [rows, columns], or several [matrices, rows, columns], each of which is
                 quantized by itself.
-            formats: one a matrix, or one for the only one.
+            formats: one format per matrix; for a single matrix, the format itself.
 
         Raises:
-            ValueError: neither two nor three dimensions, or not as many formats as matrices.
+            ValueError: `value` has neither two nor three dimensions, or the number of formats is
+                not the number of matrices.
         """
         if value.dim() not in (2, 3):
             raise ValueError(
@@ -99,7 +97,7 @@ class QuantizedParameter(ReadOnly):
                 expected_but_got(
                     f"a format for each of {matrices} matrices",
                     f"{len(each)} (list)",
-                    "make one a matrix, since a format may have a state",
+                    "make one per matrix, since a format may have a state",
                 )
             )
         for format in each:
@@ -110,16 +108,16 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def data(self) -> Tensor:
-        """The same bytes, detached.
+        """The parameter with the same bytes, detached.
 
         Raises:
-            TypeError: another tensor is assigned to it, as `nn.Module.float` does.
+            TypeError: another tensor is assigned to `data`, as `nn.Module.float` does.
         """
         return self.detach()
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        # `nn.Module.to` assigns the parameter itself where it is there already.
+        # `nn.Module.to` assigns the parameter itself if it has that device and dtype already.
         if not (isinstance(value, QuantizedParameter) and value._storage is self._storage):
             raise TypeError(
                 expected_but_got(
@@ -138,17 +136,17 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def quantized(self) -> QuantizedTensor:
-        """What a GEMM reads: the operands of the only matrix.
+        """The operands of the only matrix, as a GEMM reads them.
 
         Raises:
-            ValueError: the parameter has several; take `members`.
+            ValueError: the parameter has three dimensions; use `members`.
         """
         if self._storage.grouped:
             raise ValueError(
                 expected_but_got(
                     "one matrix",
                     f"{len(self.members)} (QuantizedParameter)",
-                    "take one of .members",
+                    "use one of .members",
                 )
             )
         return self.members[0]
@@ -160,27 +158,32 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def stored(self) -> dict[str, Tensor]:
+        """The stored tensors by names such as "rowwise.data" and "columnwise.scale".
+
+        If the parameter has three dimensions, they are stacked over the matrices.
+        """
         return dict(self._storage.tensors)
 
     @property
     def formats(self) -> tuple[Format, ...]:
+        """The format of each matrix."""
         return self._storage.formats
 
     @property
     def high_precision_init(self) -> Tensor | None:
-        """The bf16 value that it was made from, for masters to start from, until it is cleared."""
+        """The bf16 value that it was made from, as a start for masters; None once cleared."""
         return self._storage.high_precision_init
 
     def clear_high_precision_init(self) -> None:
-        """Give up the value that it was made from."""
+        """Free the value that the parameter was made from."""
         self._storage.high_precision_init = None
 
     @torch.no_grad()
     def requantize_(self, high_precision: Tensor) -> QuantizedParameter:
-        """Overwrite the stored bytes by those of a value of the same shape, rounded to bf16 first.
+        """Round a value to bf16, quantize it, and overwrite the stored tensors with the result.
 
         Raises:
-            ValueError: for another shape.
+            ValueError: the value has another shape.
         """
         if high_precision.shape != self.shape:
             raise ValueError(
@@ -201,14 +204,14 @@ class QuantizedParameter(ReadOnly):
 
     @torch.no_grad()
     def rebase_(self, key: str, tensor: Tensor) -> QuantizedParameter:
-        """Move one of the `stored` tensors, with its bytes, into a buffer that somebody else owns.
+        """Move one of the `stored` tensors into a buffer that the caller owns.
 
         Args:
-            key: of `stored`.
-            tensor: of the same shape and dtype; the members become views of it.
+            key: key of the tensor in `stored`.
+            tensor: the buffer, of the same shape and dtype; the members become views of it.
 
         Raises:
-            ValueError: for another shape or dtype.
+            ValueError: the buffer has another shape or dtype.
         """
         held = self._storage.tensors[key]
         if tensor.shape != held.shape or tensor.dtype != held.dtype:
@@ -216,17 +219,17 @@ class QuantizedParameter(ReadOnly):
                 expected_but_got(
                     f"{key} to be {held.dtype} {tuple(held.shape)}",
                     f"{tensor.dtype} {tuple(tensor.shape)} (Tensor)",
-                    "cut a buffer of that size",
+                    "give a buffer of that dtype and shape",
                 )
             )
         self._storage.rebase(key, tensor.copy_(held))
         return self
 
     def dequantize(self, dtype: torch.dtype = NOMINAL) -> Tensor:
-        """The values of the rowwise operands, computed in fp32 and rounded once to `dtype`."""
+        """Return the values of the rowwise operands, rounded once from fp32 to `dtype`."""
         rows, columns = self.shape[-2:]
         matrices = [member.dequantize(dtype)[:rows, :columns] for member in self.members]
-        # A copy of its own also where nothing is cut off: callers may write to it.
+        # The result never shares memory with the parameter: callers may write to it.
         return torch.stack(matrices) if self._storage.grouped else matrices[0].contiguous()
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -248,7 +251,7 @@ class QuantizedParameter(ReadOnly):
 
 
 def quantized_parameters(module: nn.Module) -> Iterator[tuple[str, QuantizedParameter]]:
-    """The quantized parameters of a module itself, by name."""
+    """Yield name and parameter for the quantized parameters of a module, without submodules."""
     for name, parameter in module.named_parameters(recurse=False):
         if isinstance(parameter, QuantizedParameter):
             yield name, cast(QuantizedParameter, parameter)
@@ -262,7 +265,7 @@ _FIELDS: dict[str, Callable[[Operand], Tensor | None]] = {
 
 
 def tensors_of(quantized: QuantizedTensor) -> Iterator[tuple[str, Tensor]]:
-    """What a quantized matrix consists of, by names such as "rowwise.data"."""
+    """Yield the tensors of a quantized matrix with their names, such as "rowwise.data"."""
     for side, operand in quantized.operands.items():
         for field, read in _FIELDS.items():
             tensor = read(operand)

@@ -1,4 +1,4 @@
-"""Tensors whose values are computed when they are read: what is written to them would be lost."""
+"""Tensors whose values are computed on reading, so that a write to them would be lost."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pytest_precision.errors import expected_but_got
 
 
 class ReadOnly(Tensor):
-    """Its operations compute on its dequantized values; what would write to it is refused.
+    """A tensor whose operations compute on its dequantized values; writes to it are refused.
 
-    Of the views of it, too: they are made of a copy, which nobody reads again.
+    Writes to its views are refused too: a view refers to a copy of the values, so a write to it
+    would be lost.
     """
 
     __torch_function__ = _torch.without_torch_function()
 
     def tolist(self) -> list[Any]:
-        """The values as Python numbers, which torch does not give of a subclass."""
+        """Return the values as Python numbers; torch's own method fails for a subclass."""
         values: list[Any] = self.dequantize().tolist()
         return values
 
@@ -42,7 +43,7 @@ class ReadOnly(Tensor):
                     expected_but_got(
                         "copy_ or requantize_",
                         f"{func} (OpOverload) on {what}",
-                        "update a master in high precision and copy it as a whole",
+                        "update a master in high precision and copy all of it",
                     )
                 )
         result = func(*_torch.tree_map(plain, args), **_torch.tree_map(plain, kwargs))
@@ -50,22 +51,23 @@ class ReadOnly(Tensor):
 
 
 class View(ReadOnly):
-    """Some of the values, or all of them in another shape."""
+    """A view of a `ReadOnly` tensor: some of its values, or all of them in another shape."""
 
     @staticmethod
     def __new__(cls, values: Tensor) -> Any:
+        """Make a tensor of this class that shares memory with `values`."""
         return _torch.tensor_of_class(cls, values)
 
     def __init__(self, values: Tensor) -> None:
         self._held = values
 
     def dequantize(self) -> Tensor:
-        """The values as a plain tensor."""
+        """Return the values as a plain tensor."""
         return self._held
 
 
 def plain(value: Any) -> Any:
-    """The values of a tensor of this package; anything else as it is."""
+    """Return the values of a `ReadOnly` tensor; any other value is returned as it is."""
     return value.dequantize() if isinstance(value, ReadOnly) else value
 
 
@@ -74,7 +76,7 @@ def _view(value: Any) -> Any:
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments that an operation writes to, those in lists too."""
-    if func.namespace == "c10d":  # schemas of collectives do not say
+    """Return the arguments that an operation writes to, including those inside lists."""
+    if func.namespace == "c10d":  # schemas of collectives do not say which
         return _torch.tree_leaves((args, kwargs))
     return _torch.tree_leaves([*_torch.written_arguments(func, args, kwargs)])

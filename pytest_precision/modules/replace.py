@@ -1,4 +1,4 @@
-"""Make the linear layers of a model quantized ones, and say which layers take part."""
+"""The choice of the linear layers of a model that are quantized, and their replacement."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ def quantize_linears(
     fuse_wgrad_accumulation: bool = False,
     backend: str = "emulated",
 ) -> nn.Module:
-    """Make each linear layer that takes part one of class `modules.Linear`, in place.
+    """Change the class of each linear layer that takes part to `modules.Linear`, in place.
 
-    As in Megatron's and Transformer Engine's models, those are the linear layers of transformer
-    blocks: every `nn.Linear` (and no subclass, which computes something else) of `model.blocks`, or
-    of the whole model where it has no `blocks`; but for those that share their weight with another
-    module, as a tied output layer does, or that have several names themselves, and those of a
-    module whose attribute `high_precision` is true, as a router says of itself. Embeddings, norms
-    and output layers stay as they are.
+    As in Megatron's and Transformer Engine's models, the linear layers of transformer blocks take
+    part: every `nn.Linear` (not a subclass, which computes something else) in `model.blocks`, or in
+    the whole model if it has no `blocks`. Exceptions are layers that share their weight with
+    another module, as a tied output layer does, layers that have several names, and layers in or
+    below a module whose attribute `high_precision` is true, such as a router. Embeddings, norms and
+    output layers stay as they are.
 
-    Modules, with their hooks, and parameters remain the same objects under the same names, but for
-    the weights where the primary weight is quantized; these train if the ones before them did.
+    Modules, their hooks and parameters remain the same objects under the same names; only weights
+    are replaced if the primary weight is quantized, and keep their `requires_grad`.
 
     Args:
-        model: on its device and in its dtype already.
-        precision: of cells. A model in fp32, bf16 or fp16 is left alone, unless its accumulation
-            is to be fused, which is known in bf16 only.
-        primary_weight: of cells. "quantized" makes a `QuantizedParameter` of each weight that takes
-            part; others say what dtype the model is in already.
-        fuse_wgrad_accumulation: of the layers that are made; each weight then needs a `main_grad`.
-        backend: of the layers that are made.
+        model: the model, already on its device and in its dtype.
+        precision: a precision of cells. A model in fp32, bf16 or fp16 is left unchanged unless
+            fused accumulation is requested, which of these only bf16 supports.
+        primary_weight: a primary weight of cells. "quantized" replaces each weight that takes part
+            by a `QuantizedParameter`; others name the dtype that the model already has.
+        fuse_wgrad_accumulation: attribute of the new layers; if true, each weight needs a
+            `main_grad`.
+        backend: backend of the new layers.
 
     Returns:
         The model.
 
     Raises:
-        TypeError: for something else than a module.
-        ValueError: no layer takes part, or the precision cannot do what is asked for.
+        TypeError: `model` is not a module.
+        ValueError: no layer takes part, a name is unknown, or the precision does not support the
+            primary weight or fused accumulation.
     """
     _expect(model, precision, primary_weight)
     if not PRECISIONS[precision].quantized:
@@ -61,7 +63,7 @@ def quantize_linears(
                 expected_but_got(
                     "bf16 or a quantized precision",
                     named("precision", precision),
-                    "weight gradients of others are not accumulated by the GEMM",
+                    "with other precisions, the GEMM does not accumulate weight gradients",
                 )
             )
     taking_part = dict(_linears(model))
@@ -86,7 +88,7 @@ def quantize_linears(
 
 
 def _expect(model: object, precision: str, primary_weight: str) -> None:
-    """Raise where there is no model, or no such cell."""
+    """Refuse what is not a model, and names that are not those of a cell."""
     if not isinstance(model, nn.Module):
         raise TypeError(
             expected_but_got(

@@ -1,4 +1,4 @@
-"""Random bits that depend on what they are for, and on nothing else."""
+"""Random bits that depend on their purpose alone: layer, train step and microbatch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SEEDS = 1 << 63
 class RoundingRng:
     """The random bits of one gradient of one microbatch.
 
-    They are the same on both sides of a check, and on whatever rank the microbatch is computed.
+    They are the same on both sides of a check, and on every rank that computes the microbatch.
 
     Attributes:
-        stream: whose gradient: the name of the weight's module.
+        stream: name of the module whose output gradient is rounded.
         step: number of the train step.
-        microbatch: its number among those of all ranks.
+        microbatch: number of the microbatch among those of all ranks.
     """
 
     stream: str
@@ -31,14 +31,14 @@ class RoundingRng:
 
     @property
     def seed(self) -> int:
-        """Of a generator that draws them, below 2**63."""
+        """The seed of the generator that draws the bits, below 2**63."""
         text = f"{self.stream}/{self.step}/{self.microbatch}"
         digest = blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % _SEEDS
 
     def bits(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """uint8 [rows, columns] for the rowwise operand, [columns, rows] for the columnwise one."""
-        # torch's generator of the CPU reads 32 bits of a seed, and each device draws other bits.
+        """Draw uint8 [rows, columns] for the rowwise operand, [columns, rows] for the other one."""
+        # torch's CPU generator uses only 32 bits of a seed, and each device draws other bits.
         generator = np.random.Philox(key=self.seed)
         rowwise, columnwise = (_bytes(generator, size).to(device) for size in (shape, shape[::-1]))
         return rowwise, columnwise

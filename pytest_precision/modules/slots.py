@@ -1,4 +1,4 @@
-"""Which format each operand of a linear layer is quantized in, and the state of delayed scaling."""
+"""The formats of the operands of a linear layer, and the state of delayed scaling."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pytest_precision.formats.scaling import ReduceAmax
 
 
 class DelayedScalingState(nn.Module, Reducible):
-    """Delayed scaling of one operand, whose state is in buffers.
+    """Delayed scaling of one operand, with its state in buffers.
 
     Attributes:
-        name: of the format.
+        name: name of the format.
         scale: fp32 [1].
         history: fp32 [length]; row 0 is being recorded.
-        native: Transformer Engine casts; scale and history are moved on here all the same.
-        of_primary_weight: the owner of the weight updates this slot whenever it quantizes, as
-            Transformer Engine does after the optimizer step; `finish_step` leaves it alone.
+        native: whether Transformer Engine casts; scale and history are updated here in any case.
+        of_primary_weight: whether the owner of the weight calls `update` whenever it quantizes, as
+            Transformer Engine does after the optimizer step; `finish_step` then does not.
     """
 
     scale: torch.Tensor
@@ -45,11 +45,11 @@ class DelayedScalingState(nn.Module, Reducible):
 
     @property
     def has_state(self) -> bool:
-        """In buffers."""
+        """Whether a cast depends on earlier ones: always, through the scale."""
         return True
 
     def leave_updates_to_owner(self) -> None:
-        """Have `finish_step` leave it alone."""
+        """Exclude this state from the updates of `finish_step`."""
         self.of_primary_weight = True
 
     def quantize(
@@ -61,32 +61,32 @@ class DelayedScalingState(nn.Module, Reducible):
         return caster.quantize(x, random_bits, usage=usage)
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """The amax of a matrix, fp32 [1]."""
+        """Compute the amax of a matrix, fp32 [1]."""
         return self._current().amaxes(x)
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Cast with the scale of earlier steps, emulated, and record the amax that is given."""
+        """Cast with the scale of earlier steps, emulated, and record `amaxes`, fp32 [1]."""
         return self._current().quantize_with(x, amaxes, usage=usage)
 
     def update(self) -> None:
-        """Move the history on by one step and compute the scale of the next."""
+        """Advance the history by one step and compute the scale of the next step."""
         self._current().update()
 
     def _current(self) -> DelayedScaling:
-        # A module moved to another device has other buffers than it was made with.
+        # Moving a module to another device replaces its buffers.
         self._format.scale, self._format.history = self.scale, self.history
         return self._format
 
 
 class Quantizers(nn.Module):
-    """What quantizes the three operands of one linear layer.
+    """The formats of the three operands of one linear layer.
 
     Attributes:
-        input: of what it multiplies.
-        weight: of its weight.
-        gradient: of the gradient of its output.
+        input: format of the layer's input.
+        weight: format of its weight.
+        gradient: format of the gradient of its output.
     """
 
     input: Format
@@ -99,15 +99,15 @@ class Quantizers(nn.Module):
         device: torch.device | str = "cpu",
         backend: str = "emulated",
     ) -> None:
-        """The formats of a recipe.
+        """Make the formats of a precision's recipe.
 
         Args:
             precision: a quantized precision of cells.
-            device: of the state of delayed scaling.
-            backend: `native` has Transformer Engine quantize.
+            device: device of the state of delayed scaling.
+            backend: `emulated`, or `native` to have Transformer Engine quantize.
 
         Raises:
-            ValueError: for any other precision or backend.
+            ValueError: the precision has no recipe, or the backend is unknown.
         """
         if backend not in ("emulated", "native"):
             raise ValueError(
@@ -121,7 +121,7 @@ class Quantizers(nn.Module):
         native, formats = backend == "native", recipe(precision)
         for operand in ("input", "weight", "gradient"):
             format = by_name(getattr(formats, operand))
-            if format.has_state:  # in buffers, so that it is saved and moved with the model
+            if format.has_state:  # it goes into buffers, which are saved and moved with the model
                 state = DelayedScalingState(cast(DelayedScaling, format), native=native)
                 setattr(self, operand, state.to(device))
             else:
@@ -129,7 +129,7 @@ class Quantizers(nn.Module):
 
 
 def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]]:
-    """Yield the delayed scaling in a model, with the names that it has there."""
+    """Yield name and module of each state of delayed scaling in a model."""
     for name, module in model.named_modules():
         if isinstance(module, DelayedScalingState):
             yield name, module
@@ -137,15 +137,15 @@ def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]
 
 @torch.no_grad()
 def finish_step(model: nn.Module, reduce_amax: ReduceAmax | None = None) -> None:
-    """Move delayed scaling on by one step; call it once behind the last backward of a step.
+    """Advance delayed scaling by one step; call it once, after the last backward of a step.
 
-    The amax is that of all microbatches on all ranks, and therefore the same however a step is
-    divided. Transformer Engine does this where an outermost autocast ends, and for gradients where
-    the backward of its first module ends: once a microbatch, if each has an autocast of its own.
-    Recipes without state are left alone.
+    The amax is that of all microbatches on all ranks, so it does not depend on how the step is
+    divided. Transformer Engine updates when an outermost autocast ends, and for gradients when the
+    backward of its first module ends: once per microbatch if each has its own autocast. Recipes
+    without state need no update.
 
     Args:
-        model: whose slots are updated, in the order of its modules.
+        model: the model whose states are updated, in the order of its modules.
         reduce_amax: MAX over the ranks; all amaxes are reduced in one call.
     """
     slots = [slot for _, slot in scaling_states(model) if not slot.of_primary_weight]

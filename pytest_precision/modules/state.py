@@ -1,4 +1,4 @@
-"""What quantized modules show: the state that outlives a step, and what a forward used."""
+"""What can be observed of quantized modules: state that outlives a step, and weights in use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """The quantized state of a model that outlives a step, as (kind, name, tensor).
+    """Yield the quantized state of a model that outlives a step, as (kind, name, tensor).
 
-    Of each quantized parameter its bytes (`quantized`), scales (`scale`) and amaxes (`amax`), named
-    as `up.weight.rowwise`. Of each slot of delayed scaling its `scale`; its history (`amax`),
+    A quantized parameter has bytes (kind `quantized`), scales (`scale`) and amaxes (`amax`), with
+    names such as `up.weight.rowwise`. A state of delayed scaling has a `scale`; a history (`amax`),
     which is the same on all ranks; and the amax that is being recorded (`recorded_amax`), which is
-    this rank's own, and which an evaluation moves too.
+    this rank's own, and which an evaluation changes too.
 
-    A single grouped weight shows its experts as discrete ones do: `up.weight3.rowwise`.
+    The experts of a single grouped weight have the names of separate weights: `up.weight3.rowwise`.
     """
     for prefix, module in model.named_modules():
         if isinstance(module, DelayedScalingState):
@@ -36,10 +36,11 @@ def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The quantized weights that the last forward multiplied by: `up.weight.rowwise.data`.
+    """Yield name and tensor of the quantized weights that the last forward multiplied by.
 
-    Both operands are shown: the backward of that forward reads the columnwise one. Nothing is
-    shown before the first forward, nor of a layer in bf16.
+    A name is such as `up.weight.rowwise.data`. Both operands are included, since the backward of
+    that forward reads the columnwise one. Before the first forward there are none, and a layer in
+    bf16 has none.
     """
     for prefix, module in model.named_modules():
         if isinstance(module, Layer):

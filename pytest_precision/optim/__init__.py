@@ -1,4 +1,4 @@
-"""Optimizers that the field uses and torch lacks: ordinary `torch.optim.Optimizer`s, bit-exact.
+"""Bit-exact versions of optimizers that are not in torch, as `torch.optim.Optimizer`s.
 
 Attributes are resolved on first use, so that importing this package does not import torch.
 """

@@ -1,8 +1,8 @@
 """AnyPrecisionAdamW: AdamW in bf16 whose rounding errors are kept and added to the next update.
 
 Source: AReaL's `adam_bf16` (`areal/engine/fsdp_utils/optimizer.py`), which comes from
-llama-cookbook. The sequence of torch operations is its arithmetic, so it is the same here, but for
-the square root of fp32, which torch's own gives differently on different CPUs.
+llama-cookbook. The sequence of torch operations determines the bits, so it is the same here, except
+for the square root of fp32, where `torch.sqrt` differs between CPUs.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ DTYPES = (torch.bfloat16, torch.float32)
 class AnyPrecisionAdamW(ExactStateOptimizer):
     """AdamW with moments in dtypes of their own and Kahan summation of the updates.
 
-    The update goes to the compensation first; what the parameter's rounding then leaves of it stays
-    there. Without compensation, bf16 parameters lose every update below half a unit in the last
-    place; and with or without it, the weight decay of bf16 parameters is lost where
+    The update is added to the compensation first; the part that rounding of the parameter loses
+    stays there. Without compensation, bf16 parameters lose every update below half a unit in the
+    last place. With or without it, the weight decay of bf16 parameters is lost where
     `lr * weight_decay < 2**-9`, since it multiplies the parameter itself.
 
     Args:
-        params: parameters (bf16, fp32), or groups of them; every option can be a group's own.
+        params: parameters (bf16, fp32), or groups of them; each group can have its own options.
         lr: learning rate.
         betas: decay of the moments.
-        eps: added to the denominator.
-        weight_decay: decoupled.
-        use_kahan_summation: keep the compensation.
-        momentum_dtype: of `exp_avg`, bf16 or fp32.
-        variance_dtype: of `exp_avg_sq`, bf16 or fp32; in bf16 and with a beta above 0.996 it never
-            decreases.
-        compensation_buffer_dtype: of `compensation`, bf16 or fp32.
+        eps: term added to the denominator.
+        weight_decay: decoupled weight decay.
+        use_kahan_summation: whether to keep the compensation.
+        momentum_dtype: dtype of `exp_avg`, bf16 or fp32.
+        variance_dtype: dtype of `exp_avg_sq`, bf16 or fp32; in bf16 and with a beta above 0.996,
+            `exp_avg_sq` never decreases.
+        compensation_buffer_dtype: dtype of `compensation`, bf16 or fp32.
 
     Raises:
-        ValueError: for arguments out of their range.
+        ValueError: an argument is out of its range.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         super().__init__(params, defaults)
 
     def master(self, param: Tensor) -> Tensor:
-        """The effective weight of `param`, the parameter and its compensation, summed in fp32.
+        """Return the effective weight of `param`: the parameter plus its compensation, in fp32.
 
-        It may share memory with the parameter.
+        The result may share memory with the parameter.
         """
         weight = param.detach().float()
         state = self.state.get(param)
         return weight + state["compensation"] if state and "compensation" in state else weight
 
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
-        """The tensors that this optimizer keeps for `param`, and their dtypes."""
+        """Return name to dtype of the tensors that this optimizer keeps for `param`."""
         group = next(g for g in self.param_groups if any(p is param for p in g["params"]))
         return self._state_dtypes(group)
 
@@ -109,7 +109,7 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         if not state:
             for name, dtype in self._state_dtypes(group).items():
                 zeros = torch.zeros_like(param, dtype=dtype)
-                # The counter is on the CPU, as torch's own are, whatever the default device is.
+                # torch's own optimizers keep the counter on the CPU too, for any default device.
                 counter = torch.zeros((), dtype=dtype, device="cpu")
                 state[name] = counter if name == "step" else zeros
         state["step"] += 1
@@ -118,8 +118,8 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         param.mul_(1 - lr * group["weight_decay"])
         exp_avg.mul_(beta1).add_(grad, alpha=1 - beta1)
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        # The counter is an fp32 tensor, and so are the corrections; torch divides a number by a
-        # tensor as the reciprocal times the number.
+        # The counter is an fp32 tensor, so the corrections are too; torch divides a number by a
+        # tensor by multiplying the number by the tensor's reciprocal.
         step_size = float(lr / (1 - beta1 ** state["step"]))
         root_correction = arithmetic.sqrt(1 - beta2 ** state["step"])
         denominator = (arithmetic.sqrt(exp_avg_sq) / root_correction).add_(group["eps"])

@@ -1,4 +1,4 @@
-"""Optimizers whose state survives saving and loading bit for bit, whatever its dtypes are."""
+"""Optimizers whose state is the same bit for bit after saving and loading, whatever its dtypes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pytest_precision.errors import expected_but_got
 
 
 class ExactStateOptimizer(Optimizer):
-    """An optimizer that loads state in the dtypes it was saved in, or refuses it.
+    """An optimizer that loads state in the dtypes in which it was saved, or refuses it.
 
     `Optimizer.load_state_dict` casts what it loads to the parameter's dtype: fp32 moments of a bf16
     parameter lose 16 bits, and an int16 remainder becomes a bf16 number.
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own, or refuse them and stay as before.
+        """Add a group of parameters with its options, or refuse the group and stay unchanged.
 
         Raises:
-            ValueError: for options or dtypes that this optimizer does not know.
+            ValueError: this optimizer does not support the options or dtypes of the group.
         """
         super().add_param_group(param_group)
         try:
@@ -36,11 +36,11 @@ class ExactStateOptimizer(Optimizer):
 
     @abstractmethod
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Raise a ValueError for a parameter group that cannot be updated."""
+        """Raise `ValueError` for a parameter group that this optimizer cannot update."""
 
     @abstractmethod
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
-        """The tensors that this optimizer keeps for `param`, and their dtypes."""
+        """Return name to dtype of the tensors that this optimizer keeps for `param`."""
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -50,7 +50,7 @@ class ExactStateOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; return what `closure` returns."""
+        """Update every parameter that has a gradient, and return the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -61,23 +61,23 @@ class ExactStateOptimizer(Optimizer):
 
     @abstractmethod
     def _step_group(self, group: dict[str, Any]) -> None:
-        """Update the parameters of one group, without a graph."""
+        """Update the parameters of one group; autograd is disabled."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a copy of what `state_dict` of an optimizer of the same options gave.
+        """Load a copy of the `state_dict()` of an optimizer with the same options.
 
         Raises:
-            ValueError: where tensors are missing, unknown or of another dtype; nothing is loaded.
+            ValueError: tensors are missing, unknown or of another dtype; then nothing is loaded.
         """
         saved_ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         params = chain.from_iterable(group["params"] for group in self.param_groups)
         loaded: dict[Tensor, dict[str, Tensor]] = {}
-        # Lengths that differ are refused by torch below, before anything is loaded.
+        # torch refuses different lengths below, before anything is loaded.
         for index, (saved_id, param) in enumerate(zip(saved_ids, params)):  # noqa: B905
             saved = state_dict["state"].get(saved_id)
             if saved:
                 self._check(index, param, saved)
-                # A step counter stays where it is, as with torch's own optimizers.
+                # A step counter stays on its device, as with torch's own optimizers.
                 loaded[param] = {
                     name: value.to(value.device if name == "step" else param.device, copy=True)
                     for name, value in saved.items()
@@ -92,17 +92,17 @@ class ExactStateOptimizer(Optimizer):
                 expected_but_got(
                     f"state {sorted(expected)} of parameter {index}",
                     sorted(saved),
-                    "load what an optimizer of the same options saved",
+                    "load the state of an optimizer with the same options",
                 )
             )
         for name, dtype in expected.items():
             if saved[name].dtype == dtype:
                 continue
-            advice = "load what an optimizer of the same options saved"
+            advice = "load the state of an optimizer with the same options"
             if torch.int16 in (dtype, saved[name].dtype):
                 advice = (
-                    "an int16 remainder is the low half of the master's bits, which no cast gives: "
-                    "convert with pytest_precision.optim.remainder.split or join"
+                    "an int16 remainder is the low half of the master's bits, so a cast cannot "
+                    "convert it: use pytest_precision.optim.remainder.split or join"
                 )
             raise ValueError(
                 expected_but_got(

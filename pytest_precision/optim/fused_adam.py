@@ -1,4 +1,4 @@
-"""FusedAdam: Adam with Transformer Engine's arithmetic and its ways to store weights and moments.
+"""FusedAdam: Adam with Transformer Engine's arithmetic and storage of weights and moments.
 
 Source: `transformer_engine/pytorch/optimizers/fused_adam.py` of Transformer Engine (TE) 2.20.
 """
@@ -26,34 +26,37 @@ MOMENT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 class FusedAdam(ExactStateOptimizer):
     """Adam whose master weights and moments are stored in dtypes of their own.
 
-    Takes the arguments of `transformer_engine.pytorch.optimizers.FusedAdam` that change numbers.
-    The state of a parameter has TE's names: `exp_avg`, `exp_avg_sq`, `master_param`; beside what is
-    stored as fp16 or fp8 stands its scale, e.g. `exp_avg_scale`. An fp32 parameter is its own
-    master. The step counter belongs to the group, `group["step"]`, and advances in empty groups
-    too, so that ranks whose share of a group is empty stay in step; that of a group which is added
-    later starts at 0. A parameter's state is made in the first step, with or without a gradient.
+    It takes those arguments of `transformer_engine.pytorch.optimizers.FusedAdam` that change
+    numbers.
+    The state of a parameter has TE's names: `exp_avg`, `exp_avg_sq` and `master_param`; a tensor
+    that is stored as fp16 or fp8 has a scale in addition, e.g. `exp_avg_scale`. An fp32 parameter
+    is its own master. The step counter belongs to the group, `group["step"]`, and advances in empty
+    groups too, so that ranks whose share of a group is empty stay in step; the counter of a group
+    that is added later starts at 0. A parameter's state is made in the first step, with or without
+    a gradient.
 
     Args:
         params: parameters (fp32, bf16, fp16), or groups of them.
-        lr: learning rate; like all scalars here, rounded to fp32.
+        lr: learning rate; like all scalars here, it is rounded to fp32.
         betas: decay of the moments; `1 - beta` is computed in fp32.
-        eps: added to the denominator.
-        weight_decay: decoupled, or L2 without `adam_w_mode`.
-        amsgrad: refused, as it is in TE.
-        bias_correction: divide the moments by `1 - beta**step`.
-        adam_w_mode: decouple the weight decay from the moments.
-        master_weights: update a copy of each bf16 or fp16 parameter; the parameter is the copy,
-            rounded to nearest even.
-        master_weight_dtype: of that copy, fp32 or fp16.
-        exp_avg_dtype: fp32, bf16, fp16 or uint8, which is fp8 (e4m3).
-        exp_avg_sq_dtype: likewise.
-        use_decoupled_grad: take gradients from `param.decoupled_grad`, whose dtype may differ.
-        store_param_remainders: store fp32 masters of bf16 parameters as 16-bit remainders; the
-            parameter is then rounded to nearest with ties away from zero. Without effect on other
-            parameters, on fp16 masters and without `master_weights`.
+        eps: term added to the denominator.
+        weight_decay: decoupled weight decay; without `adam_w_mode`, L2 regularisation.
+        amsgrad: must be false, as in TE.
+        bias_correction: whether to divide the moments by `1 - beta**step`.
+        adam_w_mode: whether to decouple the weight decay from the moments.
+        master_weights: whether to update a copy of each bf16 or fp16 parameter; the parameter is
+            the copy, rounded to nearest even.
+        master_weight_dtype: dtype of that copy, fp32 or fp16.
+        exp_avg_dtype: dtype of `exp_avg`: fp32, bf16, fp16, or uint8, which means fp8 (e4m3).
+        exp_avg_sq_dtype: dtype of `exp_avg_sq`, likewise.
+        use_decoupled_grad: whether to take gradients from `param.decoupled_grad`, whose dtype may
+            differ from the parameter's.
+        store_param_remainders: whether to store fp32 masters of bf16 parameters as 16-bit
+            remainders; the parameter is then rounded to nearest with ties away from zero. It has no
+            effect on other parameters, on fp16 masters, or without `master_weights`.
 
     Raises:
-        ValueError: for arguments out of their range.
+        ValueError: an argument is out of its range.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class FusedAdam(ExactStateOptimizer):
         super().__init__(params, defaults)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset `grad`, and `decoupled_grad` if that is what a step reads."""
+        """Reset `grad`, and `decoupled_grad` if steps read that."""
         super().zero_grad(set_to_none)
         if not self.use_decoupled_grad:
             return
@@ -111,10 +114,10 @@ class FusedAdam(ExactStateOptimizer):
                     param.decoupled_grad.zero_()
 
     def master(self, param: Tensor) -> Tensor:
-        """The effective weight of `param` in fp32: what the next step updates.
+        """Return the effective weight of `param` in fp32, which the next step updates.
 
-        The stored master, the parameter with its remainder, or the parameter itself. It may share
-        memory with them.
+        It is the stored master, the parameter joined with its remainder, or the parameter itself.
+        The result may share memory with these.
         """
         state = self.state.get(param)
         if not state or "master_param" not in state:
@@ -124,7 +127,7 @@ class FusedAdam(ExactStateOptimizer):
         return self._decode(state, "master_param")
 
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
-        """The tensors that this optimizer keeps for `param`, and their dtypes."""
+        """Return name to dtype of the tensors that this optimizer keeps for `param`."""
         stored = self._stored_dtypes(param)
         return stored | {scale_name(n): torch.float32 for n, d in stored.items() if d in RANGES}
 
@@ -188,9 +191,9 @@ class FusedAdam(ExactStateOptimizer):
 
 
 def decoupled_owners(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return fp32 tensors whose gradients are the decoupled ones of these parameters.
+    """Return fp32 tensors whose `grad` is the `decoupled_grad` of these parameters.
 
-    torch's clipping takes gradients from their owners, and a bf16 tensor owns none in fp32.
+    torch's clipping takes parameters and reads their `grad`, and a bf16 tensor has no fp32 `grad`.
     """
     owners = []
     for parameter in parameters:

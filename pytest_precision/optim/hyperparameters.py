@@ -1,4 +1,4 @@
-"""Checks of what a parameter group may hold."""
+"""Checks of the values in a parameter group, and of gradients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -
     """Refuse a parameter group that Adam cannot update.
 
     Args:
-        group: with `params`, `lr`, `betas`, `eps` and `weight_decay`.
+        group: a group with `params`, `lr`, `betas`, `eps` and `weight_decay`.
         param_dtypes: the dtypes that a parameter may have.
 
     Raises:
-        ValueError: which names what was expected and got.
+        ValueError: a value is out of its range, or a parameter has another dtype.
     """
     for name in ("lr", "eps", "weight_decay"):
         check(group[name] >= 0, f"{name} >= 0", name, group[name])
@@ -30,33 +30,33 @@ def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -
 
 
 def check_dtype(name: str, dtype: Any, allowed: Sequence[torch.dtype]) -> None:
-    """Refuse a dtype that is not of `allowed`.
+    """Refuse a dtype that is not in `allowed`.
 
     Raises:
-        ValueError: which lists the allowed ones.
+        ValueError: the dtype is not allowed; the message lists the allowed ones.
     """
     check(dtype in allowed, f"{name} of {', '.join(map(str, allowed))}", name, dtype)
 
 
 def check_grad(grad: Tensor) -> None:
-    """Refuse a gradient that is not dense or of a dtype that no kernel takes.
+    """Refuse a gradient that is not dense, or whose dtype is not fp32, bf16 or fp16.
 
     Raises:
-        ValueError: which names the layout or the dtype.
+        ValueError: the gradient has another layout or dtype, which the message names.
     """
     check(grad.layout == torch.strided, "a dense gradient", "grad.layout", grad.layout)
     check_dtype("grad.dtype", grad.dtype, (torch.float32, torch.bfloat16, torch.float16))
 
 
 def check(holds: bool, expected: str, name: str, value: Any) -> None:
-    """Raise what this project says of a bad argument unless `holds`.
+    """Raise for an argument unless `holds`.
 
     Raises:
-        ValueError: "expected ... but got name=value (type)".
+        ValueError: "expected ... but got name=value (type)", if `holds` is false.
     """
     if not holds:
         raise ValueError(
             expected_but_got(
-                expected, named(name, value), "see the optimizer's docstring for what it takes"
+                expected, named(name, value), "see the arguments in the optimizer's docstring"
             )
         )

@@ -1,8 +1,8 @@
 """One Adam update in fp32, in the order of Transformer Engine's kernel.
 
 Source: `transformer_engine/common/multi_tensor/adam.cu` of Transformer Engine 2.20. That kernel is
-built with fast math, so a GPU's last bits differ; here every operation is rounded to fp32 once, as
-IEEE 754 says.
+built with fast math, so its last bits on a GPU differ; here every operation is rounded to fp32
+once, as IEEE 754 requires.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from torch import Tensor
 from pytest_precision.optim import arithmetic
 
 CHUNK = 1 << 16
-"""Elements updated at once on a CPU: their temporaries stay in its cache."""
+"""Elements updated at once on a CPU, so few that their temporaries stay in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The kernel's scalar arguments: numbers that fp32 has.
+    """The kernel's scalar arguments, rounded to fp32.
 
     Attributes:
         lr: learning rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
-        rest1: 1 - beta1 in fp32, which is not the fp32 number next to the decimal 1 - beta1.
-        rest2: 1 - beta2 likewise.
-        correction1: the bias of the first moment, 1 - beta1**step.
-        correction2: the bias of the second moment.
-        eps: added to the denominator.
-        weight_decay: decoupled or L2.
-        adam_w_mode: decoupled.
+        rest1: 1 - beta1 computed in fp32, which is not the decimal 1 - beta1 rounded to fp32.
+        rest2: 1 - beta2, likewise.
+        correction1: divisor of the first moment, 1 - beta1**step; 1 without bias correction.
+        correction2: divisor of the second moment, likewise.
+        eps: term added to the denominator.
+        weight_decay: decoupled weight decay or L2 regularisation.
+        adam_w_mode: whether the weight decay is decoupled.
     """
 
     lr: float
@@ -50,9 +50,9 @@ class Scalars:
 
     @classmethod
     def of(cls, group: dict[str, Any], adam_w_mode: bool) -> Scalars:
-        """Of a group whose step counter has been advanced."""
+        """Compute the scalars of a group whose step counter was already advanced."""
         betas = [arithmetic.fp32(beta) for beta in group["betas"]]
-        # As on the host of the kernel: the power of the fp32 beta in fp64, rounded once.
+        # The kernel's host code also computes the power of the fp32 beta in fp64, and rounds once.
         corrections = [
             arithmetic.fp32(1 - beta ** group["step"]) if group["bias_correction"] else 1.0
             for beta in betas
@@ -76,17 +76,17 @@ def adam_(p: Tensor, grad: Tensor, m: Tensor, v: Tensor, scalars: Scalars) -> No
 
     Args:
         p: the weights.
-        grad: of any floating dtype.
+        grad: the gradient, in any floating dtype.
         m: first moment.
         v: second moment.
-        scalars: of this step.
+        scalars: scalars of this step.
     """
     for chunk in _chunks(p, grad, m, v):
         _update_(chunk, scalars)
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    # A GPU needs no cache for its temporaries, but large kernels.
+    # On a GPU, few large kernels are faster than many small ones, whatever its cache holds.
     if tensors[0].device.type == "cpu" and all(tensor.is_contiguous() for tensor in tensors):
         return zip(*(torch.split(tensor.view(-1), CHUNK) for tensor in tensors), strict=True)
     return iter([tensors])
@@ -99,7 +99,7 @@ def _update_(tensors: tuple[Tensor, ...], s: Scalars) -> None:
         g = p.mul(s.weight_decay).add_(g)
     m.mul_(s.beta1).add_(g.mul(s.rest1))
     v.mul_(s.beta2).add_(g.mul(s.rest2).mul_(g))
-    # Divided by tensors: torch multiplies by the reciprocal of a number on some devices.
+    # Divide by tensors: on some devices, torch divides by a number through its reciprocal.
     update = m.div(m.new_full((), s.correction1))
     denominator = arithmetic.sqrt(v.div(v.new_full((), s.correction2))).add_(s.eps)
     update.div_(denominator)

@@ -1,17 +1,17 @@
 """An fp32 master weight kept as its bf16 parameter and a 16-bit remainder.
 
-The remainder is the low half of the master's bits, as a signed integer; the parameter is the high
-half, one up where the remainder is negative. So the parameter is the master rounded to bf16 with
+The remainder is the low half of the master's bits as a signed integer; the parameter is the high
+half, plus one if the remainder is negative. So the parameter is the master rounded to bf16 with
 ties away from zero (every other path from a master to a parameter rounds ties to even), and
 `master bits = parameter bits * 2**16 + remainder` modulo 2**32.
 
-A remainder is bits, not a value: casting fp32 masters to int16 makes 0 of every weight below 1.
+A remainder is bits, not a value: casting fp32 masters to int16 turns every weight below 1 into 0.
 
-NaN is the one master that is not kept bit for bit: whatever its bits are, it becomes the quiet NaN
+NaN is the only master that is not kept bit for bit: whatever its bits are, it becomes the quiet NaN
 0x7FC0 with the remainder 0. In the arithmetic of Transformer Engine's kernel (the functors with
-remainders in `transformer_engine/common/multi_tensor/adam.cu`, 2.20) the NaN that CUDA computes,
-0x7FFFFFFF, has a negative remainder, so that its high half is carried to 0x8000: the parameter is
--0, training goes on with a weight of zero, and nothing but the master shows the NaN.
+remainders in `transformer_engine/common/multi_tensor/adam.cu`, 2.20), the NaN that CUDA computes,
+0x7FFFFFFF, has a negative remainder, so the carry makes its high half 0x8000: the parameter is -0,
+training continues with a weight of zero, and only the master shows the NaN.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 QUIET_NAN = 0x7FC00000
-"""The bits of the NaN that every NaN is stored as: its low half is 0, so nothing is carried."""
+"""The bits with which every NaN is stored: the low half is 0, so there is no carry."""
 
 
 def split(master: Tensor) -> tuple[Tensor, Tensor]:
-    """The bf16 parameter and the int16 remainder of fp32 masters.
+    """Split fp32 masters into bf16 parameters and int16 remainders.
 
-    The exact inverse of `join` for every number and both infinities; a NaN gives a NaN.
+    `join` restores every number and both infinities bit for bit; a NaN stays a NaN.
     """
     bits = master.view(torch.int32).masked_fill(master.isnan(), QUIET_NAN)
     remainder = bits.to(torch.int16)
@@ -35,6 +35,6 @@ def split(master: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def join(parameter: Tensor, remainder: Tensor) -> Tensor:
-    """The fp32 masters that `split` took apart."""
+    """Restore the fp32 masters of bf16 parameters and int16 remainders."""
     bits = parameter.view(torch.int16).to(torch.int32).bitwise_left_shift_(16)
     return bits.add_(remainder).view(torch.float32)
