@@ -44,26 +44,26 @@ class Case:
 
     @property
     def sides(self) -> tuple[Recording, Recording]:
-        """The candidate and the reference."""
+        """Return the candidate and the reference."""
         return self.candidate, self.reference
 
     @property
     def cells(self) -> tuple[Cell, Cell]:
-        """Where the candidate and the reference ran."""
+        """Return the cells in which the candidate and the reference ran."""
         return self.candidate.cell, self.reference.cell
 
     @property
     def compared(self) -> set[str]:
-        """Kinds of the tensors that were compared."""
+        """Return the kinds of the tensors that were compared."""
         return {kind for kind, _ in self.judgement.spread}
 
     @cached_property
     def judgement(self) -> Judgement:
-        """Every pair of tensors, compared."""
+        """Return the comparison of every pair of tensors."""
         return judge(self.candidate.trace, self.reference.trace, self.terms.criteria)
 
     def around(self, step: int) -> Case:
-        """Record the values around `step`, since digests say when two sides part, and not how."""
+        """Record the values around `step`: digests tell when two sides diverge, but not how."""
         if not self.candidate.trace.header.digests:
             return self
         return Case(self._recordings, self.terms, Window.around(step))

@@ -1,4 +1,4 @@
-"""What a side stored and did beside what its contracts name, as far as its trace tells."""
+"""Compare what a side stored and did, as its trace shows, with what its contracts require."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def violation(trace: Trace, contracts: Sequence[Contract]) -> str | None:
 
 
 def not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
-    """Return what a contract names and the side has not got, so that agreement proves nothing."""
+    """Return what a contract names and the side lacks, so that agreement proves nothing."""
     held = trace.dtypes()
     for contract in contracts:
         for path in contract.paths:

@@ -26,14 +26,14 @@ def same_data(case: Case) -> Ruling | None:
 
 
 def agreement(case: Case) -> Ruling | None:
-    """Refuse a pair of tensors that is not as its criterion asks."""
+    """Refuse a pair of tensors that violates its criterion."""
     if case.judgement.first is None:
         return None
     step = case.judgement.first.pair.moment.step
     closer = case.around(step)
     finding = closer.judgement.first
     if finding is None or finding.pair.moment.step != step:
-        return Ruling("fail", f"not repeatable: step {step} differed, and in a second run did not")
+        return Ruling("fail", f"not repeatable: step {step} differed, but not in a second run")
     headline = explain.headline(finding, closer.judgement)
     return Ruling("fail", headline, _spread(case, closer, finding), locate(finding))
 
@@ -52,7 +52,7 @@ def _spread(case: Case, closer: Case, finding: Finding) -> tuple[str, ...]:
 
 
 def undisturbed(case: Case) -> Ruling | None:
-    """Refuse an evaluation, a save, a load or a skipped step that left another training state."""
+    """Refuse an evaluation, a save, a load or a skipped step that left a wrong training state."""
     for number, side in enumerate(case.sides):
         found = _disturbed(case, number)
         if found is not None:

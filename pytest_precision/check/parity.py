@@ -43,11 +43,11 @@ class Parity:
 
     Attributes:
         nodeid: pytest's id of the test.
-        cell: that the test runs in.
-        settings: of the session, with the marker's.
+        cell: the cell that the test runs in.
+        settings: settings of the session, with those of the marker.
         ranks: the session's rank groups.
         traces: the session's recorded runs.
-        verdicts: of all checks of this test so far.
+        verdicts: verdicts of all checks of this test so far.
     """
 
     nodeid: str
@@ -79,24 +79,25 @@ class Parity:
             reference: the layout that it must agree with.
             workload: makes the workload of both: a module-level class or function, or
                 `functools.partial` of one.
-            criterion: how equal two tensors must be, one for all or by kind; bitwise unless given.
+            criterion: how equal two tensors must be: one for all, or a mapping from kinds; bitwise
+                unless given.
             reference_cell: where the reference runs, if not in the test's cell:
                 `cell.replace(world_size=1)`.
-            max_lost_updates: share, from 0 to 1, of the updates of any one tensor over the whole
-                run that the candidate may lose: whose exact arithmetic moves the effective weight
-                and whose rounding leaves every bit of it. An update counts as much as it would have
-                moved the weight. Without it, lost updates are only reported.
-            contract: what the candidate must have stored and done, beside what its cell says: the
-                dtype of parameters, fused accumulation, quantized parameters.
+            max_lost_updates: largest share, from 0 to 1, of any one tensor's updates over the whole
+                run that the candidate may lose. An update is lost if exact arithmetic would move
+                the effective weight, but rounding leaves every bit of it; each is weighted by its
+                size. Without this limit, lost updates are only reported.
+            contract: what the candidate must have stored and done in addition to what its cell
+                says: the dtype of parameters, fused accumulation, quantized parameters.
 
         Returns:
             The verdict, if it is `pass`.
 
         Raises:
             ParityError: with any other verdict.
-            TypeError: for a callable that cannot travel to the ranks, for a limit that is no
-                number, and for a `reference_cell` or `contract` that is none.
-            ValueError: for a limit that is no share.
+            TypeError: for a callable that cannot be sent to the ranks, for a limit that is not a
+                number, and for a `reference_cell` or `contract` of another type.
+            ValueError: for a limit that is not from 0 to 1.
         """
         __tracebackhide__ = True
         started = time.perf_counter()
@@ -162,7 +163,7 @@ class Parity:
         other: Callable[..., Any],
         workload: Callable[..., Any],
     ) -> Declared:
-        """What all declare that run in a cell; the other layout goes on there after a `swap`."""
+        """Return what all that runs in a cell declares; that includes the layout after a `swap`."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         return Declared.of(*running).allowing(self.settings.may_leave)
 

@@ -24,7 +24,7 @@ class Recordings:
         candidate: the side under test, recorded anew each time.
         reference: the other side, recorded once for all checks that name it.
         record: has a side's ranks record the values of a window, or digests, into a folder.
-        cache: of the session.
+        cache: the session's cache of traces.
     """
 
     def __init__(self, candidate: Side, reference: Side, record: Record, cache: TraceCache) -> None:

@@ -1,4 +1,4 @@
-"""Side: what a trace is recorded from, as plain data that travels to the ranks."""
+"""Side: what a trace is recorded from, as plain data that is sent to the ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pytest_precision.trace.moment import Window
 
 @dataclass(frozen=True)
 class Side:
-    """One layout of one workload in one cell; equal runs have equal traces.
+    """One layout of one workload in one cell; equal sides have equal traces.
 
     Attributes:
-        layout: that is run.
-        other: the other side's, where the cell's sequence has a `swap`.
-        workload: of both sides.
-        cell: where it runs.
-        needs: of its ranks, with the variables of the layout, which beat the cell's, which beat the
+        layout: the layout that is run.
+        other: the other side's layout, where the cell's sequence has a `swap`.
+        workload: the workload of both sides.
+        cell: the cell in which it runs.
+        needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
     """
 
@@ -45,15 +45,15 @@ class Side:
         declared: Declared | None = None,
         caller: Environment | None = None,
     ) -> Side:
-        """A run that names the other side only where its sequence has a use for it.
+        """Return a side that names the other layout only if its sequence has a `swap`.
 
         Args:
-            layout: that is run.
-            other: the other side's.
-            workload: of both sides.
-            cell: where it runs.
-            declared: by what is run.
-            caller: environment of both sides; the one of now, unless it was taken before.
+            layout: the layout that is run.
+            other: the other side's layout.
+            workload: the workload of both sides.
+            cell: the cell in which it runs.
+            declared: what the layouts and the workload declare.
+            caller: environment of both sides; the current one unless given.
         """
         declared = declared or Declared()
         swapped = other if cell.swaps else None
@@ -67,7 +67,7 @@ class Side:
         return cls(layout, swapped, workload, cell, needs)
 
     def record(self, folder: str, window: Window | None) -> int:
-        """The job of each rank: write its part of the trace into `folder`.
+        """Write this rank's part of the trace into `folder`; this is the job of each rank.
 
         Returns:
             the number of observations that it holds.
@@ -81,9 +81,9 @@ class Side:
 
 
 def incomparable(candidate: Side, reference: Side) -> Ruling | None:
-    """Return why nothing has to be trained to know that these two prove nothing, or None.
+    """Return the ruling on two sides that would prove nothing if they were trained, or None.
 
-    Ranks of its own, and what it may leave on them, make a side no other computation.
+    Two sides that differ only in ranks, or in what they may leave on them, compute the same.
     """
     same_variables = candidate.needs.environment == reference.needs.environment
     if same_variables and replace(candidate, needs=reference.needs) == reference:

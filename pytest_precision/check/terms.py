@@ -16,7 +16,7 @@ class Terms(NamedTuple):
 
     Attributes:
         criteria: how equal two tensors must be.
-        max_lost_updates: share of updates that the candidate may lose; None for any share.
+        max_lost_updates: largest share of updates that the candidate may lose; None for any share.
         contract: what the candidate must have stored and done, in addition to its cell's own.
     """
 
@@ -35,7 +35,7 @@ class Terms(NamedTuple):
 
         Raises:
             TypeError: for a criterion, a limit or a contract of another type.
-            ValueError: for a limit that is no share.
+            ValueError: for a limit that is not from 0 to 1.
         """
         _expect_share(max_lost_updates)
         if contract is not None and not isinstance(contract, Contract):

@@ -1,7 +1,7 @@
 """Align two traces: which moments belong together, and one whole tensor of each side to compare.
 
-The pieces that the ranks hold are put together by the place that each says it has. Every element
-must be covered, and what several ranks hold must agree bit for bit.
+The pieces of the ranks are put together by the place that each of them states. Every element must
+be covered, and what several ranks hold must agree bit for bit.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.store import Entry, Trace
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-"""Bytes of an element to a dtype that its bits can be moved in."""
+"""Bytes per element to a dtype that moves them unchanged."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Why the pieces of one logical tensor make no whole.
+    """Why the pieces of one logical tensor do not form a whole.
 
     Attributes:
         problem: `replicas` that differ, or elements that are `uncovered`, or `pieces` that do not
             fit together.
         text: what is wrong, naming ranks.
-        rank: the rank that is the first to disagree, None where nobody is.
+        rank: the first rank that disagrees; None where none does.
         difference: between that rank's replica and the first one.
     """
 
@@ -48,10 +48,10 @@ class LogicalTensor:
     """A whole logical tensor of one side, or why there is none.
 
     Attributes:
-        trace: that holds the pieces.
-        pieces: what was put together.
+        trace: the trace that holds the pieces.
+        pieces: the pieces that were put together.
         fault: None where all pieces fit.
-        joined: the whole, where it had to be copied together.
+        joined: the whole tensor, where pieces had to be copied to form it.
     """
 
     trace: Trace
@@ -61,13 +61,16 @@ class LogicalTensor:
 
     @property
     def tensor(self) -> Tensor | None:
-        """The whole; None where `fault` says why there is none, or only its digest was kept."""
+        """Return the whole tensor; None where there is a `fault`, or only a digest was kept."""
         if self.fault is not None or (self.joined is None and self.pieces[0].offset is None):
             return None
         return self.trace.tensor(self.pieces[0]) if self.joined is None else self.joined
 
     def same_bytes(self, other: LogicalTensor) -> bool:
-        """Whether both hold the same logical tensor to the last bit; may miss what was copied."""
+        """Return True where both are known to be the same logical tensor bit for bit.
+
+        It is False for tensors that had to be copied together, equal or not.
+        """
         if self.fault or other.fault or self.joined is not None or other.joined is not None:
             return False
         ours, theirs = self.pieces[0], other.pieces[0]
@@ -75,20 +78,20 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def rank_of(self, index: tuple[int, ...]) -> int | None:
-        """The rank that holds the element, None where all ranks do."""
+        """Return the rank that holds the element, None where all ranks do."""
         holders = [piece.rank for piece in self.pieces if _holds(piece, index)]
         return None if len(holders) == len(self.pieces) > 1 else holders[0]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One logical tensor of both sides at one moment; None for a side that has not seen it.
+    """One logical tensor of both sides at one moment; None for a side that did not observe it.
 
     Attributes:
-        moment: the candidate's.
-        kind: of both.
-        name: of both.
-        rank: whose tensor it is, where every rank has one of its own.
+        moment: the candidate's moment.
+        kind: kind of both tensors.
+        name: name of both tensors.
+        rank: the rank whose tensor it is, where every rank has one of its own.
         candidate: the layout under test.
         reference: what it must agree with.
     """
@@ -102,11 +105,11 @@ class Pair:
 
 
 def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Moment]]:
-    """Moments of both sides that belong together, in the candidate's order.
+    """Return the moments of both sides that belong together, in the candidate's order.
 
-    Where both ran the same operations, every moment of one has its partner. Where they ran
-    different ones (train-eval-train against train-only), the start and the train steps have, and
-    so has the end where both end with a train step.
+    If both ran the same operations, every moment has a partner. If they ran different ones
+    (train-eval-train against train-only), the start and the train steps have one, and so has the
+    end if both end with a train step.
 
     Raises:
         AlignmentError: if one side trains more steps than the other.
@@ -137,12 +140,12 @@ def align(
     moments: tuple[Moment, Moment],
     left_out: frozenset[str] = frozenset(),
 ) -> Iterator[Pair]:
-    """The pairs of one moment in causal order: by kind, then in the candidate's parameter order.
+    """Yield the pairs of one moment in causal order: by kind, then in the candidate's order.
 
     Args:
         candidate: one side.
         reference: the other.
-        moments: of `common_moments`.
+        moments: two that belong together, from `common_moments`.
         left_out: kinds that are not compared.
     """
     ours = _by_tensor(candidate, moments[0], left_out)
@@ -163,7 +166,7 @@ def align(
 def _by_tensor(
     trace: Trace, moment: Moment, left_out: frozenset[str]
 ) -> dict[tuple[str, str, int | None], list[Entry]]:
-    """The pieces of each logical tensor; rank-local tensors are kept apart by rank."""
+    """Return the pieces of each logical tensor; those that are rank-local are keyed by rank."""
     tensors: dict[tuple[str, str, int | None], list[Entry]] = {}
     for entry in trace.entries(moment):
         if entry.kind not in left_out:
@@ -218,7 +221,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
         if seen.any():
             difference = compare(tensor[seen].view(dtype), target[seen].view(dtype), bitwise())
             if difference is not None:
-                text = f"rank {piece.rank} holds other bits than a rank before it"
+                text = f"rank {piece.rank} holds other bits than a lower rank"
                 return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
         target.copy_(tensor)
         seen.fill_(True)
@@ -230,7 +233,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
 
 
 def _region(tensor: Tensor, piece: Entry) -> Tensor:
-    """The part of a logical tensor that `piece` says it holds, as a view."""
+    """Return the part of a logical tensor that `piece` says it holds, as a view."""
     if isinstance(piece.place, Chunk):
         for dim, (start, size) in enumerate(
             zip(piece.place.offsets, piece.place.sizes, strict=True)

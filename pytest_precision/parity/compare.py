@@ -54,7 +54,7 @@ class Difference:
 
     Attributes:
         reason: `shape`, `dtype` or `values`.
-        statistics: how far off the values are; None where shape or dtype keep them apart.
+        statistics: how far apart the values are; None where shapes or dtypes differ.
     """
 
     reason: str
@@ -62,9 +62,9 @@ class Difference:
 
 
 def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Difference | None:
-    """What is beyond `criterion`, None if nothing is.
+    """Return how two tensors violate `criterion`, or None if they do not.
 
-    Tensors of any stride and device are compared, and none of them is written to.
+    Tensors may have any strides and be on any device; they are not written to.
 
     Args:
         candidate: the tensor under test.
@@ -91,7 +91,7 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
 def statistics(
     candidate: Tensor, reference: Tensor, criterion: Criterion | None = None
 ) -> Statistics:
-    """How far `candidate` is from `reference`, whether or not that is within `criterion`.
+    """Return how far `candidate` is from `reference`, whether or not it is within `criterion`.
 
     Args:
         candidate: any tensor.
@@ -100,7 +100,7 @@ def statistics(
 
     Raises:
         TypeError: for dtypes and criteria that are not known here.
-        ValueError: for tensors that have no values to compare: `compare` gives their difference.
+        ValueError: for tensors whose values cannot be compared: `compare` returns how they differ.
     """
     criterion = Bitwise() if criterion is None else _elementwise(criterion)
     dtype = _common_dtype(candidate, reference, criterion)
@@ -116,7 +116,7 @@ def statistics(
 
 
 def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
-    """Whether shape, dtype and every byte are the same."""
+    """Return whether shape, dtype and every byte are the same."""
     return (
         candidate.shape == reference.shape
         and candidate.dtype is reference.dtype
@@ -130,12 +130,12 @@ def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
 def common_dtype(
     ours: torch.dtype, theirs: torch.dtype, *, check_dtype: bool
 ) -> torch.dtype | None:
-    """Return the dtype that two are compared in, None for two that are not.
+    """Return the dtype in which values of two dtypes are compared, None if they are not.
 
     Args:
         ours: one dtype.
         theirs: the other one.
-        check_dtype: as of a criterion.
+        check_dtype: as of `Elementwise`.
     """
     if ours is theirs:
         return ours
@@ -153,12 +153,12 @@ def _elementwise(criterion: Criterion) -> Elementwise:
 def _common_dtype(
     candidate: Tensor, reference: Tensor, criterion: Elementwise
 ) -> torch.dtype | None:
-    """The dtype to compare in; None where there is none that holds the values of both."""
+    """Return the dtype to compare in; None where none holds the values of both."""
     for name, tensor in (("candidate", candidate), ("reference", reference)):
         if tensor.dtype not in DTYPES:
             raise TypeError(
                 expected_but_got(
-                    "a dtype with one value an element",
+                    "a dtype with one value per element",
                     f"{name}.dtype={tensor.dtype} ({type(tensor.dtype).__name__})",
                     "compare its bytes: tensor.view(torch.uint8)",
                 )
@@ -186,14 +186,14 @@ def _measure(
 
 
 def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> bool:
-    """Whether large tensors are the same, by as many threads as torch has; False is no answer."""
+    """Tell whether large tensors are the same, on torch's number of threads; False is no answer."""
     sides = (candidate, reference)
     threads = min(torch.get_num_threads(), reference.nbytes // SHARE)
     if threads < 2 or not all(_is_plain(side, dtype) for side in sides):
         return False
     share = reference.nbytes // threads
     starts = range(0, reference.nbytes, share)
-    # memcmp lets go of the interpreter. Torch itself must not be called in more than one thread:
+    # A call of memcmp releases the GIL. Torch must not be called in more than one thread:
     # from then on each of its own parallel loops is slower.
     with ThreadPoolExecutor(threads) as pool:
         return not any(
@@ -209,7 +209,7 @@ def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> b
 def _spans(
     candidate: Tensor, reference: Tensor, dtype: torch.dtype
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Corresponding parts of both in order: flat position, and two of shape (n,) and `dtype`."""
+    """Yield corresponding parts in order: flat position, and two of shape (n,) and `dtype`."""
     if candidate.is_contiguous() and reference.is_contiguous():
         candidate, reference = candidate.view(-1), reference.view(-1)
     start = 0
@@ -220,7 +220,7 @@ def _spans(
 
 
 def _windows(shape: tuple[int, ...], numel: int) -> Iterator[Window]:
-    """Indices of consecutive parts of a tensor of `shape`, each of at most `numel` elements."""
+    """Yield indices of consecutive parts of a tensor of `shape`, each of up to `numel` elements."""
     outer = len(shape)
     while outer and math.prod(shape[outer - 1 :]) <= numel:
         outer -= 1
@@ -241,7 +241,7 @@ def _flat(part: Tensor, dtype: torch.dtype, name: str) -> Tensor:
 
 
 def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the elements lie in memory as they are compared."""
+    """Return whether the elements lie in memory as they are compared."""
     return (
         tensor.dtype is dtype
         and tensor.device.type == "cpu"

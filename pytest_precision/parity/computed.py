@@ -1,4 +1,4 @@
-"""Whether a run computed in the dtype that the precision of its cell names."""
+"""Check that a run computed in the dtype that the precision of its cell names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pytest_precision.trace.store import Trace
 
 
 def computed_elsewhere(trace: Trace, cell: Cell) -> str | None:
-    """Return why a bf16 or fp16 run proves nothing of that precision, or None.
+    """Return why a bf16 or fp16 run proves nothing about that precision, or None.
 
-    One matrix product in the dtype is enough: which layers a mixed precision leaves in fp32 is the
-    layout's affair. A model without any shows its dtype by the weights that it used.
+    One matrix product in the dtype is enough: the layout decides which layers stay in fp32. In a
+    model without matrix products, the dtypes of the weights that it used decide.
     """
     expected = COMPUTED.get(cell.precision)
     if expected is None:

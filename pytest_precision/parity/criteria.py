@@ -17,16 +17,16 @@ DEFAULT = "default"
 WILDCARDS = frozenset("*?[]")
 
 FEW = 5
-"""Names that a message lists."""
+"""Number of names that a message lists."""
 
 
 class KeyedCriterion(NamedTuple):
     """The criterion of some tensors.
 
     Attributes:
-        kind: of the tensors; `default` for every kind.
-        pattern: of their names, as in a shell; empty for all tensors of the kind.
-        criterion: that they are held to.
+        kind: kind of the tensors; `default` for every kind.
+        pattern: shell pattern of their names; empty for all tensors of the kind.
+        criterion: their criterion.
     """
 
     kind: str
@@ -35,22 +35,22 @@ class KeyedCriterion(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return how a test writes it: `exp_avg` or `exp_avg:*.qkv.bias`."""
+        """Return the key in a test's mapping: `exp_avg` or `exp_avg:*.qkv.bias`."""
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     @property
     def specificity(self) -> tuple[bool, bool, bool, int]:
-        """Return what is greater for a rule that goes before another."""
+        """Return a sort key; of two rules, the one with the greater key decides."""
         literal = sum(character not in WILDCARDS for character in self.pattern)
         exact = literal == len(self.pattern)
         return bool(self.pattern), self.kind != DEFAULT, exact, literal
 
     def may_fit(self, kind: str) -> bool:
-        """Return whether it is for tensors of this kind."""
+        """Return whether the rule is for tensors of this kind."""
         return self.kind in (kind, DEFAULT)
 
     def fits_name(self, name: str) -> bool:
-        """Return whether it is for tensors of this name."""
+        """Return whether the rule is for tensors of this name."""
         return not self.pattern or fnmatchcase(name, self.pattern)
 
 
@@ -66,11 +66,11 @@ class Criteria:
 
     @classmethod
     def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
-        """Return what a caller gave for `criterion=`: nothing means bitwise, one is for all.
+        """Return the criteria given as `criterion=`: None means bitwise, one is for all tensors.
 
         The most specific key of a mapping decides: one with names before one without, then one of
         the kind before one of `default`, then a whole name before a pattern, then the pattern with
-        more characters that are no wildcards, then the later one.
+        more characters that are not wildcards, then the later one.
 
         Args:
             given: a mapping goes from `kind`, or `kind:pattern of names`, to criterion; the kind
@@ -93,16 +93,16 @@ class Criteria:
 
     @property
     def bitwise(self) -> bool:
-        """Whether digests of the bytes decide: nothing compared may differ in a single one."""
+        """Return whether digests decide: no tensor that is compared may differ in a single byte."""
         given = (rule.criterion for rule in self.rules)
         return all(isinstance(c, Unchecked) or c == Bitwise() for c in given)
 
     def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
-        """Return the rule that decides about a tensor."""
+        """Return the rule for a tensor."""
         return next(rule for rule in self.rules if rule.may_fit(kind) and rule.fits_name(name))
 
     def of_kind(self, kind: str) -> list[KeyedCriterion]:
-        """Return the rules that may decide about tensors of a kind; the last one is for all."""
+        """Return the rules for tensors of a kind; the last one is for all of them."""
         rules = [rule for rule in self.rules if rule.may_fit(kind)]
         whole = next(number for number, rule in enumerate(rules) if not rule.pattern)
         return rules[: whole + 1]
@@ -115,10 +115,10 @@ class Criteria:
         return own.reason if left_out and isinstance(own, Unchecked) else ""
 
     def unknown(self, names: Mapping[str, Collection[str]]) -> str:
-        """Say which key fits nothing that was compared; nothing where all do.
+        """Return, in words, a key that matches nothing that was compared; empty if there is none.
 
         A misspelt key would leave the real tensors to another one, which may be looser. Kinds that
-        not every cell has may be missing, and so may what is left out anyway.
+        not every cell has may be missing, and so may tensors that are left out anyway.
 
         Args:
             names: kind to the names of its tensors.
@@ -139,7 +139,7 @@ class Criteria:
             if not any(map(rule.fits_name, there)):
                 more = f" and {len(there) - FEW} more" if len(there) > FEW else ""
                 return (
-                    f"the criterion names {rule.key}, but no tensor is called so; there are "
+                    f"the criterion names {rule.key}, but no tensor has such a name; there are "
                     f"{', '.join(there[:FEW])}{more}"
                 )
         return ""

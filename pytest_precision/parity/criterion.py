@@ -22,11 +22,11 @@ class Criterion:
 
 
 class Measure(Enum):
-    """What the distance of an element from its reference is counted in.
+    """The unit in which the distance of an element from its reference is counted.
 
     Attributes:
-        BYTES: whether a single one differs, which is beyond any bound. So are elements of dtypes
-            that have no distance in the criterion's own measure.
+        BYTES: equal or not; a single byte that differs is beyond any bound. Elements of dtypes that
+            lack the criterion's own measure are compared like this.
         STEPS: representable values between the two. On their line -0 and +0 are one point and
             infinity is the neighbour of the largest finite value. Only floating dtypes have it.
         VALUE: `|candidate - reference|`. All dtypes but bool have it.
@@ -39,19 +39,19 @@ class Measure(Enum):
 
 @dataclass(frozen=True)
 class Elementwise(Criterion):
-    """Every element may be off by a bound of its own; a subclass says by how much.
+    """Every element has a bound of its own, which a subclass defines.
 
-    Whatever is counted but bytes, a NaN agrees with any NaN and with nothing else, and an infinity
-    is not within any bound in values of anything but the same infinity.
+    In steps and in value, a NaN agrees with any NaN and with nothing else; in value, an infinity is
+    within no bound of anything but the same infinity.
 
     Attributes:
-        check_dtype: whether the storage dtypes must be the same too. Where they need not be,
-            floating values are compared after the exact upcast to the wider of float32 and the two
-            dtypes; other dtypes must always be the same.
+        check_dtype: whether the storage dtypes must be the same too. If not, floating values are
+            compared after the exact upcast to the wider of float32 and the two dtypes; other dtypes
+            must always be the same.
     """
 
     measure: ClassVar[Measure]
-    """What the bound is counted in."""
+    """The unit of the bound."""
 
     check_dtype: bool = field(default=True, kw_only=True)
 
@@ -70,16 +70,16 @@ class Elementwise(Criterion):
 
     @property
     def words(self) -> str:
-        """Return what a report says of the bound."""
+        """Return the bound in words, for a report."""
         raise NotImplementedError
 
     @property
     def call(self) -> str:
-        """Return how it is written in a test."""
+        """Return the call that makes the criterion in a test."""
         raise NotImplementedError
 
     def bound(self, reference: Magnitudes) -> Magnitudes | int:
-        """Return how far each element may be off in value; of bytes and steps, a number for all.
+        """Return the bound of each element in value; one number for all in bytes or steps.
 
         Args:
             reference: magnitudes of the reference, in fp32 or wider; not to be written to.
@@ -95,13 +95,16 @@ class Bitwise(Elementwise):
 
     @property
     def words(self) -> str:
+        """Return `bitwise`."""
         return self.call.removesuffix("()")
 
     @property
     def call(self) -> str:
+        """Return `bitwise()`."""
         return "bitwise()"
 
     def bound(self, reference: Magnitudes) -> int:
+        """Return 0: no byte may differ."""
         return 0
 
 
@@ -141,13 +144,16 @@ class Ulp(Elementwise):
 
     @property
     def words(self) -> str:
+        """Return the bound as `within 2 ulp`."""
         return f"within {self.n} ulp"
 
     @property
     def call(self) -> str:
+        """Return the call as `ulp(2)`."""
         return f"ulp({self.n})"
 
     def bound(self, reference: Magnitudes) -> int:
+        """Return `n`, in steps."""
         return self.n
 
 
@@ -192,6 +198,7 @@ class Close(Elementwise):
 
     @property
     def words(self) -> str:
+        """Return the formula of the bound, with its numbers."""
         return (
             f"|difference| <= atol + rtol*|reference|, rtol={self.rtol!r}, atol={self.atol!r}, "
             "the caller's own"
@@ -199,9 +206,11 @@ class Close(Elementwise):
 
     @property
     def call(self) -> str:
+        """Return the call as `close(rtol=1e-05, atol=1e-08)`."""
         return f"close(rtol={self.rtol:g}, atol={self.atol:g})"
 
     def bound(self, reference: Magnitudes) -> Magnitudes:
+        """Return `atol + rtol * reference` of each element."""
         bound: Magnitudes = reference * self.rtol
         bound += self.atol
         return bound
@@ -266,7 +275,7 @@ def unchecked(*, reason: str) -> Unchecked:
 
 
 def no_criterion(name: str, given: object) -> TypeError:
-    """Say that `given` is no criterion, and how to make one."""
+    """Return an error which says that `given` is no criterion, and how to make one."""
     return TypeError(
         expected_but_got(
             "a criterion",

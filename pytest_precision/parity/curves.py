@@ -1,4 +1,4 @@
-"""Curves: loss and lost updates of both sides over the steps, and what they say of a candidate."""
+"""Curves: loss and lost updates of both sides per step, and what they say about a candidate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_precision.trace.updates import Counts, UpdateLog
 
 
 def summary(log: UpdateLog) -> dict[str, Any]:
-    """The updates of one run as builtins: of all tensors together, and of the worst one.
+    """Return the updates of one run as builtins: of all tensors together, and of the worst one.
 
-    Without a measured update there is nothing but the reason.
+    If no update was measured, only the reasons are returned.
     """
     totals = log.totals()
     if not totals:
@@ -28,7 +28,7 @@ def summary(log: UpdateLog) -> dict[str, Any]:
 
 
 def table(*sides: Recording) -> dict[str, Any]:
-    """Columns to plot, one element a train step; None where a side has no figure for it.
+    """Return columns to plot, one element per train step; None where a side has no figure for it.
 
     A step's loss is the sum of its microbatches' observed losses.
     """
@@ -54,7 +54,7 @@ def table(*sides: Recording) -> dict[str, Any]:
 
 
 def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
-    """One line where the candidate loses more updates than the reference, by a percent at least."""
+    """Return one line if the candidate loses more updates than the reference, by 1 % or more."""
     ours, theirs = candidate.totals(), reference.totals()
     if not ours:
         return []
@@ -69,7 +69,7 @@ def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
 
 
 def beyond(log: UpdateLog, limit: float) -> str | None:
-    """What a candidate loses beyond `max_lost_updates`, or None.
+    """Return, in words, by how much a candidate exceeds `max_lost_updates`, or None.
 
     The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
     or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.
@@ -91,7 +91,7 @@ def beyond(log: UpdateLog, limit: float) -> str | None:
 
 
 def unmeasured(log: UpdateLog) -> str | None:
-    """Why `max_lost_updates` cannot be judged, or None."""
+    """Return why `max_lost_updates` cannot be judged, or None."""
     for name, reason in log.unmeasured.items():
         return f"the updates of {name} cannot be measured: {reason}"
     if not any(counts.updates for counts in log.totals().values()):
@@ -100,7 +100,7 @@ def unmeasured(log: UpdateLog) -> str | None:
 
 
 def worst(totals: Mapping[str, Counts]) -> tuple[str, Counts]:
-    """The tensor that loses the largest share of its updates, and its counts."""
+    """Return the tensor that loses the largest share of its updates, and its counts."""
     return max(totals.items(), key=lambda item: item[1].share)
 
 
@@ -117,7 +117,7 @@ def _share(counts: Counts) -> str:
 
 
 def _losses(trace: Trace) -> dict[int, float]:
-    """Train step to the sum of its losses; one that several ranks observe counts once."""
+    """Return train step to the sum of its losses; one that several ranks observe counts once."""
     losses: dict[int, float] = {}
     for moment in trace.moments:
         if moment.operation == "train" and moment.phase == "forward_backward":

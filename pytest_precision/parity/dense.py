@@ -1,10 +1,10 @@
-"""The statistics of a comparison, a chunk at a time: for tensors of which most elements differ.
+"""The statistics of a comparison, chunk by chunk: for tensors of which most elements differ.
 
 The figures are those of `Accumulator.add`, which takes every chunk that needs care (a NaN, an
-infinity, a dtype that has no place here) and every chunk in which few elements differ. What is
+infinity, a dtype that is not supported here) and every chunk in which few elements differ. What is
 left is a fixed number of vector operations in numpy on a chunk that stays in the core's cache. One
-thread does them: threads that meet after every operation gain little alone on the machine, and
-cost a time slice an operation where other processes want the cores too.
+thread does them: threads that synchronise after every operation gain little on an idle machine, and
+cost a time slice per operation where other processes want the cores too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytest_precision.parity.statistics import (
 )
 
 CHUNK = 2**15
-"""Elements a chunk. Of fewer the calls cost more than the work, more do not stay in the cache."""
+"""Elements per chunk. With fewer, the calls cost more than the work; more do not fit the cache."""
 
 SPARSE = 16
 """A chunk is sparse if at most one of so many elements differs."""
@@ -38,7 +38,7 @@ DOUBT = 2**-20
 """Share of the figures of a chunk by which a difference in float32 may be off, generously."""
 
 BLAS = 2**13
-"""Elements of a dot product. For somewhat more of them OpenBLAS starts threads."""
+"""Elements per dot product. For somewhat more of them OpenBLAS starts threads."""
 
 LIMITS = {np.dtype(dtype): np.finfo(dtype) for dtype in (np.float32, np.float64)}
 
@@ -48,7 +48,7 @@ Working = npt.NDArray[Any]
 
 @dataclass
 class _Chunk:
-    """A chunk in the figures, to be judged.
+    """A chunk whose figures are taken, and whose elements are to be judged.
 
     Attributes:
         start: flat position of the first element.
@@ -71,7 +71,7 @@ class _Chunk:
     max_ulp: int
 
     def distances(self) -> Bits:
-        """`apart` without signs."""
+        """Return `apart` without signs."""
         distances: Bits = self.apart if self.zero else np.abs(self.apart)
         return distances
 
@@ -82,10 +82,10 @@ class _Bounds(NamedTuple):
 
 
 def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> None:
-    """Take elements into `figures`, the norm of the reference included.
+    """Add elements to `figures`, the norm of the reference included.
 
     Args:
-        figures: of the elements before them.
+        figures: figures of the elements before them.
         start: flat position of the first of them.
         candidate: their bit patterns.
         reference: likewise.
@@ -98,7 +98,7 @@ def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> N
 
 
 def add_equal(figures: Accumulator, reference: Bits) -> None:
-    """Take in elements that are equal on both sides: only the norm of the reference grows."""
+    """Add elements that are equal on both sides: only the norm of the reference grows."""
     with np.errstate(all="ignore"):
         for begin in range(0, len(reference), CHUNK):
             _add_reference(figures, reference[begin : begin + CHUNK])
@@ -119,10 +119,10 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Whether the chunk can be taken this way; if not, `figures` is as before.
+    """Add a chunk by vector operations; return False, with `figures` as before, if they fail it.
 
     Args:
-        figures: of the chunks before this one.
+        figures: figures of the chunks before this one.
         start: flat position of the chunk's first element.
         c: bit patterns of the candidate, of shape (n,).
         r: bit patterns of the reference, likewise.
@@ -163,7 +163,7 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
 
 
 def _working(elements: Bits, dtype: torch.dtype, name: str) -> Working:
-    """The values of bit patterns, in the scratch `name` unless numpy can compute with them."""
+    """Return the values of bit patterns, in the scratch `name` unless numpy computes with them."""
     if dtype in (torch.float32, torch.complex64):
         return elements.view(np.float32)
     if dtype in (torch.float64, torch.complex128):
@@ -175,7 +175,7 @@ def _working(elements: Bits, dtype: torch.dtype, name: str) -> Working:
 
 
 def _norm(values: Working) -> float:
-    """The norm of the finite ones among the values."""
+    """Return the norm of the finite values."""
     squares = 0.0
     for begin in range(0, len(values), BLAS):
         part = values[begin : begin + BLAS]
@@ -189,7 +189,7 @@ def _norm(values: Working) -> float:
 
 
 def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:
-    """What differences can be at most in a chunk of plain numbers; None for any other chunk.
+    """Return bounds on the differences in a chunk of plain numbers; None for any other chunk.
 
     Plain means that all references are normal numbers, and that no two patterns are an octave
     apart or as far as an infinity. Then no sign changes, since the subnormal numbers lie between,
@@ -228,7 +228,7 @@ def _max_rel(difference: Working, b: Working) -> float:
 
 
 def _bound(figures: Accumulator, b: Working) -> Working | None:
-    """Return by how much each element may be off in value; None where values do not decide."""
+    """Return how far off each element may be in value; None where values do not decide."""
     if figures.measure is not Measure.VALUE:
         return None
     size = np.abs(b, out=scratch.take("ratio", b.dtype, len(b)))
@@ -236,7 +236,7 @@ def _bound(figures: Accumulator, b: Working) -> Working | None:
 
 
 def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
-    """Make distances out of differences of patterns.
+    """Turn differences of bit patterns into distances.
 
     Args:
         c: bit patterns of the candidate, of shape (n,).
@@ -265,7 +265,7 @@ def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
 
 
 def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
-    """Count what is beyond, in bytes or steps, in a chunk in which `count` elements differ."""
+    """Count elements beyond a bound in bytes or steps, in a chunk where `count` elements differ."""
     start, c, r = chunk.start, chunk.c, chunk.r
     if figures.measure is Measure.BYTES:
         figures.count_beyond(count, lambda: start + int(differ(c, r).argmax()))
@@ -282,9 +282,9 @@ def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
 def _judge_values(
     figures: Accumulator, chunk: _Chunk, bound: Working, largest_bound: float
 ) -> None:
-    """Count what is beyond `bound`; `excess` decides what the working precision cannot tell.
+    """Count elements beyond `bound`; `excess` decides what the working precision cannot tell.
 
-    Overwrites `chunk.difference`.
+    `chunk.difference` is overwritten.
     """
     start, c, r = chunk.start, chunk.c, chunk.r
     doubt = DOUBT * (2 * figures.max_abs + largest_bound) + LIMITS[chunk.b.dtype].tiny

@@ -12,7 +12,7 @@ FEW = 10
 """Mismatched elements up to which a count says more than a share."""
 
 NEAR = 1024
-"""Units in the last place up to which a distance in them says more than a relative error."""
+"""Distance in units in the last place up to which it says more than a relative error."""
 
 COLUMNS = 10
 """Operations that the table shows, so that it fits a terminal."""
@@ -22,7 +22,7 @@ OTHER = {"candidate": "reference", "reference": "candidate"}
 
 
 def headline(finding: Finding, judgement: Judgement) -> str:
-    """What differs first, when, where and by how much, on one line."""
+    """Say on one line what differs first, when, where and by how much."""
     pair = finding.pair
     when = _when(pair.moment)
     if finding.problem in ("missing", "extra"):
@@ -43,7 +43,7 @@ def headline(finding: Finding, judgement: Judgement) -> str:
 
 
 def disturbance(finding: Finding, side: str) -> str:
-    """Which state an operation changed that must leave it alone, on one line."""
+    """Say on one line which state was changed by an operation that must leave it alone."""
     pair = finding.pair
     what = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ("missing", "extra"):
@@ -80,7 +80,7 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
 
 
 def not_finite(statistics: Statistics, other: str) -> str:
-    """Count NaN and infinities, as `is all NaN, and finite in the reference`."""
+    """Count NaN and infinities, as in `is all NaN, and is finite in the reference`."""
     ours, theirs = statistics.candidate_not_finite, statistics.reference_not_finite
     if ours == theirs and (statistics.nan_mismatched or statistics.inf_mismatched):
         return f"has NaN or infinities in other places than {other}"
@@ -101,7 +101,7 @@ def _counted(side: NotFinite, numel: int) -> str:
 
 
 def where(finding: Finding, index: tuple[int, ...] | None) -> str:
-    """The rank that holds an element, as ` on rank 1`; nothing where no element is to blame."""
+    """Say which rank holds an element, as ` on rank 1`; nothing where no element is to blame."""
     if index is None:
         return ""
     rank = rank_of(finding, index)
@@ -109,7 +109,7 @@ def where(finding: Finding, index: tuple[int, ...] | None) -> str:
 
 
 def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
-    """The candidate's rank that holds an element, None where every rank does."""
+    """Return the candidate's rank that holds an element, None where every rank does."""
     if finding.fault is not None:
         return finding.fault.rank
     if finding.pair.rank is not None or finding.pair.candidate is None:
@@ -118,7 +118,7 @@ def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
 
 
 def property_of(finding: Finding) -> tuple[str, str]:
-    """The dtypes or shapes of both sides."""
+    """Return the dtypes or shapes of both sides, whichever differ."""
     assert finding.pair.candidate is not None
     assert finding.pair.reference is not None
     ours, theirs = finding.pair.candidate.pieces[0], finding.pair.reference.pieces[0]
@@ -128,7 +128,7 @@ def property_of(finding: Finding) -> tuple[str, str]:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share that is never rounded to nothing or to all."""
+    """Format a share that is never rounded to 0 % or to 100 %."""
     share = 100 * part / whole
     if 0 < share < 1:
         return f"{share:.1g} %"
@@ -136,7 +136,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def statistics_lines(finding: Finding, other: str = "in the reference") -> list[str]:
-    """The figures of a difference in values, in the words of torch.testing.
+    """Return the figures of a difference in values, in the words of torch.testing.
 
     Args:
         finding: what differs.
@@ -144,14 +144,14 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
     """
     if finding.problem in ("missing", "extra") and finding.pair.kind in ("master", "param"):
         return [
-            "Names are held against each other: keep a wrapper that puts a prefix before them out "
-            "of the model, and pass it as Engine(..., forward_model=wrapper)"
+            "Tensors are matched by name. If a wrapper adds a prefix, pass the bare model and give "
+            "the wrapper as Engine(..., forward_model=wrapper)"
         ]
     if finding.difference is None or finding.difference.statistics is None:
         return []
     s = finding.difference.statistics
     share = f"{100 * s.mismatched / s.numel:.1f}%"
-    # Replicas are held against that of the first rank, whatever the other side has.
+    # Replicas are compared with that of the first rank, whatever the other side has.
     other = other if finding.fault is None else "on the first rank"
     lines = [
         f"Mismatched elements: {s.mismatched} / {s.numel} ({share}), "
@@ -175,22 +175,22 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
-    """Whose layout has loaded whose checkpoint, where a side goes on in that of the other one.
+    """Say which layout runs whose checkpoint, where a side continues in the other side's layout.
 
     Args:
         finding: what differs.
-        sides: that the finding is of.
+        sides: the sides that the finding is about.
     """
     loads = [
         f"the {side.name}'s checkpoint runs in the {OTHER[side.name]}'s layout"
         for side in sides
         if _swapped(finding.pair.moment, side.cell.operations)
     ]
-    return [f"Behind the swap {', and '.join(loads)}"] if loads else []
+    return [f"After the swap {', and '.join(loads)}"] if loads else []
 
 
 def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
-    """Whether a side is in the other one's layout at the candidate's `moment`."""
+    """Return whether a side is in the other side's layout at the candidate's `moment`."""
     # Sides that run different operations are compared in train steps only.
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op
@@ -198,10 +198,10 @@ def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
 
 
 def spread_table(judgement: Judgement) -> list[str]:
-    """Kinds by operations: the candidate's dtype, where a difference starts and how it spreads.
+    """Return a table of kinds by operations: where a difference starts and how it spreads.
 
-    `=` is equal bit for bit, `~` within the criterion, a share of elements or a word beyond it
-    (`NaN` where the candidate has more of them), `.` not observed.
+    `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
+    it (`NaN` where the candidate has more of them), and `.` is not observed.
     """
     moments = _columns(judgement)
     kinds = sorted({kind for kind, _ in judgement.spread}, key=causal_rank)
@@ -223,7 +223,7 @@ def spread_table(judgement: Judgement) -> list[str]:
 
 
 def _columns(judgement: Judgement) -> list[Moment]:
-    """The last moment of each operation; around the first divergence where there are too many."""
+    """Return the last moment of each operation; those near the first divergence if too many."""
     moments = list({moment.op: moment for moment in judgement.moments}.values())
     first = judgement.first.pair.moment.op if judgement.first else moments[0].op
     position = [moment.op for moment in moments].index(first)
@@ -255,7 +255,7 @@ def _when(moment: Moment) -> str:
         return f"after the last step, {moment.step}"
     if moment.operation == "train":
         return f"at step {moment.step} after {moment.phase}"
-    return f"after {moment.operation} behind step {moment.step}"
+    return f"after {moment.operation}, which follows step {moment.step}"
 
 
 def _agreed(moment: Moment, judgement: Judgement) -> str:

@@ -1,4 +1,4 @@
-"""Whether all ranks of both sides were given the same data; if not, no layout is to blame."""
+"""Check that all ranks of both sides were given the same data; if not, no layout is to blame."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import DataLog, Given
 
 ADVICE = (
-    "microbatches(cell, step) gives those of all ranks and depends on the step alone: draw from "
-    "torch.Generator().manual_seed(step)"
+    "microbatches(cell, step) must return those of all ranks and depend on the step alone: draw "
+    "from torch.Generator().manual_seed(step)"
 )
-"""What the author of a workload that gives other data may look for."""
+"""Advice for the author of a workload that does not always give the same data."""
 
 
 def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell]) -> str | None:
-    """Say who was given other data than whom, or return None.
+    """Say which rank or run was given other data than another, or return None.
 
     Args:
         candidate: what its ranks were given.

@@ -1,8 +1,8 @@
 """What a trace must show before agreement with another one means anything.
 
 Two broken runs agree as well as two sound ones (a zero gradient norm on both sides passes every
-comparison), so each side is looked at alone: `vacuous` finds runs in which nothing happened,
-`disturbed` operations that must leave the training state alone, or bring it back, and did not.
+comparison), so each side is checked alone: `vacuous` finds runs in which nothing happened,
+`disturbed` finds operations that must keep or restore the training state, and did not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
 LOADS = frozenset(o.name for o in OPERATIONS.values() if o.needs_save)
-"""Operations that bring the training state back, from the last save."""
+"""Operations that restore the training state of the last save."""
 
 EVALUATIONS = frozenset(o.name for o in OPERATIONS.values() if o.held_out)
 """Operations that must have computed a loss."""
@@ -42,14 +42,14 @@ STILL = {
     for operation in OPERATIONS.values()
     if operation.leaves_state is not None
 }
-"""Operations that leave the training state as it was, or bring it back: the kinds left aside."""
+"""Operations that keep or restore the training state, each with the kinds that it may change."""
 
 
 def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
     """Return why this run proves nothing, or None.
 
-    Nothing is asked of a kind that the engine cannot show or the test leaves unchecked; `hidden`
-    sees to it that the test knows of the first.
+    Kinds that the engine cannot show or that the test leaves unchecked are not required; `hidden`
+    makes sure that the test has accepted the former.
     """
     for kind, guard in _GUARDS:
         if kind not in trace.header.unobservable and not _unchecked(criteria, kind):
@@ -102,7 +102,7 @@ _GUARDS = (
     ("loss", _no_evaluation),
     ("used_quantized", _not_quantized),
 )
-"""Each with the kind that it asks for."""
+"""Each guard with the kind that it requires."""
 
 
 def _unchecked(criteria: Criteria, kind: str) -> bool:
@@ -112,13 +112,13 @@ def _unchecked(criteria: Criteria, kind: str) -> bool:
 def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
     """Return the first kind that an engine hides and the test has not accepted, and the reason.
 
-    Reduction inside backward leaves no local gradients to show, and their sum is compared. What an
-    engine hides beyond that, and nothing else shows, may be as wrong as it likes.
+    Reduction inside backward leaves no local gradients to show, but their sum is compared. Errors
+    in anything else that an engine hides, and that no other kind shows, would go unseen.
 
     Args:
-        trace: of one side.
-        criteria: an `Unchecked` of the kind's own, or for all, accepts it.
-        compared: kinds.
+        trace: trace of one side.
+        criteria: an `Unchecked` for the kind, or for all kinds, accepts it.
+        compared: kinds that were compared.
     """
     for kind, reason in trace.header.unobservable.items():
         accepted = _unchecked(criteria, kind)
@@ -132,15 +132,15 @@ def _shown_by(kind: str) -> str:
 
 
 def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
-    """The first tensor that an evaluation, a save or a skipped step changed, or None.
+    """Return the first tensor that an evaluation, a save or a skipped step changed, or None.
 
-    Of a load and a swap, the first that is not as it was saved. The finding's candidate is the
-    state after the operation, its reference the state before, or at the save.
+    For a load or a swap, it is the first tensor that is not as it was saved. The finding's
+    candidate is the state after the operation, its reference the state before, or at the save.
 
     Args:
-        trace: of the run that is looked at.
-        other: of the other side, whose layout goes on behind a swap.
-        criteria: that the two sides were held to, and agree by.
+        trace: trace of the run to check.
+        other: trace of the other side, whose layout runs after a swap.
+        criteria: the criteria by which the two sides agree.
     """
     beside = frozenset(left_out(trace, other, criteria))
     tally = Tally()
@@ -159,12 +159,11 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
 
 
 def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
-    """The moments after operations of `STILL`, each with the trace and moment to hold it against.
+    """Yield the moments after operations of `STILL`, each with the trace and moment to compare.
 
-    A layout stores what it loads in its own way. Where it is not the one that has saved, as behind
-    a swap, it has shown in the other trace what it holds in that state. Its own run must not be
-    taken for that: a layout that writes and reads the wrong order of things is wrong on both sides
-    of a swap, and alike.
+    A layout stores what it loads in its own way. If another layout has saved, as after a swap, the
+    other trace shows what the layout holds in that state. Its own run cannot show this: a layout
+    that writes and reads tensors in the same wrong order agrees with itself.
     """
     before: Moment | None = None
     saved: Moment | None = None

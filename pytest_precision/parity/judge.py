@@ -16,15 +16,15 @@ from pytest_precision.trace.store import Trace
 
 @dataclass(frozen=True)
 class Finding:
-    """One pair that is not as its criterion asks.
+    """One pair that violates its criterion.
 
     Attributes:
         pair: the two sides.
         problem: `values`, `dtype`, `shape`, `missing` in the candidate, `extra` in it, or the
             problem of a `Fault`.
-        difference: between the two sides, or between two ranks of one; None for what is not there.
-            Of two dtypes it is that of the values, where they can be compared and differ.
-        fault: of the side whose pieces make no whole, None where both do.
+        difference: between the two sides, or between two ranks of one; None for a missing tensor.
+            If the dtypes differ, it is that of the values where these can be compared and differ.
+        fault: fault of the side whose pieces do not form a whole, None where both do.
         faulty_side: `candidate` or `reference`, where there is a fault.
     """
 
@@ -40,10 +40,10 @@ class Tally:
     """What happened to one kind in one operation.
 
     Attributes:
-        pairs: that were compared.
-        within: of them not equal bit for bit, but within their criterion.
-        findings: the others.
-        dtypes: of the candidate and of the reference.
+        pairs: number of pairs that were compared.
+        within: number of these that are not equal bit for bit, but within their criterion.
+        findings: the pairs that violate their criterion.
+        dtypes: dtypes of the candidate and of the reference.
     """
 
     pairs: int = 0
@@ -58,9 +58,10 @@ class Judgement:
 
     Attributes:
         observations: number of pairs compared.
-        bytes: of the candidate's tensors in them.
+        bytes: number of bytes of the candidate's tensors in them.
         first: the first finding in causal order.
-        spread: kind and moment (of the operation's end) to tally.
+        spread: kind and index of the operation to tally.
+        moments: moments of the candidate that were compared.
         left_out: kinds that were not compared, each with the reason.
     """
 
@@ -85,7 +86,7 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
         for pair in align(candidate, reference, moments, aside):
             rule = criteria.of_tensor(pair.kind, pair.name)
             if isinstance(rule.criterion, Unchecked):
-                what = rule.key if rule.pattern else f"{pair.kind}, but for names of its own"
+                what = rule.key if rule.pattern else f"{pair.kind}, except names of their own"
                 judgement.left_out[what] = rule.criterion.reason
                 continue
             if lacks := _may_lack(pair):
@@ -112,7 +113,7 @@ def _may_lack(pair: Pair) -> str:
 
 
 def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
-    """Hold one pair to `criterion`, which is not `Unchecked`, and count it in `tally`."""
+    """Compare one pair by `criterion`, which is not `Unchecked`, and count it in `tally`."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
         tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))

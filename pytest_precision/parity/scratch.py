@@ -1,4 +1,4 @@
-"""Memory for intermediate results, kept for ever: a fresh page costs more than the arithmetic."""
+"""Memory for intermediate results, never freed: a fresh page costs more than the arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scratch(threading.local):
         self._buffers: dict[tuple[str, npt.DTypeLike], npt.NDArray[Any]] = {}
 
     def take(self, name: str, dtype: npt.DTypeLike, numel: int) -> npt.NDArray[Any]:
-        """Elements of any value: those that were taken before under this name and dtype."""
+        """Return uninitialised elements; the same name and dtype reuse the same memory."""
         buffer = self._buffers.get((name, dtype))
         if buffer is None or len(buffer) < numel:
             size = numel * np.dtype(dtype).itemsize

@@ -1,4 +1,4 @@
-"""What kind of error two tensors look like: the shape of a difference often names its cause."""
+"""Name the kind of error that a difference looks like: its form often tells the cause."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ COARSER = {
     torch.float64: (torch.float32, torch.bfloat16, torch.float16),
     torch.float32: (torch.bfloat16, torch.float16),
 }
-"""Storage dtype to the dtypes whose grid its values may lie on after a rounding nobody wanted."""
+"""Storage dtype to the coarser dtypes that its values may have been rounded to by mistake."""
 
 
 def signature(candidate: Tensor, reference: Tensor, earlier: Tensor | None) -> str:
-    """What the difference of two tensors of equal shape and dtype looks like.
+    """Return what the difference of two tensors of equal shape and dtype looks like.
 
     Args:
         candidate: differs from `reference`.
@@ -49,7 +49,7 @@ def signature(candidate: Tensor, reference: Tensor, earlier: Tensor | None) -> s
 
 
 def _constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
-    """The one factor between the two, if it is one but for the rounding of both to storage."""
+    """Return the constant factor between the two, up to the rounding of both; None if none."""
     nonzero = theirs != 0
     if nonzero.sum() < 2 or bool(ours[~nonzero].any()):
         return None
@@ -62,9 +62,9 @@ def _constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
 
 
 def _within_a_step(ours: Tensor, theirs: Tensor, grid: torch.dtype) -> bool:
-    """Whether a rounding to `grid`, in whatever direction, could have moved every value so far.
+    """Return whether a rounding to `grid`, in any direction, could move every value this far.
 
-    A 1 lies on every grid, and is no rounding of what is far from it.
+    A 1 lies on every grid, but is no rounding of a value that is far from it.
     """
     limits = torch.finfo(grid)
     _, exponent = torch.frexp(theirs.abs().clamp(min=limits.tiny))
@@ -77,7 +77,7 @@ def _on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
 
 
 def describe(finding: Finding) -> str:
-    """The signature of a finding; the name of its problem where it is none of values."""
+    """Return the signature of a finding in values; for others, the name of the problem."""
     pair = finding.pair
     if finding.problem != "values" or pair.candidate is None or pair.reference is None:
         return finding.problem

@@ -30,7 +30,7 @@ SIGNED_FLOATS = {
 """Mantissa bits of the floating dtypes that have a sign, an exponent and a mantissa, in order."""
 
 IEEE = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2)
-"""Those whose largest exponent is for infinities and NaN only."""
+"""Floating dtypes whose largest exponent is for infinities and NaN only."""
 
 FLOATS = (*SIGNED_FLOATS, torch.float8_e8m0fnu)
 """Floating dtypes; `float8_e8m0fnu` is all magnitude."""
@@ -49,7 +49,7 @@ INTEGERS = (
 COMPLEX = (torch.complex64, torch.complex128)
 
 LANES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
-"""The integers that hold an element of so many bytes, two of them for 16."""
+"""Bytes per element to the integer dtype that holds one; two of them hold 16 bytes."""
 
 UINT64_MAX = 2**64 - 1
 
@@ -116,21 +116,21 @@ class Statistics:
 
     @property
     def measured(self) -> bool:
-        """Tell whether numbers differ, so that a distance means anything, or zeros in sign."""
+        """Return whether distances mean anything: finite numbers differ, or zeros in sign only."""
         return bool(self.max_abs) or not (
             any(self.candidate_not_finite) or any(self.reference_not_finite)
         )
 
 
 class Accumulator:
-    """What is known of two tensors after some of their elements, which come in order.
+    """What is known about two tensors after some of their elements, which come in order.
 
     Attributes:
         criterion: decides which elements count as beyond, and which as worst.
         measure: that of the criterion, or `BYTES` where the dtype does not have it.
-        dtype: that both sides are compared in.
-        norm: of the difference of the finite elements.
-        reference_norm: of the finite elements of the reference.
+        dtype: dtype in which both sides are compared.
+        norm: norm of the difference of the finite elements.
+        reference_norm: norm of the finite elements of the reference.
         first: flat position; as the other attributes, see `Statistics`.
         worst: flat position.
         severity: of the worst: whether it is a NaN on one side only, and how far off it is in
@@ -152,7 +152,7 @@ class Accumulator:
         self.severity: tuple[bool, float] = (False, -math.inf)
 
     def add(self, candidate: Bits, reference: Bits, positions: npt.NDArray[np.intp]) -> None:
-        """Take in pairs whose bytes differ.
+        """Add pairs whose bytes differ.
 
         Args:
             candidate: bit patterns of shape (n,), or (n, 2) for the 16 bytes of a complex128.
@@ -208,25 +208,25 @@ class Accumulator:
             self.first = locate()
 
     def keep_worst(self, severity: tuple[bool, float], locate: Callable[[], int]) -> None:
-        """Make the element at the position that `locate` gives the worst if nothing was as bad."""
+        """Make the element at the position that `locate` returns the worst, if none was as bad."""
         if self.worst is None or severity > self.severity:
             self.severity, self.worst = severity, locate()
 
 
 def bits(tensor: torch.Tensor) -> Bits:
-    """The bit patterns of a contiguous tensor: of shape (n,), or (n, 2) for 16 bytes an element."""
+    """Return the bit patterns of a contiguous tensor: (n,), or (n, 2) for elements of 16 bytes."""
     lanes: Bits = tensor.view(-1).view(LANES[tensor.itemsize]).numpy()
     return lanes.reshape(-1, 2) if tensor.itemsize == 16 else lanes
 
 
 def differ(c: Bits, r: Bits) -> npt.NDArray[np.bool_]:
-    """Whether the bit patterns differ, of shape (n,)."""
+    """Return which elements have different bit patterns, in shape (n,)."""
     differ: npt.NDArray[np.bool_] = np.not_equal(c, r)
     return differ if differ.ndim == 1 else np.logical_or(differ[:, 0], differ[:, 1])
 
 
 def values(bits: Bits, dtype: torch.dtype) -> Values:
-    """The values of bit patterns: float64, complex128, or the integers themselves."""
+    """Return the values of bit patterns: float64, complex128, or the integers themselves."""
     if dtype is torch.bool:
         return np.not_equal(bits, 0)
     tensor = torch.from_numpy(bits).view(dtype).view(-1)
@@ -238,13 +238,13 @@ def values(bits: Bits, dtype: torch.dtype) -> Values:
 
 
 def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwise) -> Values:
-    """By how much finite pairs exceed the bound of `criterion`; above 0 only if they do."""
+    """Return by how much finite pairs exceed the bound of `criterion`; above 0 only if they do."""
     c, r = values(c_bits, dtype), values(r_bits, dtype)
     return _excess(c, r, _distance(c, r), criterion)
 
 
 def _distance(c: Values, r: Values) -> Values:
-    """|c - r|: exact, as uint64, for integers and bools; rounded once for the others."""
+    """Return |c - r|: exact, as uint64, for integers and bools; rounded once for the others."""
     if c.dtype.kind not in "iub":
         distance: Values = np.abs(c - r)
         return distance
@@ -261,7 +261,7 @@ def _size(values: Values) -> npt.NDArray[np.float64]:
 
 
 def _ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
-    """Distance on the line of representable values, where the two zeros are one point."""
+    """Return distances on the line of representable values, where both zeros are one point."""
     width = 8 * c.itemsize
     c, r = (bits.view(f"u{bits.itemsize}").astype(np.uint64) for bits in (c, r))
     if dtype not in SIGNED_FLOATS:
@@ -293,7 +293,7 @@ def _excess(
 
 
 def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
-    """Return what a criterion is counted in, which not every dtype has."""
+    """Return the unit in which a criterion is counted for `dtype`, which may lack its own."""
     if asked is Measure.STEPS and dtype not in FLOATS:
         return Measure.BYTES
     return Measure.BYTES if dtype is torch.bool else asked

@@ -1,8 +1,8 @@
-"""Whether a tolerance could have told a wrong tensor from a right one.
+"""Check that a tolerance could have told a wrong tensor from a right one.
 
-A bound above the size of an element lets it be anything, zero included. One above the way that a
-weight goes lets it stay where both sides have started. Where a criterion does that to most elements
-of a kind, agreement in that kind says nothing.
+A bound above the size of an element lets it be anything, zero included. A bound above the total
+update of a weight lets it stay where both sides have started. If a criterion does so for most
+elements of a kind, agreement in that kind proves nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from pytest_precision.parity.explain import percent
 from pytest_precision.trace.store import Entry, Trace
 
 WEIGHTS = frozenset(name for name, kind in KINDS.items() if kind.weight)
-"""Kinds that both sides start alike, so that only what they do from there proves anything."""
+"""Kinds that start from the same values on both sides: only their changes prove anything."""
 
 
 SAMPLE = 4096
-"""Elements of each tensor that are looked at first."""
+"""Number of elements of each tensor in the first, quick look."""
 
 
 class Piece(NamedTuple):
     """One piece of a logical tensor.
 
     Attributes:
-        entries: of it, at all moments in order.
-        dtype: that both sides are compared in.
+        entries: its entries at all moments, in order.
+        dtype: dtype in which both sides are compared.
     """
 
     entries: list[Entry]
@@ -42,12 +42,12 @@ class Piece(NamedTuple):
 
 
 class Slack(NamedTuple):
-    """What a criterion leaves to a tensor over the whole run.
+    """How much freedom a criterion leaves to a tensor over the whole run.
 
     Attributes:
-        counted: number of elements that are ever anything but zero or, of weights, that move.
-        free: of these, the number whose bound is above whatever they ever were, or moved by.
-        largest: size, or way, of any of them.
+        counted: number of elements that are not zero throughout or, of weights, that move.
+        free: number of these whose bound is above all that they ever were, or moved by.
+        largest: largest size, or distance moved, of any of them.
     """
 
     counted: int = 0
@@ -62,16 +62,16 @@ class Slack(NamedTuple):
 def proves_nothing(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> list[str]:
-    """Name the kinds whose tolerance allows most elements anything, in causal order.
+    """Name, in causal order, the kinds whose tolerance allows most elements any value.
 
-    Only floating and complex tensors have a size that a tolerance can be held against, and only
-    elements that are not zero throughout: those of an expert that gets no token prove nothing.
+    Only floating and complex tensors have a size to compare a tolerance with, and only elements
+    that are not zero throughout count: those of an expert that gets no token prove nothing.
 
     Args:
         candidate: one side; its dtypes matter where the two may be stored in different ones.
-        reference: whose sizes count.
-        criteria: that the two sides were held to.
-        compared: kinds.
+        reference: the side whose sizes count.
+        criteria: the criteria of the comparison.
+        compared: kinds that were compared.
     """
     found = []
     held = _pieces(candidate, reference, criteria, compared)
@@ -91,9 +91,9 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
     """Return how far elements may be off in value.
 
     Args:
-        criterion: of bytes, whose bound is 0, or of steps, which grow with the size, or of values.
+        criterion: in bytes, whose bound is 0, or in steps, which grow with the size, or in value.
         size: magnitudes of the reference, in fp64.
-        dtype: that both sides are compared in.
+        dtype: dtype in which both sides are compared.
     """
     bound = criterion.bound(size.numpy())
     if criterion.measure is not Measure.STEPS:
@@ -169,14 +169,14 @@ def _slack(trace: Trace, piece: Piece, criterion: Elementwise) -> Slack:
 
 
 def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:
-    """Return every so many elements in fp64, those that are not finite as zeros."""
+    """Return every `stride`-th element in fp64, with zeros for those that are not finite."""
     tensor = trace.tensor(entry).view(-1)[::stride]
     wide = torch.complex128 if tensor.is_complex() else torch.float64
     return tensor.to(wide).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _words(kind: str, criterion: Elementwise, slacks: Mapping[str, Slack]) -> str:
-    """Say what is allowed to the tensor that has the most elements of which anything is."""
+    """Say what is allowed for the tensor with the most elements that may have any value."""
     name = max(slacks, key=lambda name: slacks[name].free)
     counted, free, largest = slacks[name]
     share = f"{criterion.call} allows {kind} of {percent(free, counted)} of {name}"

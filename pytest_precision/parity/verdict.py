@@ -74,15 +74,15 @@ class Verdict:
         candidate: import path of the layout under test.
         reference: import path of the layout that it must agree with.
         workload: import path of the workload.
-        criterion: in words.
+        criterion: the criteria in words.
         outcome: one of `OUTCOMES`.
         reason: one line, the first line of the failure; empty on a pass.
         observations: number of tensors compared.
-        bytes: that were compared, of one side.
-        seconds: that the check took.
-        divergence: on a `fail` that has one.
+        bytes: number of bytes that were compared, of one side.
+        seconds: duration of the check.
+        divergence: the first divergence, on a `fail` that has one.
         details: the lines below `reason` in the failure message.
-        lost_updates: of `candidate` and `reference` over the whole run, where it was measured:
+        lost_updates: for `candidate` and `reference` over the whole run, where it was measured:
             `share` of the updates that left the effective weight as it was, `share_by_size`, where
             an update counts as much as it would have moved its weight, `absorbed`, the share of the
             updates' norm that the weights lack, the same of the `worst` tensor with its `name`, and
@@ -116,7 +116,7 @@ class Verdict:
         """Return this verdict with the figures of its case and, if it does not pass, the ruling.
 
         Args:
-            ruling: of the first gate that the case did not pass; None for a pass.
+            ruling: that of the first gate that the case did not pass; None for a pass.
             figures: fields of the verdict.
         """
         verdict = replace(self, **figures)
@@ -140,7 +140,7 @@ class Verdict:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of report.json: builtins only, so that it crosses xdist."""
+        """Return the entry of report.json: builtins only, so that xdist can send it."""
         data = asdict(self)
         data["details"] = list(self.details)
         if self.divergence is not None and self.divergence.index is not None:

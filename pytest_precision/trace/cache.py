@@ -1,4 +1,4 @@
-"""Where the traces of a session lie, and which of them can be used again."""
+"""The traces of a session: where they lie, and which of them can be used again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_precision._folders import OwnFolder
 
 KEPT_BYTES = 1 << 30
-"""Disk that kept traces may take; the one used longest ago goes first."""
+"""Bytes on disk that kept traces may take; the least recently used one is removed first."""
 
 
 class TraceCache:
@@ -28,10 +28,10 @@ class TraceCache:
         self._kept: OrderedDict[Hashable, tuple[Path, dict[Path, int]]] = OrderedDict()
 
     def record(self, record: Callable[[Path], None]) -> Path:
-        """A folder that `record` has filled; the caller drops it when it is done with it.
+        """Return a folder that `record` has filled; the caller drops it after use.
 
         Raises:
-            Exception: of `record`; the folder is gone then.
+            Exception: whatever `record` raises; the folder is removed then.
         """
         self._home.restore()  # somebody may have emptied the temporary folder
         folder = Path(tempfile.mkdtemp(dir=self._home.path))
@@ -43,7 +43,7 @@ class TraceCache:
         return folder
 
     def keep(self, key: Hashable, record: Callable[[Path], None]) -> Path:
-        """The folder kept under `key`, filled by `record` if there is none, or not all of it."""
+        """Return the folder kept under `key`, filled by `record` unless all its files are there."""
         folder, files = self._kept.pop(key, (None, {}))
         if folder is None or _sizes(folder) != files:
             folder = self.record(record)
@@ -63,11 +63,11 @@ class TraceCache:
         shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove all of them."""
+        """Remove all folders."""
         self._kept.clear()
         self._home.close()
 
 
 def _sizes(folder: Path) -> dict[Path, int]:
-    """The files in a folder and their sizes, which say whether somebody has removed any."""
+    """Return the files in a folder and their sizes, which show whether any was removed."""
     return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}

@@ -1,7 +1,7 @@
-"""The data that a workload gave: a digest of every microbatch, kept beside the trace of each rank.
+"""The data that a workload gave: a digest per microbatch, kept next to the trace of each rank.
 
-Runs on other data differ whatever their layouts do. So what each rank was given is written down
-where it is asked for, and looked at before anything else is.
+Runs on different data differ whatever their layouts do. So what each rank was given is recorded
+where the rank asks for it, and compared before anything else.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class DataLog:
     """The data of one run, rank by rank.
 
     Attributes:
-        given: to each rank when it first asked.
-        unsteady: of each rank the steps whose data were others when it asked again.
+        given: per rank, what it was given when it first asked.
+        unsteady: per rank, the steps whose data were different when it asked again.
     """
 
     given: tuple[Given, ...]
@@ -49,10 +49,10 @@ class DataLog:
 
 
 class DataWatch:
-    """Notes what a workload gives to this rank, whoever asks.
+    """Records what a workload gives to this rank, whoever asks.
 
     Args:
-        workload: is watched from now on.
+        workload: the workload to watch from now on.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -74,7 +74,7 @@ class DataWatch:
             self._unsteady[step] = None
 
     def write(self, folder: Path, rank: int) -> None:
-        """Keep the digests beside the trace of the run."""
+        """Write the digests next to the trace of the run."""
         write_whole(_path(folder, rank), {"given": self._given, "unsteady": [*self._unsteady]})
 
 
@@ -92,7 +92,7 @@ def _parts(value: Any, within: frozenset[int]) -> Iterator[Any]:
     Args:
         value: containers, dataclasses and objects with attributes are opened; of anything else
             only the type counts.
-        within: ids of what `value` lies in, which is not opened once more.
+        within: ids of what contains `value`, which is not opened again.
     """
     if isinstance(value, Tensor):
         yield from _tensor(value, within)

@@ -23,17 +23,17 @@ READ = frozenset({"loss", "grad_norm"})
 
 
 def digest(tensor: Tensor) -> str:
-    """xxh3-128 of the bytes in row-major order, hexadecimal: any order, sign or position counts."""
+    """Return the xxh3-128 of the bytes in row-major order, hexadecimal: every bit counts."""
     return xxhash.xxh3_128_hexdigest(bytes_of(in_order(tensor.detach())))
 
 
 def in_order(tensor: Tensor) -> Tensor:
-    """Return it with its bytes in row-major order; a conjugate may be a mere mark on others."""
+    """Return `tensor` with its bytes in row-major order, and with lazy conjugation carried out."""
     return tensor.cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def digested(seen: Observation) -> Observation:
-    """`seen` as a trace of digests keeps it, whatever becomes of the tensor afterwards."""
+    """Return `seen` as a trace of digests keeps it, whatever becomes of the tensor afterwards."""
     if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
         return cloned(seen)
     return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))

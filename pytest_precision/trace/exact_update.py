@@ -1,4 +1,4 @@
-"""The update of one train step in exact arithmetic, fp64, from what an optimizer has kept of it.
+"""The update of one train step in exact arithmetic, fp64, from the optimizer's state after it.
 
 Sources: the formulas of `torch.optim.SGD` and `torch.optim.Adam(W)`; Transformer Engine's and
 AnyPrecision's Adam are the same in exact arithmetic, whatever they store their moments in.
@@ -18,10 +18,10 @@ from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode, scale_name
 
 Hyperparameters = Mapping[str, Any]
-"""Of a parameter group, as they were before the step: a scheduler may have moved them since."""
+"""Those of a parameter group before the step: a scheduler may have changed them since."""
 
 OTHER_FORMULAS = (torch.optim.NAdam, torch.optim.RAdam, torch.optim.SparseAdam)
-"""Optimizers that keep Adam's moments and do something else with them."""
+"""Optimizers that keep Adam's moments and use them in another formula."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Rule:
 
 
 def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:
-    """What the next step of `optimizer` reads, or None where it leaves the parameter alone."""
+    """Return the gradient that the next step of `optimizer` reads, None if it skips `parameter`."""
     decoupled = getattr(optimizer, "use_decoupled_grad", False)
     grad: Tensor | None = getattr(parameter, "decoupled_grad" if decoupled else "grad", None)
     return grad
@@ -48,13 +48,13 @@ def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | No
 def rule(
     optimizer: torch.optim.Optimizer, before: Hyperparameters, parameter: Tensor, grad: Tensor
 ) -> Rule:
-    """The rule of one parameter after a step.
+    """Return the rule of one parameter after a step.
 
     Args:
-        optimizer: that has made the step.
-        before: hyperparameters of the parameter's group.
-        parameter: one of the optimizer's.
-        grad: that the step has read.
+        optimizer: the optimizer that made the step.
+        before: hyperparameters of the parameter's group before the step.
+        parameter: one of the optimizer's parameters.
+        grad: the gradient that the step read.
 
     Raises:
         NotMeasurableError: for an optimizer whose formula is not known.
@@ -117,14 +117,14 @@ def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
 
 
 def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
-    """The counter of a group that counts once for all its parameters, after the step."""
+    """Return the step count of a group that counts once for all its parameters, after the step."""
     if "step" not in before:
         raise NotMeasurableError(f"{type(optimizer).__name__} counts no steps")
     return before["step"] + 1
 
 
 def _decoupled(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> bool:
-    """Whether weight decay is no part of the moments."""
+    """Return whether weight decay is not part of the moments."""
     if not before["weight_decay"]:
         return False
     if "decoupled_weight_decay" in before:

@@ -21,6 +21,6 @@ def write_whole(path: Path, value: Any) -> None:
 
 def mapped(path: Path) -> Tensor:
     """Map a file into memory, copy-on-write, as a tensor of uint8."""
-    if path.stat().st_size == 0:  # which cannot be mapped
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
         return torch.empty(0, dtype=torch.uint8)
     return torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))

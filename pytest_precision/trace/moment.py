@@ -13,7 +13,7 @@ class Moment(NamedTuple):
         op: index of the operation in the sequence; -1 before the first one.
         operation: its name, or `init`.
         step: number of the train step, from 1; 0 before the first one.
-        phase: that has just run, `init` or `END`.
+        phase: the phase that has just run, `init` or `END`.
     """
 
     op: int
@@ -27,11 +27,11 @@ INIT = Moment(-1, "init", 0, "init")
 
 
 END = "end"
-"""The phase after the last operation where that is a train step: what the next one would find."""
+"""The phase after a last train step: it shows what a next step would start from."""
 
 
 class Window(NamedTuple):
-    """The train steps whose observations are kept as values; a run ends behind the last of them.
+    """The train steps whose observations are kept as values; a run ends after the last of them.
 
     Attributes:
         first: number of the first one; 0 is the state before any.
@@ -43,12 +43,12 @@ class Window(NamedTuple):
 
     @classmethod
     def around(cls, step: int) -> Window:
-        """A step, the one before it, and some in which a difference spreads."""
+        """Return the window of a step, one before it, and some in which a difference spreads."""
         return cls(max(0, step - 1), step + SPREAD)
 
 
 SPREAD = 6
-"""Steps after a divergence that show where it goes; what a terminal has room for."""
+"""Number of steps after a divergence that show how it spreads; a terminal has room for them."""
 
 EVERYTHING = Window(0, sys.maxsize)
 """All values of a run."""

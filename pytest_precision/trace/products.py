@@ -1,4 +1,4 @@
-"""In which dtypes a run multiplies, seen where it calls torch."""
+"""The dtypes in which a run multiplies, seen where it calls torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from pytest_precision._torch import tree_leaves
 
 COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
-"""Precisions of cells that are a dtype which matrix products must have."""
+"""Precision of a cell to the dtype that matrix products must have in it."""
 
 PRODUCTS = frozenset(
     (
@@ -28,14 +28,13 @@ PRODUCTS = frozenset(
 
 
 class Products(TorchFunctionMode):
-    """Notes in which dtypes the results of matrix products are while it is entered.
+    """Records the dtypes of the results of matrix products while it is entered.
 
-    Results, since autocast casts operands where nobody sees them. Modules and functions are seen
-    alike, on plain tensors and subclasses; a backward and kernels that are called around torch are
-    not.
+    It looks at results, since autocast casts operands out of sight. It sees modules and functions,
+    on plain tensors and subclasses; it does not see a backward, or kernels that bypass torch.
 
     Attributes:
-        dtypes: without `torch.`.
+        dtypes: names of dtypes, without `torch.`.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Products(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call `func` and look at what it gives."""
+        """Call `func`; if it is a matrix product, record the dtypes of its results."""
         result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", None) in PRODUCTS:
             made = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))

@@ -34,19 +34,19 @@ from pytest_precision.workloads.base import Workload
 Layout = Callable[[Workload, Cell], Engine]
 
 SEED = 1234
-"""Of the weights that a run starts with."""
+"""Seed of the weights that a run starts with."""
 
 SMALL_RUN = 1 << 19
-"""Parameters times train steps up to which all values are kept, some 10 MB a rank in fp32."""
+"""Parameters times train steps up to which all values are kept, some 10 MB per rank in fp32."""
 
 THREADS = 2
-"""That digests are computed on, where every rank has as many cores: memory gives no more."""
+"""Threads per rank that compute digests, if it has as many cores: memory feeds no more."""
 
 DECISIVE = ("ATEN_", "CUBLAS_", "CUDA_DEVICE_MAX_", "MKL_", "NCCL_", "NVTE_", "OMP_", "TORCH_")
-"""Beginnings of the variables that decide which kernels run, and in which order they add."""
+"""Prefixes of the variables that decide which kernels run, and in which order they add."""
 
 FRESH_SEED = 4321
-"""Of the weights that a checkpoint is loaded over, so that one that loads nothing is seen."""
+"""Seed of the weights that a checkpoint overwrites, so that one that loads nothing is seen."""
 
 
 def record(
@@ -62,13 +62,13 @@ def record(
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps
     is kept as values: gathering shards for digests would take longer. Digests of the data that the
-    workload gave and, where the whole run is recorded, lost updates are written beside the trace.
+    workload gave and, if the whole run is recorded, lost updates are written next to the trace.
 
     Args:
         layout: makes the engine that is run.
-        other: makes the engine that goes on after `swap`, until the next one.
+        other: makes the engine that continues after `swap`, until the next one.
         workload: makes the workload.
-        cell: whose sequence is run; its layouts see the backend that was taken.
+        cell: its sequence is run; its layouts see the backend that was chosen.
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
 
@@ -148,21 +148,23 @@ class EngineRecorder:
                 )
             )
         engine.expect_even_shares()
-        # A layout may draw more numbers than another while it builds; a run starts level.
+        # A layout may draw more random numbers than another while it builds its engine.
         torch.manual_seed(seed)
         return engine
 
     def look_at_storage(self) -> None:
-        """Note what the engine declares, before it trains and after: a load may move memory."""
+        """Note what the engine declares, before it trains and after, since memory may move."""
         self.paths |= self.engine.paths()
         self.violations |= dict.fromkeys(self.engine.violations())
 
     def observe(self, phase: str) -> None:
+        """Write what the engine shows after `phase`, if the step is in the window."""
         if self.window is None or self.step >= self.window.first:
             moment = Moment(self.op, self.operation, self.step, phase)
             self.writer.add(moment, self.engine.observe(phase, self.capture))
 
     def train(self) -> None:
+        """Run one train step, and observe after each phase."""
         self.step += 1
         self.capture.begin()
         with self._watching():
@@ -175,12 +177,12 @@ class EngineRecorder:
                 self.observe(phase)
 
     def end(self) -> None:
-        """Show what the last step set for a next one; any other operation has shown it."""
+        """Observe what a last train step set for the next; other operations have shown it."""
         if self.operation == "train":
             self.observe(END)
 
     def _calls(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield what is called after `forward_backward`, and the phases that are shown after it."""
+        """Yield each call after `forward_backward`, with the phases that are shown after it."""
         if self.engine.fused_step:
             self.engine.keep_rates()
             yield "optimizer_step", STEP_PHASES[1:]
@@ -188,7 +190,7 @@ class EngineRecorder:
             yield from ((phase, (phase,)) for phase in STEP_PHASES[1:])
 
     def _watching(self) -> AbstractContextManager[object]:
-        """Note in which dtypes the first step multiplies, where the cell says in which."""
+        """Return a context that records the dtypes of products, in the first such step."""
         watched = self.step == 1 and self.cell.precision in COMPUTED
         return self.products if watched else nullcontext()
 
@@ -198,7 +200,7 @@ class EngineRecorder:
         return self.meter.around(self.engine, self.step)
 
     def skip(self) -> None:
-        """The next step overflows on one rank; all ranks must leave their state as it was."""
+        """Run the next step with an overflow on one rank; all ranks must leave state as it was."""
         rates, weights = self._rates(), self._weights()
         rank, size = self.engine.data_parallel
         self.capture.begin()
@@ -221,7 +223,7 @@ class EngineRecorder:
         return [piece.tensor.detach().clone() for piece in pieces]
 
     def _expect_overflow(self, before: list[Tensor]) -> None:
-        """Look at whether a skipped step was one; a loop may have a loss that it does not scale.
+        """Refuse a skipped step that was made; a loop may have a loss that it does not scale.
 
         Raises:
             RuntimeError: the norm is finite, and the step was made.
@@ -241,6 +243,7 @@ class EngineRecorder:
         return [float(group["lr"]) for group in self.engine.optimizer.param_groups]
 
     def evaluate(self) -> None:
+        """Evaluate, and observe."""
         self.capture.begin()
         self.engine.evaluate()
         self.observe("evaluate")
@@ -250,12 +253,14 @@ class EngineRecorder:
         return self.folder / "checkpoint"
 
     def save(self) -> None:
+        """Save a checkpoint on all ranks, and observe."""
         self.engine.save(self._checkpoint)
         # A rank must not load, or save over, what another has not finished.
         dist.barrier()
         self.observe("save")
 
     def load(self) -> None:
+        """Load the last checkpoint into a fresh engine, built from another seed, and observe."""
         self.look_at_storage()
         self.engine = self._build(FRESH_SEED)
         self.engine.start(self.capture)
@@ -264,6 +269,7 @@ class EngineRecorder:
         self.observe("load")
 
     def swap(self) -> None:
+        """Load the last checkpoint into an engine of the other layout, and observe."""
         self.layout, self.other = self.other, self.layout
         self.load()
 
@@ -271,8 +277,8 @@ class EngineRecorder:
 def elements(engine: Engine) -> int:
     """Return the number of elements of all parameters of all ranks, each counted once.
 
-    It decides what is recorded, and so must be the same on both sides: a rank may hold a part of
-    the model alone, such as a stage of a pipeline.
+    The number decides what is recorded, and so must be the same on both sides, although a rank may
+    hold only a part of the model, such as a stage of a pipeline.
     """
     own = {name: parameter.numel() for name, parameter in engine.model.named_parameters()}
     held: list[dict[str, int]] = [own] * dist.get_world_size()
@@ -281,7 +287,7 @@ def elements(engine: Engine) -> int:
 
 
 def _with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
-    """The cell with the backend that this machine gives it, and what there is to say about that."""
+    """Return the cell with the backend that this machine gives it, and a note on that choice."""
     if not PRECISIONS[cell.precision].quantized:
         return replace(cell, backend="emulated"), {}
     choice = decide(cell.backend, cell.precision, cell.device)
@@ -289,7 +295,7 @@ def _with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
 
 
 def _environment(cell: Cell) -> dict[str, str]:
-    """What decides about the bits beside the run itself: versions, pins and variables."""
+    """Return what else decides about the bits: versions, pins and variables."""
     declared = dict(cell.environment)
     return {
         "python": platform.python_version(),

@@ -14,7 +14,7 @@ from pytest_precision.trace.updates import UpdateLog
 
 @dataclass(frozen=True)
 class Recording:
-    """One side's trace and the logs that lie beside it.
+    """One side's trace and the logs that lie next to it.
 
     Attributes:
         name: `candidate` or `reference`.
@@ -33,10 +33,10 @@ class Recording:
 
     @cached_property
     def updates(self) -> UpdateLog:
-        """How many updates each tensor lost; only a recording of the whole run has this."""
+        """Return how many updates each tensor lost; only a recording of the whole run has this."""
         return UpdateLog.read(self.trace.folder, self.cell.world_size)
 
     @cached_property
     def data(self) -> DataLog:
-        """Digests of the microbatches that each rank was given."""
+        """Return digests of the microbatches that each rank was given."""
         return DataLog.read(self.trace.folder, self.cell.world_size)

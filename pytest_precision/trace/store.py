@@ -1,8 +1,8 @@
-"""A trace at rest: for each rank a file of bytes and an index of what lies where in it.
+"""A trace on disk: per rank, a file of bytes and an index of what lies where in it.
 
-A trace holds values, or digests: of a long run nobody can keep every state, and 16 bytes a tensor
-say whether two runs part, and when. The index is written last and moved into place, so that a trace
-without all of its indices is no trace. Values are read back as copy-on-write memory maps.
+A trace holds values, or digests: the states of a long run are too large to keep, and 16 bytes per
+tensor tell whether two runs diverge, and when. The index is written last and moved into place, so
+that a trace without all of its indices is no trace. Values are read as copy-on-write memory maps.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ class TensorKey(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One observation at rest.
+    """One observation on disk.
 
     Attributes:
         kind, name, shape, place, local: as of `Observation`.
-        dtype: without `torch.`.
+        dtype: name of the dtype, without `torch.`.
         piece: shape of the piece.
-        nbytes: of the piece.
-        rank: that holds it.
-        offset: of its bytes in the rank's file, None where only a digest was kept.
-        digest: xxh3-128 of its bytes in row-major order, hexadecimal; empty where the bytes were.
+        nbytes: number of bytes of the piece.
+        rank: the rank that holds it.
+        offset: offset of its bytes in the rank's file, None where only a digest was kept.
+        digest: xxh3-128 of its bytes in row-major order, hexadecimal; empty where the bytes were
+            kept.
     """
 
     kind: str
@@ -71,9 +72,9 @@ class Header:
         unobservable: kinds that the engine cannot show, each with the reason.
         environment: what else decides about the bits: versions, threads, determinism.
         digests: whether digests were kept of what is larger than `SMALL`.
-        paths: of `contract.PATHS`, that the engine has taken.
-        violations: what it stored otherwise than its layout promises, on this rank or another.
-        products: dtypes of the matrix products that were seen, on this rank or another.
+        paths: those of `contract.PATHS` that the engine has taken.
+        violations: in words, what any rank stored otherwise than its layout promises.
+        products: dtypes of the matrix products that were seen on any rank.
     """
 
     world_size: int
@@ -89,9 +90,9 @@ class Trace:
     """All observations of one run, in causal order of their moments, read from `folder`.
 
     Attributes:
-        folder: where the trace lies.
-        header: what holds for all of it.
-        moments: in causal order.
+        folder: folder of the trace.
+        header: what holds for the whole trace.
+        moments: all moments, in causal order.
 
     Raises:
         FileNotFoundError: for a trace that was not finished on every rank.
@@ -118,7 +119,7 @@ class Trace:
         self._bytes = [mapped(folder / f"rank{rank}.bin") for rank in range(world_size)]
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
-        """What was observed at `moment`, rank by rank in each rank's order."""
+        """Yield what was observed at `moment`, rank by rank in each rank's order."""
         number = self._number[moment]
         for rank, (slots, moments) in enumerate(zip(self._slots, self._entries, strict=True)):
             for slot, kept in moments[number]:
@@ -126,7 +127,7 @@ class Trace:
                 yield Entry._make((*slots[slot], rank, *where))
 
     def dtypes(self) -> dict[str, dict[str, str]]:
-        """Kind of observation to name to dtype."""
+        """Return kind of observation to name to dtype."""
         held: dict[str, dict[str, str]] = {}
         for slots in self._slots:
             for slot in slots:
@@ -134,12 +135,12 @@ class Trace:
         return held
 
     def local_kinds(self) -> set[str]:
-        """The kinds of which every rank has a tensor of its own."""
+        """Return the kinds of which every rank has a tensor of its own."""
         return {slot.kind for slots in self._slots for slot in slots if slot.local}
 
     @property
     def decisive(self) -> bool:
-        """Whether all that differs can be seen: a digest of a mere piece has no counterpart."""
+        """Return whether every difference can be seen: a digest of a piece has no counterpart."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for slots in self._slots
@@ -147,13 +148,13 @@ class Trace:
         )
 
     def tensor(self, entry: Entry) -> Tensor:
-        """The piece of one rank, of shape `entry.piece`: a view of the file, not to be written."""
+        """Return the piece of one rank, in shape `entry.piece`; do not write to this view."""
         assert entry.offset is not None
         flat = self._bytes[entry.rank][entry.offset : entry.offset + entry.nbytes]
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 
     def same_bytes(self, entry: Entry, other: Trace, theirs: Entry) -> bool:
-        """Whether two observations have the same bytes, without making tensors of them."""
+        """Return whether two observations have the same bytes, without making tensors of them."""
         if entry.nbytes != theirs.nbytes or entry.digest or theirs.digest:
             return entry.nbytes == theirs.nbytes and entry.digest == theirs.digest
         assert entry.offset is not None

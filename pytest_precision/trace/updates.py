@@ -1,10 +1,10 @@
-"""Lost updates: what a train step's update should have been, beside what the weights show of it.
+"""Lost updates: what a train step's update should have been, and how the weights really moved.
 
 The exact update is computed in fp64 from the optimizer's own state after the step and the
 hyperparameters before it, and compared with how the *effective* weight moved: on stored bf16
 parameters a run with fp32 masters and one that loses nearly every update look alike. It costs one
-copy of the effective weights a step, and is kept beside the trace as counts and sums that add up
-over shards, never compared between two sides.
+copy of the effective weights per step. The results are kept next to the trace, as counts and sums
+that add up over shards; agreement of the two sides does not depend on them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ CHUNK = {"cpu": 1 << 15, "cuda": 1 << 24}
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was seen of some updates; those of shards and of steps add up.
+    """Figures of some updates; those of shards and of steps add up.
 
     Elements whose exact update or weight is not finite are left out.
 
     Attributes:
         updates: number of elements whose exact update is not zero.
-        lost: of them those whose effective weight did not move.
+        lost: number of these whose effective weight did not move.
         size: sum of the magnitudes of the exact updates.
-        lost_size: of those that are lost.
+        lost_size: the same sum over those that are lost.
         exact: sum of the squares of the exact updates.
         error: sum of the squares of the differences between the exact updates and the actual ones.
     """
@@ -62,23 +62,23 @@ class Counts:
 
     @property
     def share(self) -> float:
-        """Of the updates that are lost; 0 where there are none."""
+        """Return the share of the updates that are lost; 0 where there are none."""
         return self.lost / self.updates if self.updates else 0.0
 
     @property
     def lost_by_size(self) -> float:
-        """Likewise where an update counts as much as it would have moved its weight.
+        """Return the share of the updates that are lost, each weighted by its size.
 
         This tells runs apart: at the end of a decaying schedule the updates are so small that fp32
-        loses most of them, too, and nothing is lost with them.
+        loses most of them too, and little is lost with them.
         """
         return self.lost_size / self.size if self.size else 0.0
 
     @property
     def absorbed(self) -> float:
-        """Norm of what the weights lack of the exact update, over the norm of that update.
+        """Return the norm of what the weights lack of the exact update, relative to that update.
 
-        Near 1 where updates vanish, and above it where those that do not are rounded up.
+        It is near 1 where updates vanish, and above 1 where those that do not are rounded up.
         """
         return float((self.error / self.exact) ** 0.5) if self.exact else 0.0
 
@@ -97,7 +97,7 @@ class UpdateLog:
 
     @classmethod
     def read(cls, folder: Path, world_size: int) -> UpdateLog:
-        """Of all ranks together; what several ranks hold counts once."""
+        """Read the logs of all ranks together; what several ranks hold counts once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for rank in range(world_size):
@@ -115,7 +115,7 @@ class UpdateLog:
         return log
 
     def totals(self) -> dict[str, Counts]:
-        """Logical tensor to its counts over the whole run."""
+        """Return logical tensor to its counts over the whole run."""
         totals: dict[str, Counts] = {}
         for names in self.steps.values():
             for name, counts in names.items():
@@ -136,7 +136,7 @@ class UpdateMeter:
 
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Measure what `engine.optimizer_step()` does inside; one that overflowed is left out."""
+        """Measure the `engine.optimizer_step()` inside; a step that overflowed is left out."""
         with torch.no_grad():
             watched = [*self._watched(engine)]
         yield
@@ -147,7 +147,7 @@ class UpdateMeter:
         self._steps.append((step, rows))
 
     def write(self, folder: Path, rank: int) -> None:
-        """Keep what was measured beside the trace of the run."""
+        """Write what was measured next to the trace of the run."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
         write_whole(_path(folder, rank), part)
 
@@ -194,7 +194,7 @@ class UpdateMeter:
 
 @dataclass(frozen=True)
 class _Watched:
-    """What must be known of a parameter before the step."""
+    """What must be known about a parameter before the step."""
 
     name: str
     parameter: Tensor
@@ -204,13 +204,13 @@ class _Watched:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """The pieces that this rank itself holds of the logical tensors in `tensor`."""
+    """Return the pieces that this rank itself holds of the logical tensors in `tensor`."""
     parts = engine.logical(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
-    """The fields of `Counts` of one piece."""
+    """Return the fields of `Counts` for one piece."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = CHUNK[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]

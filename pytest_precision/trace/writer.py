@@ -22,18 +22,18 @@ ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
 
 LARGE = 8 << 20
-"""Bytes a tensor from which on two threads are faster than one; xxhash lets go of the interpreter's
-lock while it reads."""
+"""Bytes per tensor from which two threads are faster than one; xxhash releases the GIL while it
+reads."""
 
 
 class TraceWriter:
     """Writes one rank's part of a trace into `folder`.
 
     Args:
-        folder: an existing one.
-        rank: of this process.
+        folder: an existing folder.
+        rank: rank of this process.
         digests: as of `Header`.
-        threads: that digests are computed on.
+        threads: number of threads that compute digests.
     """
 
     def __init__(self, folder: Path, rank: int, *, digests: bool = False, threads: int = 1) -> None:
@@ -82,11 +82,11 @@ class TraceWriter:
 
     @property
     def observations(self) -> int:
-        """Number of observations so far."""
+        """Return the number of observations so far."""
         return sum(len(entries) for _, entries in self._moments)
 
     def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Of each tensor; on threads only where there is more to read than to hand out."""
+        """Return the digest of each tensor; threads are used only for tensors that are large."""
         nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._threads > 1 and nbytes > LARGE * len(tensors):
             return self._pool.map(digest, tensors)
@@ -100,7 +100,7 @@ class TraceWriter:
         return start
 
     def close(self, header: Header) -> None:
-        """Finish the trace: from now on it is whole."""
+        """Write the index, with which the trace is complete."""
         self._file.close()
         slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
         index = (

@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_wrong_for_others_only_is_found(parity_in: ParityIn
     assert by_itself.check(backwards, layouts.adamw, workload=workloads.mlp).outcome == "pass"
     error = caught(parity_in(Cell(sequence="train-save-swap-train")), planted.WritesBackwards)
     assert "swap after step 1 changed master in the candidate" in error.verdict.reason
-    assert "Behind the swap the candidate's checkpoint runs in the reference's layout\n" in str(
+    assert "After the swap the candidate's checkpoint runs in the reference's layout\n" in str(
         error
     )
 
@@ -119,7 +119,7 @@ def test_layouts_change_sides_at_each_swap(parity_in: ParityIn, sequence: str, w
     error = caught(parity_in(Cell(sequence=sequence)), planted.EvalTouchesMoments)
     assert error.verdict.divergence is not None
     assert error.verdict.divergence.signature == words
-    note = "Behind the swap the candidate's checkpoint runs in the reference's layout, and the ref"
+    note = "After the swap the candidate's checkpoint runs in the reference's layout, and the ref"
     assert (note in str(error)) is words.startswith("2")
 
 

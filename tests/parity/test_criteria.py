@@ -72,12 +72,12 @@ def test_of_two_as_specific_the_later_decides():
         ("grda", "the criterion names the kind grda, which was not observed; there are grad, rng"),
         (
             "grad:*.qvk.*",
-            "the criterion names grad:*.qvk.*, but no tensor is called so; there are "
+            "the criterion names grad:*.qvk.*, but no tensor has such a name; there are "
             "w0, w1, w2, w3, w4 and 2 more",
         ),
         (
             "default:cuda",
-            "the criterion names default:cuda, but no tensor is called so; there are "
+            "the criterion names default:cuda, but no tensor has such a name; there are "
             "w0, w1, w2, w3, w4 and 3 more",
         ),
         ("exp_avg", ""),

@@ -192,7 +192,7 @@ def test_what_a_name_leaves_out_is_said_once(write_trace: Write) -> None:
     )
     assert (others.observations, others.left_out) == (
         2,
-        {"exp_avg, but for names of its own": "noise"},
+        {"exp_avg, except names of their own": "noise"},
     )
 
 

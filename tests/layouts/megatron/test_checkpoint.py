@@ -108,7 +108,9 @@ def losing_scales(workload: Workload, cell: Cell, **options: object) -> Engine:
 def test_lost_scales_are_caught(parity_in: ParityIn) -> None:
     """Where they are lost, and not when the weights go astray."""
     cell = Cell("bf16", sequence="train-save-load-train", world_size=2)
-    with pytest.raises(ParityError, match="exp_avg_sq_scale differs after load behind step 1"):
+    with pytest.raises(
+        ParityError, match="exp_avg_sq_scale differs after load, which follows step 1"
+    ):
         parity_in(cell).check(
             partial(losing_scales, exp_avg_sq_dtype="fp16"),
             partial(layouts.distributed_optimizer, exp_avg_sq_dtype="fp16"),

@@ -168,7 +168,7 @@ def losing_remainders(workload: Workload, cell: Cell, **options: object) -> Engi
 def test_lost_remainders_are_caught(parity_in: ParityIn) -> None:
     """In the masters, where they are lost: the parameters are right."""
     cell = Cell("bf16", sequence="train-save-load-train", world_size=2)
-    with pytest.raises(ParityError, match="master_param differs after load behind step 1"):
+    with pytest.raises(ParityError, match="master_param differs after load, which follows step 1"):
         parity_in(cell).check(
             partial(losing_remainders, store_param_remainders=True),
             partial(layouts.distributed_optimizer, store_param_remainders=True),
@@ -278,7 +278,7 @@ def losing_history(workload: Workload, cell: Cell, **options: object) -> Engine:
 def test_overlap_does_not_hide_delayed_scaling(parity_in: ParityIn) -> None:
     """What is late is parameters; scales of inputs are as they are after every phase."""
     overlapped = {"overlap_param_gather": True}
-    with pytest.raises(ParityError, match="differs after load behind step 2"):
+    with pytest.raises(ParityError, match="differs after load, which follows step 2"):
         parity_in(Cell("fp8_delayed", "bf16", sequence="train2-save-load-train")).check(
             partial(losing_history, **overlapped),
             partial(layouts.distributed_optimizer, **overlapped),
