@@ -1,4 +1,4 @@
-"""Matrix: a marker's axes to cells and their ids; which cells make no sense, and why."""
+"""Matrix: builds cells and their ids from a marker's axes, and leaves out cells without sense."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
         "precision {0.precision} has no quantized format",
     ),
 )
-"""Which cells make no sense, and why; the first that holds is the reason."""
+"""Conditions under which a cell makes no sense, and reasons; the first that holds is the reason."""
 
 
 class Matrix(NamedTuple):
     """The cells of one marker.
 
     Attributes:
-        cells: that make sense, the last axis varying fastest.
-        ids: of the cells, unique ASCII text.
-        not_made: reason to number of the cells that make no sense.
+        cells: the cells that make sense; the last axis varies fastest.
+        ids: ids of the cells, unique ASCII text.
+        not_made: reason to number of cells that make no sense.
     """
 
     cells: tuple[Cell, ...]
@@ -42,15 +42,15 @@ class Matrix(NamedTuple):
 def build(
     arguments: Iterable[object], keywords: Mapping[str, Any], options: Sequence[str] = ()
 ) -> Matrix:
-    """Every cell of a marker's axes.
+    """Build all cells of a marker's axes.
 
     Args:
-        arguments: the positional ones of the marker, of which there must be none.
-        keywords: of the marker: axes; `environment`, which all cells have; and options.
-        options: the keywords that are options, which are left alone.
+        arguments: the positional arguments of the marker; there must be none.
+        keywords: the keywords of the marker: axes, `environment` (for all cells), and options.
+        options: the names of keywords that are options, which are ignored.
 
     Raises:
-        MatrixError: for anything that is no axis with values, and where no cell makes sense.
+        MatrixError: an argument is not an axis with values, or no cell makes sense.
     """
     for argument in arguments:
         raise MatrixError(
@@ -73,7 +73,7 @@ def build(
 
 
 def text(value: AxisValue) -> str:
-    """A value as `--precision-select` names it: `mxfp8`, `2`, `true`, `none`."""
+    """Return a value as `--precision-select` names it: `mxfp8`, `2`, `true`, `none`."""
     plain = str(value)
     return plain.lower() if plain in ("True", "False", "None") else plain
 
@@ -101,7 +101,7 @@ def _crossed(
                 expected_but_got(
                     "cells with ids of their own",
                     f"{cell_id!r} twice",
-                    "change one of the values that read the same",
+                    "change one of the values that give the same id",
                 )
             )
         cells[cell_id] = cell
@@ -126,7 +126,7 @@ def _variables(given: object) -> Variables:
 def _check_name(name: str, options: Sequence[str]) -> None:
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         raise MatrixError(
-            expected_but_got("an axis with an ASCII identifier for a name", f"{name!r}")
+            expected_but_got("an axis whose name is an ASCII identifier", f"{name!r}")
         )
     if name.startswith("_") or hasattr(Cell, name):
         raise MatrixError(
@@ -165,7 +165,7 @@ def _values(name: str, values: object, options: Sequence[str]) -> tuple[AxisValu
         )
     if not values:
         raise MatrixError(
-            expected_but_got("values", f"{name}=[]", "name one, or leave the axis out")
+            expected_but_got("values", f"{name}=[]", "add one, or leave the axis out")
         )
     for value in values:
         _check_value(name, value)
@@ -183,7 +183,7 @@ def _check_value(name: str, value: Any) -> None:
             expected_but_got(
                 "a value that is a str, int, float, bool or None",
                 named(name, value),
-                "name it by its text",
+                "write its name as a str",
             )
         )
     if name in BUILT_IN_AXES:
@@ -198,7 +198,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _token(name: str, value: AxisValue) -> str:
-    """The part of an id that one value makes."""
+    """Return the part of an id for one value of an axis."""
     if name == "grad_accum_fusion":
         return "fused" if value else "unfused"
     if name == "world_size":
@@ -207,5 +207,5 @@ def _token(name: str, value: AxisValue) -> str:
         return str(value)
     if isinstance(value, bool):
         return name if value else f"no_{name}"
-    # What brackets, colons, spaces and the like do to node ids and shells is not worth it.
+    # Brackets, colons, spaces and the like cause trouble in node ids and shells.
     return re.sub(r"[^A-Za-z0-9_.+=-]", "_", f"{name}_{text(value)}")

@@ -1,4 +1,4 @@
-"""Cell: one point of the matrix, frozen plain data that travels to the ranks."""
+"""Cell: one point of the matrix, frozen plain data that is sent to the ranks."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Cell:
         precision: compute precision, one of `PRECISIONS`.
         primary_weight: storage dtype of the resident parameters, one of `PRIMARY_WEIGHTS`.
         grad_accum_fusion: whether weight gradients are accumulated by the GEMM itself.
-        sequence: what happens, in order, as text; `operations` is the same as a tuple.
+        sequence: the operations, in order, as text; `operations` has them as a tuple.
         world_size: number of data-parallel ranks.
         extra: the user's own axes, as (name, value) pairs; read as attributes: `cell.my_axis`.
-        device: type of the device that models live on, `cpu` or `cuda`; no axis.
-        backend: of number formats: `auto` as it is asked for, and as a layout sees it `emulated` or
-            `native`; no axis.
+        device: type of the device of the models, `cpu` or `cuda`; not an axis.
+        backend: backend of number formats: may be `auto` when it is requested; a layout gets
+            `emulated` or `native`; not an axis.
         environment: variables that are set before torch starts on the ranks, as (name, value)
-            pairs; no axis.
-        shared_by: number that the world sizes of both sides divide, as `parity.check` sets it; no
-            axis.
+            pairs; not an axis.
+        shared_by: a number that is a multiple of the world sizes of both sides, set by
+            `parity.check`; not an axis.
 
     Raises:
-        ValueError: for a value that no layout could know.
+        ValueError: a value is not one that layouts can know.
     """
 
     precision: str = "fp32"
@@ -60,24 +60,25 @@ class Cell:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """The operations of `sequence`, one entry each."""
+        """The operations of `sequence`, with one entry per operation."""
         return sequences.parse(self.sequence)
 
     @property
     def swaps(self) -> bool:
-        """Whether the other side's layout goes on in the same processes."""
+        """Whether the other side's layout continues in the same processes."""
         return "swap" in self.operations
 
     @property
     def fewest_microbatches(self) -> int:
-        """The smallest number that the ranks of both sides share evenly: one each on most ranks."""
+        """The smallest number of microbatches that the ranks of both sides share evenly."""
         return math.lcm(self.shared_by, self.world_size)
 
     @property
     def microbatches(self) -> int:
-        """How many a step has on all ranks together: 6 up to 3 ranks, 12 on 4 and 24 on 8.
+        """The number of microbatches of a step, on all ranks together.
 
-        The same on both sides: the smallest multiple of 6 that both world sizes divide.
+        It is the same on both sides: the smallest multiple of 6 that both world sizes divide, so 6
+        up to 3 ranks, 12 on 4 and 24 on 8.
         """
         return math.lcm(6, self.fewest_microbatches)
 
@@ -87,11 +88,11 @@ class Cell:
         return {name: getattr(self, name) for name in BUILT_IN_AXES} | dict(self.extra)
 
     def replace(self, **axes: Any) -> Cell:
-        """A cell with other values on the named axes, or with another `environment`, a mapping.
+        """Return a cell with other values on the named axes, or another `environment`, a mapping.
 
         Raises:
-            ValueError: for an axis that this cell does not have, or a value that it cannot have.
-            TypeError: for variables that are no text.
+            ValueError: this cell does not have the axis, or the axis cannot have the value.
+            TypeError: `environment` is not a mapping from text to text.
         """
         if "environment" in axes:
             variables = plain(axes.pop("environment"))

@@ -1,4 +1,4 @@
-"""Contract: what a run must have stored and done, whatever its numbers are."""
+"""Contract: the dtypes and code paths that a run must show, whatever its numbers are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.cell import Cell
 
 PATHS = ("fused", "grouped", "quantized")
-"""What a forward and backward can do: accumulate weight gradients by the GEMM, multiply by a single
-weight of many experts, read parameters that are stored quantized."""
+"""Code paths of forward and backward: weight gradients accumulated by the GEMM, a single weight for
+several experts, parameters that are stored quantized."""
 
 DTYPES = (
     *("float64", "float32", "float16", "bfloat16"),
@@ -18,25 +18,25 @@ DTYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("complex64", "complex128", "bool"),
 )
-"""Torch's names of what can be compared, written down so that nothing here imports torch."""
+"""torch's names of the dtypes that can be compared, listed so that nothing here imports torch."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What is asked of a run.
+    """Requirements on the dtypes and code paths of a run.
 
     Attributes:
-        dtypes: kind of observation to the dtype that all of its tensors must have, of `DTYPES`:
-            `{"master": "float32", "reduced_grad": "float32"}`.
-        paths: of `PATHS`, that must really have been taken.
-        some: as `dtypes`, of which one tensor must have it.
+        dtypes: kind of observation to the dtype, one of `DTYPES`, that all of its tensors must
+            have: `{"master": "float32", "reduced_grad": "float32"}`.
+        paths: the paths, of `PATHS`, that the run must take.
+        some: kind of observation to the dtype that at least one of its tensors must have.
 
     Raises:
-        TypeError: for paths that are no tuple or list, dtypes that are no mapping, and a dtype that
+        TypeError: `paths` is not a tuple or list, `dtypes` or `some` is not a mapping, or a dtype
             is not given by its name.
-        ValueError: for a path or a dtype that is not known.
+        ValueError: a path or a dtype is unknown.
     """
 
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Contract:
                     expected_but_got(
                         f"paths of {', '.join(PATHS)}",
                         f"{path!r} ({type(path).__name__})",
-                        "engines declare these",
+                        "use the paths that engines declare",
                     )
                 )
         for name, given in (("dtypes", self.dtypes), ("some", self.some)):
@@ -73,7 +73,7 @@ class Contract:
 
     @classmethod
     def of(cls, cell: Cell) -> Contract:
-        """What the cell says by itself: storage of parameters, and the paths of its axes."""
+        """Return what a cell requires: the storage of parameters, and the paths of its axes."""
         paths = []
         if cell.grad_accum_fusion:
             paths.append("fused")
@@ -88,6 +88,6 @@ def _expect_dtype(kind: str, dtype: object) -> None:
         return
     name = str(dtype).removeprefix("torch.")
     name = _DTYPES.get(name, name)
-    advice = f"write {name!r}" if name in DTYPES else f"there are {', '.join(DTYPES)}"
+    advice = f"write {name!r}" if name in DTYPES else f"use one of {', '.join(DTYPES)}"
     error = ValueError if isinstance(dtype, str) else TypeError
     raise error(expected_but_got("torch's name of a dtype", named(kind, dtype), advice))

@@ -1,4 +1,4 @@
-"""What a function says of the ranks that it needs, in attributes that decorators write on it."""
+"""Declarations of the ranks that a function needs, in attributes that decorators set on it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_precision.matrix.variables import Variables, plain
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a function declares; see the decorators in `layouts.declarations`.
+    """The declarations of a function; see the decorators in `layouts.declarations`.
 
     Attributes:
         environment: variables that must be set before torch starts.
         fresh_ranks: whether no other job may run on its ranks, not even the same one again.
-        may_leave: patterns of what it may leave changed.
+        may_leave: patterns of the process-wide state that it may leave changed.
     """
 
     environment: Variables = ()
@@ -27,7 +27,10 @@ class Declared:
 
     @classmethod
     def of(cls, *functions: object) -> Declared:
-        """What callables declare together; a partial adds to its function. The first one wins."""
+        """Combine the declarations of callables, and of the functions inside partials.
+
+        If two of them set a variable, the value of the first one holds.
+        """
         environment: dict[str, str] = {}
         for variables in _attributes(functions, "environment"):
             if isinstance(variables, Mapping):  # an attribute of that name may be anything
@@ -40,12 +43,12 @@ class Declared:
         )
 
     def allowing(self, patterns: tuple[str, ...]) -> Declared:
-        """The same with more patterns of what may be left."""
+        """Return the same declarations with more patterns in `may_leave`."""
         return replace(self, may_leave=(*self.may_leave, *patterns))
 
 
 def _attributes(functions: Iterable[object], name: str) -> Iterator[Any]:
-    """The values of an attribute: of a partial, then of its function."""
+    """Yield an attribute of each function; for a partial, then that of its function."""
     for function in functions:
         yield getattr(function, name, None)
         if isinstance(function, functools.partial):

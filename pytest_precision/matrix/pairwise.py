@@ -1,4 +1,4 @@
-"""Pairwise coverage: few rows in which every pair of values occurs that occurs in all of them."""
+"""Pairwise coverage: a small subset of rows that contains every pair of values of all rows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from itertools import combinations
 
 
 def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
-    """Indices of a subset of `rows`, ascending, that covers every pair of values in them.
+    """Choose a subset of `rows` that covers every pair of values in them.
 
-    A pair is two values in two columns of one row. Greedy: the row with the most pairs that are
-    not covered yet, the earlier row where two have as many; then the rows that later choices made
-    superfluous are dropped, the last choice first. Deterministic.
+    A pair is two values in two columns of one row. The choice is greedy and deterministic: it takes
+    the row with the most pairs that are not covered yet, on a tie the earlier row. Then it drops
+    rows that later choices made superfluous, the last choice first.
 
     Args:
-        rows: all of one length, at least 2.
+        rows: rows of equal length, at least 2.
+
+    Returns:
+        The indices of the chosen rows, ascending.
     """
     pairs = _pairs(rows)
     chosen = _greedy(pairs)
@@ -29,7 +32,7 @@ def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
 
 
 def _pairs(rows: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """The pairs of each row as numbers, which hash and compare faster than tuples of tuples."""
+    """Return the pairs of each row as numbers, which hash faster than tuples of tuples."""
     numbers: dict[tuple[int, Hashable], int] = {}
     coded = [[numbers.setdefault(value, len(numbers)) for value in enumerate(row)] for row in rows]
     size = len(numbers)
@@ -37,8 +40,8 @@ def _pairs(rows: Sequence[Sequence[Hashable]]) -> list[list[int]]:
 
 
 def _greedy(pairs: list[list[int]]) -> list[int]:
-    # A row's gain only ever shrinks, so what stands in the heap is an upper bound: the top row is
-    # the best one as soon as its bound is exact, and most rows are never looked at again.
+    # A row's gain can only shrink, so the heap holds upper bounds: the top row is the best one as
+    # soon as its bound is exact, and most rows are never looked at again.
     missing = {pair for row in pairs for pair in row}
     heap = [(-len(row), index) for index, row in enumerate(pairs)]
     chosen = []

@@ -1,28 +1,28 @@
-"""Precisions: what a cell can compute in, and all that is known of each, in one table."""
+"""Precisions: what a cell can compute in, with all properties of each precision in one table."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 Capability = tuple[int, int]
-"""Compute capability of a GPU: major and minor."""
+"""The compute capability of a GPU: major and minor."""
 
 Release = tuple[int, int]
-"""Release of Transformer Engine: major and minor."""
+"""A release of Transformer Engine: major and minor."""
 
 PRIMARY_WEIGHTS = ("fp32", "bf16", "fp16", "quantized")
-"""What resident parameters can be stored in."""
+"""The possible storage of resident parameters."""
 
 
 class Recipe(NamedTuple):
-    """The formats that the linear layers of a precision multiply in, as names for `by_name`.
+    """The formats of the operands of linear layers, as names for `by_name`.
 
     Attributes:
-        input: of the activations that a linear layer multiplies.
-        weight: of its weight.
-        gradient: of the gradient of its output.
-        element: where the names have a `{}` for it: "e4m3" throughout, or "hybrid", which is e5m2
-            for gradients; empty where they have none.
+        input: format of the input of a linear layer.
+        weight: format of its weight.
+        gradient: format of the gradient of its output.
+        element: the default for a `{}` in the names: "e4m3" for all, or "hybrid", which means e5m2
+            for gradients and e4m3 otherwise; empty if the names have no `{}`.
     """
 
     input: str
@@ -32,12 +32,12 @@ class Recipe(NamedTuple):
 
 
 class Support(NamedTuple):
-    """GPUs that Transformer Engine has a precision on, as it is emulated.
+    """GPUs on which Transformer Engine's quantizers give the numbers of the emulation.
 
     Attributes:
-        first: the least compute capability.
-        until: the least one, beyond `first`, that is not meant; None where there is none.
-        since: the first release whose quantizers run there and make the numbers of the emulation.
+        first: the lowest compute capability.
+        until: the exclusive upper bound of the compute capability; None if there is none.
+        since: the first release whose quantizers run there and give the numbers of the emulation.
     """
 
     first: Capability
@@ -53,13 +53,13 @@ class Support(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """What a precision is made of.
+    """The properties of a precision.
 
     Attributes:
-        primary_weight: what resident parameters are stored in where the cell does not say.
-        recipe: of linear layers that multiply quantized operands; None where nothing is quantized.
-        native: GPUs and releases of Transformer Engine, of which a machine must have one to
-            quantize natively; empty where no release does.
+        primary_weight: storage of resident parameters if the cell does not set it.
+        recipe: formats of the operands of linear layers; None if nothing is quantized.
+        native: combinations of GPU and release of Transformer Engine, one of which a machine needs
+            to quantize natively; empty if no release can.
     """
 
     primary_weight: str
@@ -73,15 +73,15 @@ class Precision(NamedTuple):
 
     @property
     def primary_weights(self) -> tuple[str, ...]:
-        """What resident parameters can be stored in."""
+        """The possible storage of resident parameters with this precision."""
         return tuple(w for w in PRIMARY_WEIGHTS if self.quantized or w != "quantized")
 
 
-# Support: `check_fp8_support` and its siblings in transformer_engine/pytorch/quantization.py. What
-# these ask of CUDA and cuBLAS in addition to the GPU is for GEMMs, and only quantizers are called.
-# MXFP8 before 2.13 did not scale blocks of e8m0 code 0. NVFP4 before 2.14 divided by 6 where it now
-# multiplies by 1/6, which is another e4m3 scale now and then; beyond capability 10.x its stochastic
-# rounding stopped the GPU before 2.19.
+# Support: `check_fp8_support` and its siblings in transformer_engine/pytorch/quantization.py. Their
+# conditions on CUDA and cuBLAS are left out: these concern GEMMs, and only quantizers are called.
+# Before 2.13, MXFP8 did not scale blocks of e8m0 code 0. Before 2.14, NVFP4 divided by 6 where it
+# now multiplies by 1/6, which sometimes gives another e4m3 scale. Before 2.19, its stochastic
+# rounding crashed on GPUs beyond capability 10.x.
 PRECISIONS = {
     "fp32": Precision("fp32"),
     "bf16": Precision("bf16"),

@@ -1,4 +1,4 @@
-"""Selection: which cells run here, by their values, by the coverage and by the shard."""
+"""Selection of the cells that run here: by their values, by the coverage and by the shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Select = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def matches(cell: Cell, select: Select) -> bool:
-    """Whether the cell has one of the values on every axis; an axis that it lacks never matches."""
+    """Return whether the cell has one of the values on each axis of `select`.
+
+    An axis that the cell does not have never matches.
+    """
     if not select:
         return True
     axes = cell.axes
@@ -22,11 +25,11 @@ def matches(cell: Cell, select: Select) -> bool:
 
 
 def refusals(select: Select, cells: Iterable[Cell]) -> list[str]:
-    """What is wrong with a selection from these cells, one message each.
+    """Return what is wrong with a selection from these cells, one message per mistake.
 
     Args:
         select: the selection.
-        cells: all that were collected, selected or not.
+        cells: all collected cells, selected or not.
     """
     if not select:
         return []
@@ -52,16 +55,16 @@ def refusals(select: Select, cells: Iterable[Cell]) -> list[str]:
         together = " and ".join(f"{axis}={','.join(values)}" for axis, values in select)
         wrong.append(
             f"--precision-select: expected a cell with {together} but got none of the "
-            f"{len(cells)} collected; each value occurs, but not together: drop one"
+            f"{len(cells)} collected; each value occurs, but no cell has all of them: drop one"
         )
     return wrong
 
 
 def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
-    """The cells of one test that a coverage needs, in their order.
+    """Return the cells of one test that a coverage needs, in their order.
 
     Args:
-        cells: the selected ones.
+        cells: the selected cells of the test.
         coverage: `full`, `pairwise` or `smoke`.
     """
     if coverage == "smoke":
@@ -74,13 +77,13 @@ def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
 
 
 def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
-    """Whether the test belongs to a shard: by its id alone, whatever else is collected.
+    """Return whether a test belongs to a shard, which depends on the test's id alone.
 
     Args:
         nodeid: pytest's id, the same on every runner.
-        shard: index, from 1, and count.
+        shard: index, from 1, and number of shards.
     """
     index, count = shard
-    # Not a checksum: its low bits are linear in the text, and ids differ in few places.
+    # A checksum would not do: its low bits are linear in the text, and ids differ in few places.
     digest = hashlib.blake2b(nodeid.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % count == index - 1

@@ -1,10 +1,10 @@
-"""Sequences: `train2-eval-train2` to and from a tuple of operations.
+"""Sequences: conversion of text such as `train2-eval-train2` to and from a tuple of operations.
 
     sequence  = operation *("-" operation)
     operation = name [count]
 
-`OPERATIONS` says which names there are, which of them take a count, and which need a `save` before
-them. A sequence without `train` trains nothing.
+`OPERATIONS` defines the names, which of them take a count, and which need a `save` before them. A
+sequence without `train` is refused.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pytest_precision.errors import SequenceError, expected_but_got
 
 
 class Operation(NamedTuple):
-    """What one word of a sequence stands for.
+    """The operation that one word of a sequence means.
 
     Attributes:
         name: the word.
-        run: name of the method of `trace.record.EngineRecorder` that does it; nothing here may
-            import that.
-        counted: whether it works through microbatches, so that a number of times may follow.
-        held_out: whether these are the evaluation data rather than those of the next step.
-        needs_save: whether it brings back the state of the last save, which it then must have left.
-        leaves_state: None where it may change training state; where it must leave it as it was, the
-            kinds that move all the same.
+        run: name of the method of `trace.record.EngineRecorder` that runs the operation; this
+            module must not import that class.
+        counted: whether it computes microbatches, so that a number of repetitions may follow.
+        held_out: whether these microbatches are the evaluation data rather than the next step's.
+        needs_save: whether it restores the state of the last save; the state must then be equal.
+        leaves_state: None if the operation may change training state; otherwise the kinds of state
+            that may change although all others must stay as they were.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Operation(NamedTuple):
 
 _ROWS = (
     Operation("train", "train", counted=True),
-    # Delayed scaling records the amaxes of an evaluation too: that is what the recipe does.
+    # Delayed scaling records the amaxes of an evaluation too, as the recipe has it.
     Operation(
         "eval",
         "evaluate",
@@ -49,8 +49,8 @@ _ROWS = (
         held_out=True,
         leaves_state=frozenset({"recorded_amax"}),
     ),
-    # The forward of a skipped step did run, and moves what every forward moves; and an overflow
-    # moves the scale of the loss.
+    # The forward of a skipped step did run and changes what every forward changes; in addition, an
+    # overflow changes the loss scale.
     Operation(
         "skip",
         "skip",
@@ -63,10 +63,10 @@ _ROWS = (
 )
 
 OPERATIONS = {operation.name: operation for operation in _ROWS}
-"""Name to operation."""
+"""Name of an operation to the operation."""
 
 LONGEST = 100_000
-"""Number of operations that a sequence may have; one by mistake would use up the memory."""
+"""The most operations that a sequence may have; a typing error could otherwise fill the memory."""
 
 
 def _named(*, counted: bool) -> str:
@@ -83,17 +83,17 @@ _OPERATION = re.compile(r"([a-z]+)([1-9][0-9]*)?\Z")
 
 
 def parse(text: str) -> tuple[str, ...]:
-    """The operations of a sequence, one entry each: `train2-eval` is `("train", "train", "eval")`.
+    """Parse a sequence to one entry per operation: `train2-eval` to `("train", "train", "eval")`.
 
     Raises:
-        SequenceError: with the position of the first operation that does not fit.
+        SequenceError: the text is not a sequence; the message has the position of the mistake.
     """
     if not isinstance(text, str):
         raise SequenceError(expected_but_got("a sequence", f"{text!r} ({type(text).__name__})"))
     return _operations(text)
 
 
-@lru_cache(maxsize=256)  # thousands of cells have a few sequences between them
+@lru_cache(maxsize=256)  # thousands of cells have few different sequences
 def _operations(text: str) -> tuple[str, ...]:
     operations: list[str] = []
     position = 0
@@ -105,7 +105,7 @@ def _operations(text: str) -> tuple[str, ...]:
         if operation.needs_save and "save" not in operations:
             raise _refused(text, position, f"{word!r} has no save before it")
         count = match[2] or "1"
-        # The digits first: a number of thousands of them cannot even be converted.
+        # The number of digits first: Python refuses to convert thousands of digits.
         if len(count) > len(str(LONGEST)) or len(operations) + int(count) > LONGEST:
             raise _refused(text, position, f"{word!r} makes it longer than {LONGEST} operations")
         operations += [operation.name] * int(count)
@@ -116,7 +116,7 @@ def _operations(text: str) -> tuple[str, ...]:
 
 
 def unparse(operations: tuple[str, ...]) -> str:
-    """The shortest text of a tuple of operations; `parse` takes it back."""
+    """Return the shortest text of a tuple of operations, the inverse of `parse`."""
     words: list[str] = []
     for operation, run in groupby(operations):
         length = len(list(run))
@@ -128,7 +128,7 @@ def unparse(operations: tuple[str, ...]) -> str:
 
 
 def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
-    """The steps whose microbatches are read, each once; 0 is the evaluation data."""
+    """Return the steps whose microbatches the operations read, each once; 0 is evaluation data."""
     read, trained = [], 0
     for operation in (OPERATIONS[name] for name in operations):
         if operation.counted:

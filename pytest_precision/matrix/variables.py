@@ -1,8 +1,8 @@
 """Variables: environment variables as plain data.
 
 Many are read once, when a library is loaded or CUDA starts: `CUBLAS_WORKSPACE_CONFIG`, `NVTE_*`,
-`CUDA_DEVICE_MAX_CONNECTIONS`, `OMP_NUM_THREADS`. A layout that set them itself would be too late,
-so it says what it needs, in an attribute `environment`.
+`CUDA_DEVICE_MAX_CONNECTIONS`, `OMP_NUM_THREADS`. A layout would set them too late, so it declares
+them in an attribute `environment`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from pytest_precision.errors import expected_but_got, named
 
 Variables = tuple[tuple[str, str], ...]
-"""Names and values, sorted by name: can be compared and hashed."""
+"""Names and values, sorted by name; this form can be compared and hashed."""
 
 
 def plain(variables: object) -> Variables:
-    """A mapping from name to value as data that a cell or a run may hold.
+    """Convert a mapping from name to value into plain data that a cell can hold.
 
     Raises:
-        TypeError: it is no mapping from text to text.
-        ValueError: no process can have such a variable.
+        TypeError: `variables` is not a mapping from text to text.
+        ValueError: a process cannot have such a variable.
     """
     if not isinstance(variables, Mapping):
         raise TypeError(
@@ -41,10 +41,10 @@ def plain(variables: object) -> Variables:
         if not name or "=" in name or not (_fits(name) and _fits(value)):
             raise ValueError(
                 expected_but_got(
-                    "environment variables with a name, without '=' in it, and without null "
-                    "characters and halves of surrogate pairs,",
+                    "environment variables with a name without '=', and without null characters "
+                    "or halves of surrogate pairs,",
                     f"{name!r}={value!r}",
-                    "change it",
+                    "change the name or the value",
                 )
             )
     return tuple(sorted(variables.items()))

@@ -1,8 +1,8 @@
 """Models with their data, loss and recipe: the same for both sides of a check.
 
-`mlp`, `gpt` and `moe` are classes: what `parity.check` gets is called without arguments, or is a
-`functools.partial` with them. Names are resolved on first use, since collection must not import
-torch.
+`mlp`, `gpt` and `moe` are classes. `parity.check` gets a class, which it calls without arguments,
+or a `functools.partial` of a class with arguments. Names are resolved on first use, since
+collection must not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workload: what is trained, and how; the layout says where the numbers are kept."""
+"""Workload: what is trained, and how; the layout determines how the numbers are stored."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class Workload(ABC):
             def loss(self, model, microbatch):
                 return model(microbatch).float().square().sum(), len(microbatch)
 
-    This one is for fp32 alone: in a cell that computes in bf16 or fp16, `forward` sees weights in
-    that dtype, whatever they are stored in, and casts what it reads: `x.to(self.weight.dtype)`.
-    Outside of `forward`, as in `loss`, a parameter shows the dtype that it is stored in.
+    This example works in fp32 only. In a cell that computes in bf16 or fp16, `forward` sees weights
+    in that dtype, whatever they are stored in, and must cast its input: `x.to(self.weight.dtype)`.
+    Outside of `forward`, for example in `loss`, a parameter has the dtype in which it is stored.
 
     Whatever a workload leaves equal, even, zero or inactive hides a family of defects: equal token
     counts hide a wrong divisor, even sizes hide a wrong offset, a norm below `max_norm` hides
-    clipping. The built-in workloads avoid all that they know of; a workload of your own hides what
-    it does not vary.
+    clipping. The built-in workloads avoid all such cases that are known; a workload of your own
+    hides the defects that depend on what it does not vary.
 
     Attributes:
-        max_norm: total L2 norm that the engine clips the gradient of the mean loss (the sum over
-            all tokens of the step, divided by their number) to; None for no clipping.
-        clip: rule by which it does so: `"fp64"` has the same bits however gradients are sharded;
-            `"torch"` is `torch.nn.utils.clip_grad_norm_`; a method `clip(self, parameters,
-            max_norm)` that clips and returns the norm before is a framework's own.
+        max_norm: total L2 norm to which the engine clips the gradient of the mean loss (the sum
+            over all tokens of the step, divided by their number); None for no clipping.
+        clip: rule of the clipping: `"fp64"` gives the same bits however gradients are sharded;
+            `"torch"` is `torch.nn.utils.clip_grad_norm_`; for a rule of your own, a method
+            `clip(self, parameters, max_norm)` that clips and returns the norm before clipping.
     """
 
     max_norm: float | None = None
@@ -61,65 +61,68 @@ class Workload(ABC):
 
     @abstractmethod
     def model(self, cell: Cell) -> torch.nn.Module:
-        """A new model in fp32 on `cell.device`, initialised from torch's global generator.
+        """Make a new model in fp32 on `cell.device`, initialised from torch's global generator.
 
-        The caller seeds the generator, so that the same seed is the same model. A layout may cast
-        the model, wrap it, shard it block by block (`model.blocks`, where there is such a
-        `ModuleList`) or call it with other parameters (`torch.func.functional_call`): each
-        parameter must be read by the forward of the module that holds it, and must take part in
-        every backward unless it is frozen (`requires_grad=False`). Buffers keep their dtype
-        whatever the parameters are stored in. Whatever the layout does, the
-        same weights and the same microbatch must give the same bits: no dropout, and no atomic
-        additions.
+        The caller seeds the generator, so that the same seed gives the same model. A layout may
+        cast the model, wrap it, shard it block by block (`model.blocks`, if there is such a
+        `ModuleList`) or call it with other parameters (`torch.func.functional_call`). Therefore
+        each parameter must be read by the forward of the module that holds it, and must take part
+        in every backward unless it is frozen (`requires_grad=False`). Buffers keep their dtype
+        whatever the parameters are stored in. Whatever the layout does, the same weights and the
+        same microbatch must give the same bits: no dropout, and no atomic additions.
         """
 
     @abstractmethod
     def groups(self, model: torch.nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups of `model` as a torch optimizer takes them.
+        """Return the parameter groups of `model` as a torch optimizer takes them.
 
-        There is no default, so that the learning rate is always the workload's own. Parameters that
-        are frozen are left out.
+        There is no default, so that the learning rate is always the workload's own. Leave out
+        parameters that are frozen.
 
         Args:
-            model: what `model(cell)` returned, perhaps cast or sharded, but with its modules.
+            model: the result of `model(cell)`, perhaps cast or sharded, but with the same modules.
         """
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-        """The learning-rate scheduler, stepped after every train step; None for a constant rate."""
+        """Return the learning-rate scheduler, stepped after every train step, or None.
+
+        None means that the learning rate is constant.
+        """
         return None
 
     @abstractmethod
     def microbatches(self, cell: Cell, step: int) -> Sequence[Any]:
-        """All microbatches of one step, of every rank, in a fixed order, on `cell.device`.
+        """Make all microbatches of one step, for all ranks, in a fixed order, on `cell.device`.
 
-        The engine deals them to the data-parallel ranks one by one, `[rank::size]`: make
+        The engine deals them to the data-parallel ranks one by one, `[rank::size]`. Make
         `cell.microbatches` of them, which the ranks of both sides share evenly, and in some step
-        `cell.fewest_microbatches`, so that a rank's first one is its last. Engines with collectives
-        in forward or backward refuse a number that ranks cannot share evenly. They must depend on
-        `step` alone and not on what ran before: draw from a `torch.Generator` of your own, never
-        from torch's global one. What every rank of both sides is given is compared; other data are
-        an `error` of the workload.
+        `cell.fewest_microbatches`, so that a rank's first microbatch is its last. Engines with
+        collectives in forward or backward refuse a number that ranks cannot share evenly. The
+        microbatches must depend on `step` alone and not on what ran before: draw from a
+        `torch.Generator` of your own, never from torch's global one. The microbatches of all ranks
+        of both sides are compared; a difference is an `error` of the workload.
 
         Args:
-            cell: only its `microbatches`, its `device` and axes of your own should matter.
+            cell: the result should depend only on its `microbatches`, its `device` and axes of your
+                own.
             step: train step, from 1; step 0 is the evaluation data.
         """
 
     @abstractmethod
     def tokens(self, microbatch: Any) -> int:
-        """Number of tokens that count in the loss of `microbatch`, known before the forward."""
+        """Return the number of tokens that count in the loss of `microbatch`, without a forward."""
 
     @abstractmethod
     def loss(self, model: torch.nn.Module, microbatch: Any) -> tuple[torch.Tensor, int]:
-        """Loss of `microbatch`: a sum over its tokens, and `tokens(microbatch)`.
+        """Compute the loss of `microbatch`, summed over its tokens.
 
         The engine divides by the number of tokens of the whole step, so that every split into
         ranks and microbatches is the same mathematics.
 
         Args:
-            model: to be called as a module (`model(...)`), since it may be a wrapper.
+            model: the model; call it as a module (`model(...)`), since it may be a wrapper.
             microbatch: one of `microbatches(cell, step)`.
 
         Returns:
-            A scalar in fp32, whatever dtype the model computes in, and the number of tokens.
+            A scalar in fp32, whatever dtype the model computes in, and `tokens(microbatch)`.
         """

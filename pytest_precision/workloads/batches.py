@@ -1,4 +1,4 @@
-"""Ragged microbatches: odd, unequal numbers of tokens, and padding that is not zero."""
+"""Ragged microbatches: unequal numbers of tokens, and padding that is not zero."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 
 IGNORED = -100
-"""Target of a position that does not count; the default `ignore_index` of torch's losses."""
+"""The target of a position that does not count; the default `ignore_index` of torch's losses."""
 
 SHORT_STEP = 2
-"""Train step with as few microbatches as the ranks can share.
+"""The train step with as few microbatches as the ranks can share.
 
-The first microbatch of a rank is its last one there, in the middle of steps in which it is not.
+In this step the first microbatch of a rank is its last one; in the steps around it, it is not.
 """
 
 LONGEST = 19
-"""Length of the longest sequence, in tokens."""
+"""The length of the longest sequence, in tokens."""
 
 _SHORTEST = 5
 _MOST_ROWS = 4
@@ -32,7 +32,7 @@ class Microbatch(NamedTuple):
 
     Attributes:
         inputs: token ids, int64 `[rows, length]`, or features, fp32 `[rows, length, features]`.
-            Padding is of the same kind as the rest: zeros would hide that somebody reads it.
+            The padding has random values like the rest: zeros would hide that a defect reads it.
         targets: classes, int64 `[rows, length]`; `IGNORED` in each row's prompt and padding.
     """
 
@@ -41,27 +41,27 @@ class Microbatch(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where the counted positions of one microbatch's rows start and stop; int64 `[rows]` each."""
+    """The start and stop of the counted positions of each row of a microbatch, int64 `[rows]`."""
 
     starts: torch.Tensor
     stops: torch.Tensor
 
 
 def extents(generator: torch.Generator, number: int) -> list[Extent]:
-    """Draw the shapes of a step's microbatches anew.
+    """Draw the shapes of a step's microbatches.
 
-    No two of 24 in a row count equally many tokens, and the sum of all is divisible by neither 2
-    nor 3, so that no number of ranks with such a factor can share it equally, however they split
-    the microbatches.
+    Any 24 consecutive microbatches count different numbers of tokens. The sum of all tokens is
+    divisible by neither 2 nor 3, so that no number of ranks with such a factor can share it
+    equally, however they split the microbatches.
 
     Args:
-        generator: that the shapes depend on.
-        number: of microbatches.
+        generator: the source of the random shapes.
+        number: number of microbatches.
     """
     shapes: list[Extent] = []
     tokens: list[int] = []
     while len(shapes) < number:
-        # One by one from the seventh on: so many that differ are hardly ever drawn at once.
+        # One by one from the seventh on: more different ones are hardly ever drawn at once.
         drawn, counted = _drawn(generator, 1 if shapes else min(_TOGETHER, number))
         recent = (tokens + counted)[-_APART:]
         odd = gcd(sum(tokens + counted), 6) == 1
@@ -71,7 +71,7 @@ def extents(generator: torch.Generator, number: int) -> list[Extent]:
 
 
 def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[int]]:
-    """Shapes, and how many tokens each counts."""
+    """Draw shapes, and return them with the number of tokens that each counts."""
     size = (number, _MOST_ROWS)
     rows = torch.randint(2, _MOST_ROWS + 1, size[:1], generator=generator)
     starts = torch.randint(_LONGEST_PROMPT + 1, size, generator=generator)
@@ -85,12 +85,12 @@ def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[
 
 
 def cut(inputs: torch.Tensor, targets: torch.Tensor, shapes: list[Extent]) -> Iterator[Microbatch]:
-    """Cuts full-length rows into the microbatches that `shapes` describes.
+    """Cut full-length rows into the microbatches that `shapes` describes.
 
     Args:
         inputs: `[rows of all microbatches, LONGEST, ...]`.
         targets: int64 `[rows of all microbatches, LONGEST]`.
-        shapes: one `Extent` a microbatch.
+        shapes: one `Extent` per microbatch.
     """
     first = 0
     for starts, stops in shapes:

@@ -1,4 +1,4 @@
-"""Initial values: none is 0 or 1, and each is the same number in bf16 as in fp32."""
+"""Initial values of parameters, each the same number in bf16 as in fp32."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _BIAS = (-0.2, 0.2)
 
 
 def initialised(model: nn.Module) -> nn.Module:
-    """`model` with all its parameters drawn anew from torch's global generator.
+    """Draw all parameters of `model` anew from torch's global generator, and return `model`.
 
-    Matrices are normal with deviation `1 / sqrt(columns)`; other parameters are uniform, gains
-    below 1 and biases around 0: a gain of 1 or a bias of 0 would hide that nobody applies it. All
-    are rounded to bf16, so that storing them in bf16 is no difference at the start.
+    Matrices are normal with standard deviation `1 / sqrt(columns)`; other parameters are uniform,
+    gains below 1 and biases around 0: a gain of 1 or a bias of 0 would hide that it is not applied.
+    All are rounded to bf16, so that storing them in bf16 makes no difference at the start.
     """
     with torch.no_grad():
         for name, parameter in model.named_parameters():

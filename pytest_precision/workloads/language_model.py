@@ -1,4 +1,4 @@
-"""Gpt: a small causal transformer whose embedding is also its head."""
+"""Gpt: a small causal transformer with a tied output layer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _VOCABULARY = 67
 _HEAD = 7
-"""Width of one attention head."""
+"""The width of one attention head."""
 
 
 class Attention(nn.Module):
-    """Causal attention: several query heads, one head of keys and values."""
+    """Causal attention with several query heads and one head of keys and values."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -33,9 +33,10 @@ class Attention(nn.Module):
         self.temperature = nn.Parameter(torch.empty(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend to the positions up to each one; `[rows, length, width]` in and out."""
         rows, length, width = x.shape
         query, key, value = self.qkv(x).split([width, _HEAD, _HEAD], dim=-1)
-        # Written out: the fused kernels choose their own order of additions on each device.
+        # No fused kernel: on each device those choose their own order of additions.
         query = query.reshape(rows, length * self.heads, _HEAD)
         scores = (self.temperature * (query @ key.transpose(1, 2))).float()
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
@@ -46,7 +47,7 @@ class Attention(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Attention and a perceptron, each after a norm and beside a residual connection."""
+    """Attention and a perceptron, each with a norm before it and a residual connection."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -58,13 +59,14 @@ class GptBlock(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the block; `[rows, length, width]` in and out."""
         x = x + self.attention(self.attention_norm(x))
         result: torch.Tensor = x + self.down(F.gelu(self.up(self.norm(x))))
         return result
 
 
 class LanguageModel(nn.Module):
-    """Token ids, int64 `[rows, length]`, to logits `[rows, length, 67]`."""
+    """A transformer over 67 tokens."""
 
     def __init__(self, heads: int, depth: int) -> None:
         super().__init__()
@@ -76,6 +78,7 @@ class LanguageModel(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Compute logits `[rows, length, 67]` of token ids, int64 `[rows, length]`."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x)
@@ -84,13 +87,13 @@ class LanguageModel(nn.Module):
 
 
 class Gpt(TrainingRecipe):
-    """Predicts the next token of a noisy affine sequence; 22 thousand parameters.
+    """Prediction of the next token of a noisy affine sequence; 22 thousand parameters.
 
     Args:
-        heads: query heads of width 7.
+        heads: number of query heads, of width 7 each.
         depth: number of blocks.
-        lr: learning rate of the matrices; vectors have twice as much.
-        seed: of the data.
+        lr: learning rate of the matrices; that of vectors is twice as high.
+        seed: seed of the data.
     """
 
     def __init__(self, *, heads: int = 5, depth: int = 2, lr: float = 1e-2, seed: int = 0) -> None:
@@ -99,13 +102,13 @@ class Gpt(TrainingRecipe):
         self.depth = depth
 
     def model(self, cell: Cell) -> nn.Module:
-        """A `LanguageModel`."""
+        """Make an initialised `LanguageModel`."""
         return initialised(LanguageModel(self.heads, self.depth)).to(cell.device)
 
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and the tokens that follow them, int64 `[rows, LONGEST]` each."""
+        """Draw tokens and the tokens that follow them, int64 `[rows, LONGEST]` each."""
         rows = sum(len(shape.stops) for shape in shapes)
         tokens = token_chain(generator, rows, LONGEST + 1, _VOCABULARY)
         return tokens[:, :-1], tokens[:, 1:]

@@ -1,4 +1,4 @@
-"""Moe: a mixture of experts, one of which has nothing to do in most microbatches."""
+"""Moe: a mixture of experts, one of which gets no tokens in most microbatches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
 
 _COMMON, _RARE = 47, 6
-"""The vocabulary: ordinary tokens, then those that only the last expert reads."""
+"""The vocabulary: numbers of common tokens and of rare ones, which alone use the last expert."""
 
 _CHOICES = 2
-"""Experts that a token goes to."""
+"""The number of experts that a token goes to."""
 
 
 class Expert(nn.Module):
-    """A perceptron of its own."""
+    """One expert: a perceptron."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -33,26 +33,32 @@ class Expert(nn.Module):
         self.down = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the expert; `[rows, width]` in and out."""
         result: torch.Tensor = self.down(F.gelu(self.up(x)))
         return result
 
 
 class Experts(nn.ModuleList):
-    """All experts of a block; a layout may put a module of the same call in its place."""
+    """All experts of a block; a layout may replace it by a module with the same `forward`."""
 
     def forward(self, rows: torch.Tensor, load: list[int]) -> torch.Tensor:
-        """What the experts make of `rows`, `[rows, width]`, the first `load[0]` of expert 0."""
-        # An idle expert is called with no rows: its gradient is then zero and not missing, which
-        # is what DistributedDataParallel and fully_shard need.
+        """Apply each expert to its share of `rows`; `[rows, width]` in and out.
+
+        Args:
+            rows: sorted by expert.
+            load: number of rows per expert.
+        """
+        # An idle expert is called without rows, so that its gradient is zero rather than missing:
+        # DistributedDataParallel and fully_shard need it.
         parts = zip(self, torch.split(rows, load), strict=True)
         return torch.cat([expert(part) for expert, part in parts])
 
 
 class Router(nn.Module):
-    """Chooses the experts of each token, and how much each of them counts.
+    """The choice of the experts of each token, and of their shares of the result.
 
-    The last expert is reserved for rare tokens, which always go to it: so it is certain, and no
-    accident of the weights, when it is idle.
+    The last expert is reserved for rare tokens, which always go to it. So the data determine when
+    it is idle, and the weights do not.
     """
 
     high_precision = True  # so that quantized layouts leave its linear layer alone
@@ -62,26 +68,29 @@ class Router(nn.Module):
         self.logits = nn.Linear(width, experts)
 
     def forward(self, x: torch.Tensor, rare: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Experts, int64 `[tokens, 2]`, and their shares, fp32 `[tokens, 2]`.
+        """Choose two experts per token.
 
         Args:
             x: `[tokens, width]`.
-            rare: bool `[tokens]`.
+            rare: bool `[tokens]`, whether a token is rare.
+
+        Returns:
+            The experts, int64 `[tokens, 2]`, and their shares, fp32 `[tokens, 2]`.
         """
         logits = self.logits(x).float()
         wish = logits.detach().clone()
         wish[:, -1] = torch.where(rare, torch.inf, -torch.inf)
-        # A stable sort, unlike topk, says which of two equal logits comes first.
+        # A stable sort, unlike topk, defines which of two equal logits comes first.
         chosen = wish.sort(dim=-1, descending=True, stable=True).indices[:, :_CHOICES]
         return chosen, logits.gather(1, chosen).softmax(-1)
 
 
 class MoeBlock(nn.Module):
-    """A norm, a router and its experts, beside a residual connection.
+    """A norm, a router and its experts, with a residual connection.
 
     Attributes:
-        load: int64 `[experts]`, tokens that each expert got in training on this rank, padding
-            included.
+        load: int64 `[experts]`, number of tokens that each expert got in training on this rank,
+            padding included.
     """
 
     load: torch.Tensor
@@ -96,14 +105,15 @@ class MoeBlock(nn.Module):
         self.register_buffer("load", torch.zeros(experts, dtype=torch.int64))
 
     def forward(self, x: torch.Tensor, rare: torch.Tensor) -> torch.Tensor:
+        """Apply the block to x `[rows, length, width]`; `rare` is bool `[rows, length]`."""
         rows = self.norm(x).flatten(0, -2)
         chosen, shares = self.router(rows, rare.flatten())
         experts = torch.arange(len(self.load), device=x.device)
         load = (chosen.flatten() == experts.unsqueeze(1)).sum(1)
         if self.training:
             self.load += load
-        # Copies of a token stand side by side, are sorted by expert, and go back. No two rows of
-        # either indexing are the same, so that its backward adds nothing in an order of its own.
+        # Each token is copied per expert, and the copies are sorted by expert and sorted back. No
+        # index occurs twice, so the backward of the indexing has no additions in varying order.
         order = chosen.flatten().sort(stable=True).indices
         copies = rows.unsqueeze(1).expand(-1, _CHOICES, -1).flatten(0, 1)[order]
         results = self.experts(copies, load.tolist())[order.argsort()]
@@ -113,7 +123,7 @@ class MoeBlock(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Token ids, int64 `[rows, length]`, to logits `[rows, length, 53]`."""
+    """A mixture of experts over 53 tokens."""
 
     def __init__(self, experts: int, depth: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -123,6 +133,7 @@ class Mixture(nn.Module):
         self.head = nn.Linear(width, _COMMON + _RARE, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Compute logits `[rows, length, 53]` of token ids, int64 `[rows, length]`."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.embedding(tokens) + self.position(positions)
         for block in self.blocks:
@@ -132,22 +143,22 @@ class Mixture(nn.Module):
 
 
 class Moe(TrainingRecipe):
-    """Predicts the next token of a noisy affine sequence; 28 thousand parameters as it stands.
+    """Prediction of the next token of a noisy affine sequence; by default 28 thousand parameters.
 
-    In odd train steps one of the microbatches has rare tokens, another one each time; in even
+    In odd train steps one of the microbatches has rare tokens, a different one each time. In even
     steps, and in the evaluation data, none has, and the last expert of each block is idle.
 
     Args:
-        experts: in each block, from 3: two for every token, and the reserved one.
+        experts: number of experts per block, from 3: two for every token, and the reserved one.
         depth: number of blocks.
-        width: of the rows between the blocks; formats that have blocks of 16 elements and no
-            partial ones need a multiple of 16 here and in `hidden`.
+        width: width of the residual stream. A format without partial blocks, such as nvfp4 with
+            blocks of 16, needs a multiple of the block size here and in `hidden`.
         hidden: width inside an expert.
-        lr: learning rate of the matrices; vectors have twice as much.
-        seed: of the data.
+        lr: learning rate of the matrices; that of vectors is twice as high.
+        seed: seed of the data.
 
     Raises:
-        ValueError: for fewer than 3 experts.
+        ValueError: `experts` is below 3.
     """
 
     def __init__(
@@ -166,7 +177,7 @@ class Moe(TrainingRecipe):
                     f"more than {_CHOICES} experts, since a token goes to {_CHOICES} and the last "
                     "one is reserved,",
                     named("experts", experts),
-                    "leave the argument out for 5",
+                    "leave the argument out to have 5",
                 )
             )
         super().__init__(lr=lr, seed=seed)
@@ -176,7 +187,7 @@ class Moe(TrainingRecipe):
         self.hidden = hidden
 
     def model(self, cell: Cell) -> nn.Module:
-        """A `Mixture`."""
+        """Make an initialised `Mixture`."""
         return initialised(Mixture(self.experts, self.depth, self.width, self.hidden)).to(
             cell.device
         )
@@ -184,13 +195,13 @@ class Moe(TrainingRecipe):
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and the tokens that follow them, int64 `[rows, LONGEST]` each."""
+        """Draw tokens and the tokens that follow them, int64 `[rows, LONGEST]` each."""
         rows = [len(shape.stops) for shape in shapes]
         tokens = token_chain(generator, sum(rows), LONGEST + 1, _COMMON)
         if step % 2:
             chosen = step // 2 % len(shapes)
             first = sum(rows[:chosen])
-            # One token in three; the first of them, unlike a row's ends, counts in every row.
+            # One token in three; the first one is at a position that counts in every row.
             places = tokens[first : first + rows[chosen], 4::3]
             places.remainder_(_RARE).add_(_COMMON)
         return tokens[:, :-1], tokens[:, 1:]

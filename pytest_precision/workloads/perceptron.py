@@ -19,9 +19,10 @@ _FEATURES, _CLASSES = 13, 7
 
 
 class Reader(nn.Linear):
-    """A linear layer that takes inputs of any floating dtype, and computes in its weight's."""
+    """A linear layer that takes inputs of any floating dtype and computes in its weight's."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Cast the features to the weight's dtype and apply the layer."""
         return super().forward(features.to(self.weight.dtype))
 
 
@@ -35,12 +36,13 @@ class MlpBlock(nn.Module):
         self.scale = nn.Parameter(torch.empty(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the block; `[..., width]` in and out."""
         result: torch.Tensor = x + self.scale * F.gelu(self.linear(x))
         return result
 
 
 class Perceptron(nn.Module):
-    """Features, fp32 `[..., 13]`, to logits `[..., 7]`."""
+    """A residual perceptron from 13 features to 7 classes."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -50,6 +52,7 @@ class Perceptron(nn.Module):
         self.temperature = nn.Parameter(torch.empty(1))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Compute logits `[..., 7]` of features, fp32 `[..., 13]`."""
         x = self.reader(features)
         for block in self.blocks:
             x = block(x)
@@ -58,13 +61,13 @@ class Perceptron(nn.Module):
 
 
 class Mlp(TrainingRecipe):
-    """Classifies noisy points around 7 centres; 12 thousand parameters.
+    """Classification of noisy points around 7 centres; 12 thousand parameters.
 
     Args:
-        width: of the residual stream.
+        width: width of the residual stream.
         depth: number of residual blocks.
-        lr: learning rate of the matrices; vectors have twice as much.
-        seed: of the data.
+        lr: learning rate of the matrices; that of vectors is twice as high.
+        seed: seed of the data.
     """
 
     def __init__(self, *, width: int = 61, depth: int = 3, lr: float = 1e-2, seed: int = 0) -> None:
@@ -73,13 +76,13 @@ class Mlp(TrainingRecipe):
         self.depth = depth
 
     def model(self, cell: Cell) -> nn.Module:
-        """A `Perceptron`."""
+        """Make an initialised `Perceptron`."""
         return initialised(Perceptron(self.width, self.depth)).to(cell.device)
 
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Points around the centres, fp32 `[rows, LONGEST, 13]`, and their classes."""
+        """Draw points around the centres, fp32 `[rows, LONGEST, 13]`, and their classes."""
         size = (sum(len(shape.stops) for shape in shapes), LONGEST)
         fixed = torch.Generator().manual_seed(self.seed)
         centres = torch.randn(_CLASSES, _FEATURES, generator=fixed)

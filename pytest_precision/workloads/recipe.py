@@ -1,4 +1,4 @@
-"""What the built-in workloads share: ragged data, a loss, and a recipe with nothing inactive."""
+"""The common part of the built-in workloads: ragged data, a loss, and a training recipe."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
 
 WARMUP = 2
-"""Train steps below the full learning rate: a run of four steps sees both ends of the warm-up."""
+"""Train steps below the full learning rate; a run of four steps includes the whole warm-up."""
 
 HORIZON = 256
 """Train steps until the cosine ends."""
 
 FLOOR = 0.1
-"""Learning rate from there on, as a share of the full one."""
+"""The learning rate from `HORIZON` on, as a share of the full one."""
 
 
 def warmup_cosine(steps: int) -> float:
-    """Share of the full learning rate after `steps` train steps; no two are equal until `HORIZON`.
+    """Return the share of the full learning rate after `steps` train steps.
 
-    Linear from `1 / (WARMUP + 1)` to 1, then half a cosine down to `FLOOR`.
+    The share rises linearly from `1 / (WARMUP + 1)` to 1, then falls as half a cosine to `FLOOR`.
+    Until `HORIZON` no two steps have the same share.
     """
     if steps < WARMUP:
         return (steps + 1) / (WARMUP + 1)
@@ -44,14 +45,15 @@ def warmup_cosine(steps: int) -> float:
 
 
 class TrainingRecipe(Workload):
-    """A classifier of tokens, with a recipe in which nothing is inactive.
+    """Classification of tokens, with a recipe in which nothing is inactive.
 
     Attributes:
-        lr: learning rate of the matrices; vectors have twice as much.
-        seed: of the data; the weights come from torch's global generator.
+        lr: learning rate of the matrices; that of vectors is twice as high.
+        seed: seed of the data; the weights come from torch's global generator.
     """
 
-    # A fifth of the smallest norm in 220 steps of any of them, an eighth of their first ones.
+    # Low enough to clip every step: a fifth of the smallest gradient norm in 220 steps of any
+    # built-in workload, and an eighth of their first norms.
     max_norm: float | None = 0.05
 
     def __init__(self, *, lr: float, seed: int) -> None:
@@ -62,10 +64,10 @@ class TrainingRecipe(Workload):
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of all rows of a step at full length, as `cut` takes them."""
+        """Make inputs and targets of all rows of a step at full length, as `cut` takes them."""
 
     def groups(self, model: torch.nn.Module) -> list[dict[str, Any]]:
-        """Matrices; and vectors, at twice the learning rate and a fifth of the decay."""
+        """Return matrices; and vectors, with twice the learning rate and a fifth of the decay."""
         parameters = list(model.parameters())
         return [
             {
@@ -81,11 +83,11 @@ class TrainingRecipe(Workload):
         ]
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        """Warm-up and cosine, the same for both groups."""
+        """Return a scheduler with warm-up and cosine, the same for both groups."""
         return torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine)
 
     def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
-        """Ragged microbatches that depend on `step`, `seed` and their number only."""
+        """Make ragged microbatches that depend on `step`, `seed` and their number only."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         number = cell.fewest_microbatches if step == SHORT_STEP else cell.microbatches
         shapes = extents(generator, number)
@@ -96,11 +98,11 @@ class TrainingRecipe(Workload):
         ]
 
     def tokens(self, microbatch: Microbatch) -> int:
-        """Number of targets that are not ignored."""
+        """Return the number of targets that are not ignored."""
         return int((microbatch.targets != IGNORED).sum())
 
     def loss(self, model: torch.nn.Module, microbatch: Microbatch) -> tuple[torch.Tensor, int]:
-        """Cross-entropy of the targets, summed, in fp32."""
+        """Compute the cross-entropy of the targets, summed, in fp32."""
         logits = model(microbatch.inputs).float()
         total = F.cross_entropy(
             logits.flatten(0, 1),

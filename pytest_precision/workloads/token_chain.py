@@ -1,4 +1,4 @@
-"""Token sequences that can be learned: the next token follows from the one before, mostly."""
+"""Token sequences that can be learned: most tokens follow from the one before."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 
 _FACTOR, _OFFSET = 5, 3
 _JUMPS = 0.1
-"""Share of tokens that are random: it keeps the loss, and so the gradient, away from zero."""
+"""The share of random tokens, which keeps the loss, and so the gradient, away from zero."""
 
 
 def token_chain(
     generator: torch.Generator, rows: int, length: int, vocabulary: int
 ) -> torch.Tensor:
-    """Sequences with `t[i + 1] = (5 t[i] + 3) mod vocabulary`, but for a tenth of random tokens.
+    """Draw sequences with `t[i + 1] = (5 t[i] + 3) mod vocabulary`, but a tenth of random tokens.
 
     Returns:
         int64 `[rows, length]` on the CPU.

@@ -202,8 +202,8 @@ def test_memory_that_is_not_the_buffers_is_named(
     [
         ("fp32", r"but got master='fp32' \(str\); write 'float32'"),
         ("torch.float32", r"but got master='torch.float32' \(str\); write 'float32'"),
-        ("floa32", r"but got master='floa32' \(str\); there are float64, float32, float16, "),
-        ("half", r"but got master='half' \(str\); there are float64, float32, float16, "),
+        ("floa32", r"but got master='floa32' \(str\); use one of float64, float32, float16, "),
+        ("half", r"but got master='half' \(str\); use one of float64, float32, float16, "),
     ],
 )
 @pytest.mark.parametrize("where", ["dtypes", "some"])
@@ -217,7 +217,7 @@ def test_a_dtype_that_torch_does_not_know_is_refused(where: str, dtype: str, wor
     ("given", "words"),
     [
         ({"dtypes": {"master": torch.float32}}, r"master=torch.float32 \(dtype\); write 'float32'"),
-        ({"dtypes": {"master": None}}, r"but got master=None \(NoneType\); there are float64, "),
+        ({"dtypes": {"master": None}}, r"but got master=None \(NoneType\); use one of float64, "),
         ({"dtypes": ("master", "float32")}, r"expected a mapping .* got dtypes=\('master', 'floa"),
         ({"some": "float32"}, r"got some='float32' \(str\); write some=\{'master': 'float32'\}"),
         ({"paths": "grouped"}, r"got paths='grouped' \(str\); write paths=\('grouped',\)"),

@@ -127,7 +127,7 @@ def test_ids_are_unique(axes: dict[str, list[Any]]) -> None:
         ({"world_size": [0]}, "int from 1 but got world_size=0"),
         ({"world_size": [True]}, "int from 1 but got world_size=True"),
         ({"sequence": ["train2-evil"]}, "position 7: 'evil' is no operation. Expected operations"),
-        ({"a-b": [1]}, "ASCII identifier for a name but got 'a-b'"),
+        ({"a-b": [1]}, "whose name is an ASCII identifier but got 'a-b'"),
         ({"étape": [1]}, "ASCII identifier"),
         ({"lambda": [1]}, "ASCII identifier"),
         ({"replace": [1]}, "'replace', which a cell has already"),
