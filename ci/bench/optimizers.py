@@ -1,8 +1,9 @@
 """The README's table of optimizer layouts: `python ci/bench/optimizers.py`.
 
 Each trains `workloads.gpt` for 40 steps at lr 1e-4 on one rank, bf16 compute, and is compared with
-AdamW on fp32 masters: how many bytes a parameter takes between steps, which updates were lost, and
-how far the effective weights ended from the reference's, over the norm of the total update.
+AdamW on fp32 masters: how many bytes per parameter it takes between steps, which updates were
+lost, and how far the effective weights ended from the reference's, over the norm of the total
+update.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def main() -> None:
         resources.close()
     reference = found["`master_adamw`"]
     update = norm(reference["after"], reference["before"])
-    print("| layout | parameters | optimizer state | bytes a parameter | lost | error |")
+    print("| layout | parameters | optimizer state | bytes per parameter | lost | error |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, row in found.items():
         error = norm(row["after"], reference["after"])

@@ -83,7 +83,7 @@ def expect_known(model: nn.Module) -> None:
                     "dense gradients",
                     f"{name} with sparse=True, whose gradients can neither be clipped nor reduced "
                     "with the others",
-                    "leave `sparse` away",
+                    "leave `sparse` out",
                 )
             )
 

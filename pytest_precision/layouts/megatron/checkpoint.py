@@ -47,7 +47,7 @@ def load(engine: GatheredEngine, folder: Path) -> None:
     """
     state = exact_checkpoint.read(folder)
     if ("master" in state) != engine.has_masters:
-        wanted = "with masters" if engine.has_masters else "without masters beside the parameters"
+        wanted = "with masters" if engine.has_masters else "without separate masters"
         raise ValueError(
             expected_but_got(
                 f"a checkpoint {wanted}",

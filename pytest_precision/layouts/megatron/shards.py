@@ -97,7 +97,7 @@ def optimizer_of(
             if any(inside) and not all(inside):
                 raise ValueError(
                     expected_but_got(
-                        f"all that {name} holds to be in one parameter group",
+                        f"all logical tensors in {name} to be in one parameter group",
                         f"{parts[inside.index(False)].name} in another one",
                         "store them by themselves",
                     )

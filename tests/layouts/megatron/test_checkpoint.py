@@ -126,7 +126,7 @@ def test_a_checkpoint_of_other_masters_is_refused(parity_in: ParityIn, stored: b
         partial(layouts.distributed_optimizer, store_param_remainders=kept)
         for kept in (stored, not stored)
     )
-    words = "without masters beside the parameters" if stored else "with masters"
+    words = "without separate masters" if stored else "with masters"
     with pytest.raises(ParityError, match=f"expected a checkpoint {words} but got one of "):
         parity_in(cell).check(*sides, workload=workloads.mlp)
 

@@ -59,7 +59,9 @@ def test_discrete_experts_are_separate_layers(parity_in: ParityIn) -> None:
 
 def test_a_group_of_one_layer_that_is_two_groups_is_refused(parity_in: ParityIn) -> None:
     """The biases of all experts are one tensor, and a tensor has one learning rate."""
-    with pytest.raises(ParityError, match=r"expected all that .* holds to be in one parameter"):
+    with pytest.raises(
+        ParityError, match=r"expected all logical tensors in .* to be in one parameter"
+    ):
         parity_in(Cell("bf16")).check(
             layouts.grouped_experts, layouts.discrete_experts, workload=OneExpertFaster
         )
