@@ -85,11 +85,11 @@ def test_variables_that_a_launcher_has_left(tmp_path: Path) -> None:
     seen = ""
     with launches.started(tmp_path, [alone]) as (_, [process]):
         until = time.monotonic() + launches.SECONDS
-        while "precision: waits" not in seen and time.monotonic() < until:
+        while "precision: waiting" not in seen and time.monotonic() < until:
             time.sleep(0.2)
             seen = (tmp_path / "output").read_text()
         process.kill()
-    [line] = [line for line in seen.splitlines() if line.startswith("precision: waits")]
+    [line] = [line for line in seen.splitlines() if line.startswith("precision: waiting")]
     assert "waiting up to 300 s for rank 1 of 2 of Slurm to come" in line
     assert "where Slurm did not start this process, unset SLURM_STEP_NUM_TASKS" in line
 

@@ -19,11 +19,7 @@ connects to an open port may send nothing, or one byte per second."""
 LOOPBACK = "127.0.0.1"
 
 _OPTIONS = (
-    (
-        socket.IPPROTO_TCP,
-        socket.TCP_NODELAY,
-        1,
-    ),  # messages are small, and the other end waits for each
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),  # messages are small, and each is awaited
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),  # a machine that is lost closes no connection
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
@@ -38,9 +34,7 @@ def own_address(host: str) -> str:
         OSError: there is no route to `host`.
     """
     failure = OSError(f"no address of {host}")
-    found = socket.getaddrinfo(
-        host, 9, type=socket.SOCK_DGRAM
-    )  # any port will do, since nothing is sent
+    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)  # any port: nothing is sent
     for family, kind, protocol, _, target in found:
         try:
             with socket.socket(family, kind, protocol) as probe:

@@ -1,1 +1,1 @@
-"""Process: one rank's process, from its start to its end, and what it is told and says."""
+"""Process: one rank's process, from its start to its end, and the messages it exchanges."""

@@ -80,9 +80,7 @@ def kill() -> None:
     if number is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(number, signal.SIGKILL)
-            os.waitid(
-                os.P_PID, number, os.WEXITED | os.WNOWAIT
-            )  # multiprocessing waits for it again
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing waits again
 
 
 def end_adopted() -> None:
