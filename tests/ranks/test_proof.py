@@ -38,7 +38,7 @@ def test_an_answer_to_another_job_is_none(pool, nonce):
         pool.run(2, answer_before_the_end, nonce)
     assert (caught.value.rank, caught.value.cause) == (1, "unproven")
     assert f"but got nonce={nonce!r}" in str(caught.value)
-    assert "in test_proof:answer_before_the_end gave no proof that it ran" in str(caught.value)
+    assert f"in {__name__}:answer_before_the_end gave no proof that it ran" in str(caught.value)
     assert pool.run(2, healthy) == ["fine", "fine"]
 
 
