@@ -142,7 +142,7 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
         finding: what differs.
         other: where the second value of each pair was found.
     """
-    if finding.problem in ("missing", "extra") and finding.pair.kind in ("master", "param"):
+    if finding.problem in ("missing", "extra") and finding.pair.kind in ("lr", "master", "param"):
         return [
             "Tensors are matched by name. If a wrapper adds a prefix, pass the bare model and give "
             "the wrapper as Engine(..., forward_model=wrapper)"

@@ -33,8 +33,9 @@ class RotaryMoe(Moe):
         return model
 
 
-DECLARATIONS = ("fresh_ranks", "may_leave", "with_environment")
-"""What `layouts` has beside layouts."""
+DECLARATIONS = ("fresh_ranks", "may_leave", "supports", "with_environment")
+PARTS = ("compute_in", "resident")
+"""What `layouts` has besides layouts."""
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ DECLARATIONS = ("fresh_ranks", "may_leave", "with_environment")
         *(
             (layout, {"precision": precision, "primary_weight": "bf16"})
             for layout in layouts.__all__
-            if layout not in DECLARATIONS
+            if layout not in (*DECLARATIONS, *PARTS)
             for precision in ("bf16", "mxfp8")
         ),
         ("master_adamw", {"precision": "fp16", "primary_weight": "fp16"}),
