@@ -212,9 +212,7 @@ class Engine(Dealing):
             ValueError: the data-parallel dimension is neither one rank nor all ranks.
         """
         _, size = self.data_parallel
-        if size == 1:
-            return
-        if size != self.cell.world_size:
+        if size not in (1, self.cell.world_size):
             raise ValueError(
                 expected_but_got(
                     f"data parallelism over all {self.cell.world_size} ranks or one",
@@ -223,10 +221,11 @@ class Engine(Dealing):
                     "group",
                 )
             )
-        for parameter in self.model.parameters():
-            gradient = self.gradient(parameter)
-            if gradient is not None:
-                dist.all_reduce(gradient)
+        gradients = map(self.gradient, self.model.parameters())
+        if size == self.cell.world_size:  # which one rank by itself is too
+            for gradient in gradients:
+                if gradient is not None:
+                    dist.all_reduce(gradient)
 
     def clip_grads(self) -> None:
         """Compute the norm of the reduced gradients and scale them down to `max_norm`.

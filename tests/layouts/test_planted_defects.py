@@ -131,7 +131,8 @@ def test_a_layout_that_returns_nothing_is_told_so(parity_in: ParityIn) -> None:
 
 def test_a_prefix_before_all_names_is_explained(parity_in: ParityIn) -> None:
     """Frameworks wrap models, and the names of their parameters with them."""
-    with pytest.raises(ParityError, match=r"give the wrapper as Engine\(\.\.\., forward_model=wrapper\)"):
+    words = r"give the wrapper as Engine\(\.\.\., forward_model=wrapper\)"
+    with pytest.raises(ParityError, match=words):
         parity_in(Cell()).check(planted.wrapped, layouts.adamw, workload=workloads.mlp)
 
 
