@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_precision.errors import ParityError as ParityError
     from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.errors import RankError as RankError
+    from pytest_precision.loops.script import script as script
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
     from pytest_precision.parity.criterion import bitwise as bitwise
@@ -50,6 +51,7 @@ __all__ = [
     "bitwise",
     "close",
     "piece",
+    "script",
     "ulp",
     "unchecked",
     "whole",
@@ -65,6 +67,7 @@ __getattr__, __dir__ = _lazy.exports(
         "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),
         "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
+        "loops.script": ("script",),
         "plugin.fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),

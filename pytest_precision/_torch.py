@@ -181,3 +181,15 @@ def _classes(modules: Iterable[ModuleType]) -> Iterator[type]:
         for value in vars(module).values():
             if isinstance(value, type) and value.__module__ == module.__name__:
                 yield value
+
+
+def clipping_functions() -> Iterator[tuple[ModuleType, str]]:
+    """Yield where the function lies that scales gradients down, as a module and a name in it.
+
+    A loop may have imported `clip_grad_norm_` by name, but that finds this function by its private
+    one, with the norm as an argument.
+    """
+    from torch.nn.utils import clip_grad
+
+    yield clip_grad, "_clip_grads_with_norm_"
+    yield nn.utils, "clip_grads_with_norm_"

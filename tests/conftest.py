@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-SLOW = frozenset({"faults", "layouts", "modes", "plugin", "ranks", "regressions", "report"})
+SLOW = frozenset(
+    {"faults", "layouts", "loops", "modes", "plugin", "ranks", "regressions", "report"}
+)
 """Folders whose tests start processes: ranks, sessions of pytest, launchers."""
 
 

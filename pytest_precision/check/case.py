@@ -38,7 +38,8 @@ class Case:
     def opened(cls, recordings: Recordings, terms: Terms) -> Case:
         """Record by digests where they can decide, else by values."""
         case = cls(recordings, terms, None if terms.criteria.bitwise else EVERYTHING)
-        if all(side.trace.decisive for side in case.sides):
+        digests = {side.trace.header.digests for side in case.sides}
+        if len(digests) == 1 and all(side.trace.decisive for side in case.sides):
             return case
         return cls(recordings, terms, EVERYTHING)
 

@@ -23,6 +23,7 @@ from pytest_precision.errors import (
     expected_but_got,
     named,
 )
+from pytest_precision.loops.script import is_script
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -65,7 +66,7 @@ class Parity:
         candidate: Callable[..., Any],
         reference: Callable[..., Any],
         *,
-        workload: Callable[..., Any],
+        workload: Callable[..., Any] | None = None,
         criterion: Criterion | Mapping[str, Criterion] | None = None,
         reference_cell: Cell | None = None,
         max_lost_updates: float | None = None,
@@ -75,10 +76,10 @@ class Parity:
 
         Args:
             candidate: the layout under test: a module-level callable `(workload, cell) -> Engine`,
-                or `functools.partial` of one.
+                or `functools.partial` of one; or a `script`.
             reference: the layout that it must agree with.
             workload: makes the workload of both: a module-level class or function, or
-                `functools.partial` of one.
+                `functools.partial` of one; scripts do without.
             criterion: how equal two tensors must be: one for all, or a mapping from kinds; bitwise
                 unless given.
             reference_cell: where the reference runs, if not in the test's cell:
@@ -95,8 +96,9 @@ class Parity:
 
         Raises:
             ParityError: with any other verdict.
-            TypeError: for a callable that cannot be sent to the ranks, for a limit that is not a
-                number, and for a `reference_cell` or `contract` of another type.
+            TypeError: for a callable that cannot be sent to the ranks, for a layout without a
+                workload, for a limit that is not a number, and for a `reference_cell` or `contract`
+                of another type.
             ValueError: for a limit that is not from 0 to 1.
         """
         __tracebackhide__ = True
@@ -116,7 +118,7 @@ class Parity:
             axes=self.cell.axes,
             candidate=str(sides[0].layout),
             reference=str(sides[1].layout),
-            workload=str(sides[0].workload),
+            workload=str(next((s.workload for s in sides if s.workload), "")),
             criterion=str(terms.criteria),
             outcome="pass",
         )
@@ -132,12 +134,21 @@ class Parity:
         self,
         candidate: Callable[..., Any],
         reference: Callable[..., Any],
-        workload: Callable[..., Any],
+        workload: Callable[..., Any] | None,
         reference_cell: Cell | None,
     ) -> tuple[Side, Side]:
         ours = ImportPath.of(candidate, "candidate")
         theirs = ImportPath.of(reference, "reference")
-        made_by = ImportPath.of(workload, "workload")
+        scripts = is_script(candidate), is_script(reference)
+        if workload is None and not all(scripts):
+            raise TypeError(
+                expected_but_got(
+                    "a workload for a layout",
+                    named("workload", workload),
+                    "give workload=, or declare the function with @script",
+                )
+            )
+        made_by = None if workload is None else ImportPath.of(workload, "workload")
         cells = self.cell, reference_cell or self.cell
         cell, other_cell = (
             replace(
@@ -152,8 +163,8 @@ class Parity:
         mine = self._declared(cell, candidate, reference, workload)
         others = self._declared(other_cell, reference, candidate, workload)
         return (
-            Side.of(ours, theirs, made_by, cell, mine, caller),
-            Side.of(theirs, ours, made_by, other_cell, others, caller),
+            Side.of(ours, theirs, made_by, cell, mine, caller, is_script=scripts[0]),
+            Side.of(theirs, ours, made_by, other_cell, others, caller, is_script=scripts[1]),
         )
 
     def _declared(
@@ -161,7 +172,7 @@ class Parity:
         cell: Cell,
         layout: Callable[..., Any],
         other: Callable[..., Any],
-        workload: Callable[..., Any],
+        workload: Callable[..., Any] | None,
     ) -> Declared:
         """Return what all that runs in a cell declares; that includes the layout after a `swap`."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.loops.script import unrecordable
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.matrix.variables import plain
@@ -18,21 +19,23 @@ from pytest_precision.trace.moment import Window
 
 @dataclass(frozen=True)
 class Side:
-    """One layout of one workload in one cell; equal sides have equal traces.
+    """One layout of one workload, or one script, in one cell; equal sides have equal traces.
 
     Attributes:
         layout: the layout that is run.
         other: the other side's layout, where the cell's sequence has a `swap`.
-        workload: the workload of both sides.
+        workload: the workload of both sides; a script does without.
         cell: the cell in which it runs.
+        is_script: whether the layout is a script.
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
     """
 
     layout: ImportPath
     other: ImportPath | None
-    workload: ImportPath
+    workload: ImportPath | None
     cell: Cell
+    is_script: bool = False
     needs: Needs = field(default_factory=Needs)
 
     @classmethod
@@ -40,10 +43,12 @@ class Side:
         cls,
         layout: ImportPath,
         other: ImportPath,
-        workload: ImportPath,
+        workload: ImportPath | None,
         cell: Cell,
         declared: Declared | None = None,
         caller: Environment | None = None,
+        *,
+        is_script: bool = False,
     ) -> Side:
         """Return a side that names the other layout only if its sequence has a `swap`.
 
@@ -54,6 +59,7 @@ class Side:
             cell: the cell in which it runs.
             declared: what the layouts and the workload declare.
             caller: environment of both sides; the current one unless given.
+            is_script: whether the layout is a script.
         """
         declared = declared or Declared()
         swapped = other if cell.swaps else None
@@ -64,7 +70,7 @@ class Side:
             declared.fresh_ranks,
             declared.may_leave,
         )
-        return cls(layout, swapped, workload, cell, needs)
+        return cls(layout, swapped, None if is_script else workload, cell, is_script, needs)
 
     def record(self, folder: str, window: Window | None) -> int:
         """Write this rank's part of the trace into `folder`; this is the job of each rank.
@@ -73,9 +79,12 @@ class Side:
             the number of observations that it holds.
         """
         # Only ranks need torch for this; the controller sends the job without it.
+        from pytest_precision.loops.record import record_script
         from pytest_precision.trace.record import record
 
         layout = self.layout.resolve()
+        if self.workload is None:
+            return record_script(layout, self.cell, Path(folder), window)
         other = layout if self.other is None else self.other.resolve()
         return record(layout, other, self.workload.resolve(), self.cell, Path(folder), window)
 
@@ -89,6 +98,10 @@ def incomparable(candidate: Side, reference: Side) -> Ruling | None:
     if same_variables and replace(candidate, needs=reference.needs) == reference:
         reason = "the candidate and the reference are the same layout in the same cell"
         return Ruling("vacuous", reason)
+    for side in (candidate, reference):
+        lacking = unrecordable(side.layout.name, side.cell) if side.is_script else None
+        if lacking is not None:
+            return Ruling("error", lacking)
     cells = candidate.cell, reference.cell
     ours, theirs = (cell.operations.count("train") for cell in cells)
     if ours == theirs:

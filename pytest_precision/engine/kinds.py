@@ -52,6 +52,12 @@ KINDS = {
     "grad_norm": Kind(
         "the norm of all reduced gradients, before clipping", "float32", lasts="passing"
     ),
+    "final_grad": Kind(
+        "each gradient as the optimizer reads it; of a script alone",
+        "of the gradient",
+        lasts="passing",
+        optional=True,
+    ),
     "lr": Kind("the learning rate of each parameter", "float64", lasts="setting"),
     "hyper": Kind(
         "every other hyperparameter of each parameter, such as weight decay",

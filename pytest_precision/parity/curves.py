@@ -121,7 +121,11 @@ def _losses(trace: Trace) -> dict[int, float]:
     losses: dict[int, float] = {}
     for moment in trace.moments:
         if moment.operation == "train" and moment.phase == "forward_backward":
-            seen = {e.place: trace.tensor(e) for e in trace.entries(moment) if e.kind == "loss"}
+            seen = {
+                (e.name, e.place, e.rank if e.local else None): trace.tensor(e)
+                for e in trace.entries(moment)
+                if e.kind == "loss"
+            }
             if seen:
                 losses[moment.step] = sum(float(loss.double().sum()) for loss in seen.values())
     return losses

@@ -39,14 +39,14 @@ class Needs:
 
 
 def code_of(
-    layout: ImportPath, other: ImportPath | None, workload: ImportPath
+    layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
     """Return the code of a run for `Needs.code`, which keeps other code off its ranks.
 
     Args:
         layout: layout that runs.
         other: layout that continues in the same processes after a `swap`.
-        workload: workload of both layouts.
+        workload: workload of both layouts; None of a script.
 
     Returns:
         Nothing if all code is this package's: such runs share a group. Otherwise the layouts,
@@ -54,5 +54,5 @@ def code_of(
         workload if it is the user's.
     """
     layouts = (layout,) if other is None else (layout, other)
-    own = (workload,) if workload.is_users_own else ()
+    own = () if workload is None or not workload.is_users_own else (workload,)
     return (*layouts, *own) if own or any(path.is_users_own for path in layouts) else ()

@@ -75,7 +75,14 @@ class DataWatch:
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the digests next to the trace of the run."""
-        write_whole(_path(folder, rank), {"given": self._given, "unsteady": [*self._unsteady]})
+        write_data(folder, rank, self._given, [*self._unsteady])
+
+
+def write_data(
+    folder: Path, rank: int, given: Given | None = None, unsteady: Sequence[int] = ()
+) -> None:
+    """Write the log of one rank; of a script, whose data nobody sees, there is nothing in it."""
+    write_whole(_path(folder, rank), {"given": given or {}, "unsteady": unsteady})
 
 
 def digest_of(microbatch: Any) -> str:

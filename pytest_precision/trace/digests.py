@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import replace
 
 import xxhash
@@ -20,6 +21,14 @@ SMALL = 64
 
 READ = frozenset({"loss", "grad_norm"})
 """Kinds whose values say whether a run proves anything; they are kept whatever their size."""
+
+THREADS = 2
+"""Threads per rank that compute digests, if it has as many cores: memory feeds no more."""
+
+
+def digest_threads(ranks: int) -> int:
+    """Return on how many threads each of `ranks` processes of this machine computes digests."""
+    return min(THREADS, max(1, (os.cpu_count() or 1) // ranks))
 
 
 def digest(tensor: Tensor) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,8 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.trace.data import DataWatch
-from pytest_precision.trace.digests import digested
+from pytest_precision.trace.digests import digest_threads, digested
+from pytest_precision.trace.environment import SEED, environment_of
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.products import COMPUTED, Products
 from pytest_precision.trace.store import Header
@@ -33,17 +32,8 @@ from pytest_precision.workloads.base import Workload
 
 Layout = Callable[[Workload, Cell], Engine]
 
-SEED = 1234
-"""Seed of the weights that a run starts with."""
-
 SMALL_RUN = 1 << 19
 """Parameters times train steps up to which all values are kept, some 10 MB per rank in fp32."""
-
-THREADS = 2
-"""Threads per rank that compute digests, if it has as many cores: memory feeds no more."""
-
-DECISIVE = ("ATEN_", "CUBLAS_", "CUDA_DEVICE_MAX_", "MKL_", "NCCL_", "NVTE_", "OMP_", "TORCH_")
-"""Prefixes of the variables that decide which kernels run, and in which order they add."""
 
 FRESH_SEED = 4321
 """Seed of the weights that a checkpoint overwrites, so that one that loads nothing is seen."""
@@ -77,7 +67,7 @@ def record(
     """
     cell, taken = _with_backend(cell)
     run = EngineRecorder(layout, other, workload(), cell, folder, window)
-    threads = min(THREADS, max(1, (os.cpu_count() or 1) // cell.world_size))
+    threads = digest_threads(cell.world_size)
     writer = TraceWriter(folder, dist.get_rank(), digests=run.digests, threads=threads)
     with writer as run.writer:
         run.observe("init")
@@ -90,7 +80,7 @@ def record(
         if run.meter is not None:
             run.meter.write(folder, dist.get_rank())
         run.data.write(folder, dist.get_rank())
-        environment = _environment(cell) | taken
+        environment = environment_of(cell) | taken
         run.look_at_storage()
         run.writer.close(
             Header(
@@ -130,7 +120,8 @@ class EngineRecorder:
         self.engine = self._build(SEED)
         self.look_at_storage()
         steps = cell.operations.count("train")
-        self.digests = window is None and elements(self.engine) * steps > SMALL_RUN
+        parameters = self.engine.model.named_parameters()
+        self.digests = window is None and elements(parameters) * steps > SMALL_RUN
         self.capture = Capture(
             gathers_shards=self.digests, snapshot=digested if self.digests else cloned
         )
@@ -274,13 +265,13 @@ class EngineRecorder:
         self.load()
 
 
-def elements(engine: Engine) -> int:
-    """Return the number of elements of all parameters of all ranks, each counted once.
+def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
+    """Return the number of elements of all parameters of all ranks, each name counted once.
 
     The number decides what is recorded, and so must be the same on both sides, although a rank may
     hold only a part of the model, such as a stage of a pipeline.
     """
-    own = {name: parameter.numel() for name, parameter in engine.model.named_parameters()}
+    own = {name: parameter.numel() for name, parameter in parameters}
     held: list[dict[str, int]] = [own] * dist.get_world_size()
     dist.all_gather_object(held, own)
     return sum({name: size for one in held for name, size in one.items()}.values())
@@ -292,22 +283,3 @@ def _with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
         return replace(cell, backend="emulated"), {}
     choice = decide(cell.backend, cell.precision, cell.device)
     return replace(cell, backend=choice.backend), {"number_formats": str(choice)}
-
-
-def _environment(cell: Cell) -> dict[str, str]:
-    """Return what else decides about the bits: versions, pins and variables."""
-    declared = dict(cell.environment)
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "seed": str(SEED),
-        "threads": str(torch.get_num_threads()),
-        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
-        "uninitialized_memory": "NaN" if torch.empty(1).isnan().item() else "as it was",
-        "subnormals": "kept" if (torch.tensor([1e-38]) * 0.1).item() > 0 else "flushed",
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-    } | {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name in declared or name.startswith(DECISIVE)
-    }

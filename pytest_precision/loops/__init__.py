@@ -1,0 +1,1 @@
+"""Training loops that exist already, recorded as they are."""

@@ -1,0 +1,127 @@
+"""Hooks: what torch calls while a loop runs, for as long as they are open and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from pytest_precision._torch import clipping_functions
+
+
+class Events(Protocol):
+    """What is told of a loop, before it happens unless it says otherwise."""
+
+    def forward(self, module: nn.Module) -> None:
+        """Hear that a module is called, in whichever mode."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Hear that the backward of a loss starts."""
+
+    def clip(self, norm: Tensor) -> None:
+        """Hear that gradients are clipped, which have this norm."""
+
+    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Hear that an optimizer steps, with a closure or without."""
+
+    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Hear that it has stepped."""
+
+    def scaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+        """Hear that a scaler has had an optimizer step, or has skipped the step."""
+
+
+@contextmanager
+def opened(events: Events) -> Iterator[None]:
+    """Tell `events` what a loop does while this is open; take everything back after it."""
+    with ExitStack() as stack:
+        for handle in (
+            register_module_forward_pre_hook(_forward_hook(events)),
+            register_optimizer_step_pre_hook(_before_step(events)),
+            register_optimizer_step_post_hook(_after_step(events)),
+        ):
+            stack.callback(handle.remove)
+        for holder, name, before, after in _wrapped(events):
+            stack.enter_context(_replaced(holder, name, before, after))
+        yield
+
+
+def _forward_hook(events: Events) -> Callable[[nn.Module, Any], None]:
+    def hook(module: nn.Module, _inputs: Any) -> None:
+        if not torch.compiler.is_compiling():  # there it would be traced rather than called
+            events.forward(module)
+
+    return hook
+
+
+def _before_step(events: Events) -> Callable[[Optimizer, Any, Any], None]:
+    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        events.update(optimizer, closure=_has_closure(args, kwargs))
+
+    return hook
+
+
+def _after_step(events: Events) -> Callable[[Optimizer, Any, Any], None]:
+    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        events.updated(optimizer, closure=_has_closure(args, kwargs))
+
+    return hook
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    # The hooks of an optimizer are given what `step` was, with or without the optimizer itself.
+    given = [value for value in args if not isinstance(value, Optimizer)]
+    return callable(kwargs.get("closure")) or any(map(callable, given))
+
+
+Told = Callable[..., None]
+
+
+def _wrapped(events: Events) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
+    """Yield what has no hook: its holder, its name, and what to call before it and after it."""
+    yield Tensor, "backward", lambda loss, *_, **__: events.backward(loss), None
+    for holder, name in clipping_functions():
+        yield holder, name, _before_clip(events), None
+    yield (
+        torch.amp.GradScaler,
+        "step",
+        None,
+        lambda scaler, optimizer, *_, **__: events.scaled(scaler, optimizer),
+    )
+
+
+def _before_clip(events: Events) -> Told:
+    def told(parameters: Any, max_norm: float, total_norm: Tensor, foreach: Any = None) -> None:
+        events.clip(total_norm)
+
+    return told
+
+
+@contextmanager
+def _replaced(holder: Any, name: str, before: Told | None, after: Told | None) -> Iterator[None]:
+    original = vars(holder)[name]
+
+    @wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if after is not None:
+            after(*args, **kwargs)
+        return result
+
+    setattr(holder, name, wrapper)
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)

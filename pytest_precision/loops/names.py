@@ -1,0 +1,142 @@
+"""Names: the logical names of a loop's tensors, whatever wraps the modules that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_precision.errors import expected_but_got
+
+WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"})
+"""Names of the one child that a wrapper of torch has: activation checkpointing, FSDP, compile."""
+
+Models = nn.Module | Mapping[str, nn.Module] | None
+
+
+class LoopNames:
+    """Finds the modules of a loop as they are called, and names what they hold.
+
+    A module that is called, and is part of no other one that was, is a root. The first root's
+    tensors have their names in it; those of a further one are named `model2.head.weight`.
+
+    Args:
+        models: the roots, where calls do not show them; by name where there are several.
+
+    Attributes:
+        roots: module to the beginning of the names of what it holds, empty or with a dot.
+    """
+
+    def __init__(self, models: Models = None) -> None:
+        self.roots: dict[nn.Module, str] = {}
+        self._modules: dict[nn.Module, str] = {}
+        # Keeps each tensor alive, and with it its id: FSDP2 puts two in turn into a module.
+        self._named: dict[int, tuple[str, Tensor]] = {}
+        if isinstance(models, nn.Module):
+            models = {"": models}
+        for name, model in (models or {}).items():
+            self._add(model, f"{name}." if name else "")
+
+    def meet(self, module: nn.Module) -> bool:
+        """Take in a module that is called; return whether it is a root that was not known.
+
+        Raises:
+            ValueError: a part of it was called before, by itself.
+        """
+        if module in self._modules or not _holds_anything(module):
+            return False
+        number = len(self.roots) + 1
+        self._add(module, "" if number == 1 else f"model{number}.")
+        return True
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every parameter once, by logical name."""
+        seen = set()
+        for module in self._modules:
+            for name, parameter in self.own(module):
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    self._named.setdefault(id(parameter), (name, parameter))
+                    yield self._named[id(parameter)][0], parameter
+
+    def own(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters that `module` itself holds, also those that another one shares."""
+        yield from module.named_parameters(self._modules[module], recurse=False)
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every buffer by logical name."""
+        for module, path in self._modules.items():
+            yield from module.named_buffers(path, recurse=False)
+
+    def of(self, tensor: Tensor) -> str | None:
+        """Return the name of a parameter that `parameters` has shown, or None."""
+        return self._named.get(id(tensor), (None,))[0]
+
+    def _add(self, root: nn.Module, prefix: str) -> None:
+        for module in root.modules():
+            if module in self._modules:
+                raise ValueError(
+                    expected_but_got(
+                        "the whole model to be called before a part of it",
+                        f"a call of {type(module).__name__} and then one of "
+                        f"{type(root).__name__}, which has it",
+                        "name the model: record(model=model)",
+                    )
+                )
+            _expect_placed(module)
+        self.roots[root] = prefix
+        self._modules[root] = prefix.rstrip(".")
+        self._name_children(root)
+
+    def _name_children(self, module: nn.Module) -> None:
+        path = self._modules[module]
+        for name, child in module.named_children():
+            if child not in self._modules:
+                own = "" if _wraps(module, name) else name
+                self._modules[child] = ".".join(filter(None, (path, own)))
+                self._name_children(child)
+
+
+def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
+    """Yield each module whose call shows what is read, and the modules that then read.
+
+    What is compiled reads all of its parameters in one call, inside of which nothing is called.
+    """
+    inside: set[nn.Module] = set()
+    for module in root.modules():
+        if module in inside:
+            continue
+        parts = tuple(module.modules()) if "_orig_mod" in dict(module.named_children()) else ()
+        inside.update(parts)
+        if parts or next(module.parameters(recurse=False), None) is not None:
+            yield module, parts or (module,)
+
+
+def _wraps(module: nn.Module, child: str) -> bool:
+    """Return whether a module has nothing but a child that it stands for."""
+    if child in WRAPPERS:
+        return True
+    alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
+    return child == "module" and alone
+
+
+def _holds_anything(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+
+
+def _expect_placed(module: nn.Module) -> None:
+    """Look at whether a module keeps tensors that say which part of the whole they are.
+
+    Raises:
+        ValueError: FSDP1 keeps flat shards of several parameters, which do not.
+    """
+    # By name, since importing the class takes half a second that other loops need not spend.
+    if type(module).__name__ == "FullyShardedDataParallel" and dist.get_world_size() > 1:
+        raise ValueError(
+            expected_but_got(
+                "parameters that are whole or DTensors",
+                "flat shards of FullyShardedDataParallel",
+                "shard with fully_shard, or compare it on one rank",
+            )
+        )

@@ -1,0 +1,177 @@
+"""Record a script on one rank: run it, and write what torch shows of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_precision.errors import expected_but_got, named
+from pytest_precision.loops import hooks
+from pytest_precision.loops.names import LoopNames, Models
+from pytest_precision.loops.sight import Sight
+from pytest_precision.loops.steps import Enough, Steps
+from pytest_precision.loops.tape import Tape
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.data import write_data
+from pytest_precision.trace.environment import SEED, environment_of
+from pytest_precision.trace.moment import Window
+from pytest_precision.trace.products import COMPUTED, Products
+from pytest_precision.trace.store import Header
+from pytest_precision.trace.updates import UpdateMeter
+
+ON_DEMAND = "grad"
+"""The kind that is seen only where it is asked for."""
+
+
+def record_script(
+    script: Callable[..., Any], cell: Cell, folder: Path, window: Window | None
+) -> int:
+    """Run `script` and write this rank's part of its trace into `folder`.
+
+    Args:
+        script: takes the cell and a `Record`.
+        cell: whose train steps are recorded.
+        folder: an existing one, the same for all ranks.
+        window: the train steps whose values are kept; None is the whole run.
+
+    Returns:
+        the number of observations that were written.
+
+    Raises:
+        RuntimeError: the script has not made the steps of the cell in a block of `record()`.
+    """
+    torch.manual_seed(SEED)
+    with Tape(folder, cell, window) as tape:
+        record = Record(cell, tape, window)
+        script(cell, record)
+        return record.end(folder)
+
+
+class Record:
+    """What a script is given to say where its loop is: `with record(): loop()`.
+
+    While the block is open, torch's global hooks are registered, and `Tensor.backward`, the
+    clipping of `torch.nn.utils` and `GradScaler.step` are wrapped; when it ends, also by an error,
+    all is as it was. The block ends by itself where the loop begins the step after the last one of
+    the cell, and the script goes on behind it.
+    """
+
+    def __init__(self, cell: Cell, tape: Tape, window: Window | None) -> None:
+        self._cell, self._tape = cell, tape
+        self._asked = len(cell.operations)
+        self._last = self._asked if window is None else min(self._asked, window.last)
+        self._steps: Steps | None = None
+        self._products = Products()
+
+    def __call__(
+        self, model: Models = None, *, see: Collection[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Open the block; a context manager.
+
+        Args:
+            model: what is trained, where calls do not show it: a model that is never called as a
+                whole; a dict from name to model, where there are several.
+            see: `{"grad"}` for the gradients as each backward leaves them, which costs a copy or a
+                digest of all of them for each microbatch.
+
+        Raises:
+            TypeError: `model` is none.
+            ValueError: nothing but `grad` is seen on demand.
+            RuntimeError: the script has had its block already, or trains too few steps in it.
+        """
+        expect_models(model)
+        if {*see} - {ON_DEMAND}:
+            raise ValueError(expected_but_got(f"see={{{ON_DEMAND!r}}}", named("see", see)))
+        if self._steps is not None:
+            raise RuntimeError(
+                "expected one block of record() but got a second one; put the whole loop into one"
+            )
+        sight = Sight(LoopNames(model))
+        self._steps = Steps(sight, self._tape, self._last, local_grads=ON_DEMAND in see)
+        return self._block(self._steps)
+
+    @contextmanager
+    def _block(self, steps: Steps) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.callback(steps.close)
+            if self._cell.precision in COMPUTED:
+                stack.enter_context(self._products)
+            try:
+                with hooks.opened(steps):
+                    yield
+                steps.finish()
+            except Enough:
+                pass
+        if steps.done < self._last:
+            raise RuntimeError(
+                expected_but_got(
+                    f"a loop of {self._asked} train steps, those of the cell,",
+                    f"{steps.done} in the block of record()",
+                    "give it more data or epochs, and keep optimizer.step() in the block",
+                )
+            )
+        if steps.done == self._asked:
+            steps.write_end()
+
+    def end(self, folder: Path) -> int:
+        """Finish the trace and the logs beside it; return the number of observations.
+
+        Raises:
+            RuntimeError: there was no block.
+        """
+        if self._steps is None:
+            raise RuntimeError(
+                "expected a block of record() but got none; put `with record():` around the loop"
+            )
+        rank = dist.get_rank()
+        write_data(folder, rank)
+        UpdateMeter().write(folder, rank)
+        return self._tape.end(
+            Header(
+                self._cell.world_size,
+                dict(unobservable(self._steps)),
+                environment_of(self._cell),
+                violations=tuple(self._steps.violations),
+                products=tuple(sorted(self._products.dtypes)),
+            )
+        )
+
+
+def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:
+    """Yield what was not seen of a loop, or could not be named, each with the reason."""
+    if ON_DEMAND not in steps.seen:
+        yield ON_DEMAND, 'record(see={"grad"}) shows it'
+    if "used_param" not in steps.seen:
+        yield "used_param", "no module was called while gradients were on"
+    if "loss" not in steps.seen:
+        yield "loss", "Tensor.backward was not called"
+    if steps.sight.unnamed:
+        first, *others = steps.sight.unnamed
+        more = f" and {len(others)} more" if others else ""
+        yield (
+            "unnamed",
+            f"what the optimizer has at {first}{more} is in no module that was called, and is "
+            "compared by that place",
+        )
+
+
+def expect_models(model: object) -> None:
+    """Look at what is given as a model.
+
+    Raises:
+        TypeError: it is no module, and no dict of modules.
+    """
+    models = [*model.values()] if isinstance(model, dict) else [model]
+    if model is not None and not all(isinstance(one, torch.nn.Module) for one in models):
+        raise TypeError(
+            expected_but_got(
+                "a module or a dict from name to module",
+                named("model", model),
+                "write record(model=model)",
+            )
+        )

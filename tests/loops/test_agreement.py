@@ -1,0 +1,127 @@
+"""Unmodified loops as the two sides of a check, on real ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import unchanged
+
+from pytest_precision import layouts, unchecked
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.verdict import Verdict
+
+ParityIn = Callable[[Cell], Parity]
+
+pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
+
+
+def failed(parity: Parity, *sides: Callable[..., None], **options: object) -> Verdict:
+    with pytest.raises(ParityError) as failure:
+        parity.check(*sides, **options)  # type: ignore[arg-type]
+    return failure.value.verdict
+
+
+@pytest.mark.parametrize(
+    ("loop", "world_size"),
+    [
+        (unchanged.plain, 1),
+        (unchanged.scaled, 1),
+        (unchanged.adversarial, 1),
+        (unchanged.ddp, 2),
+        (unchanged.fsdp2, 2),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_loop_agrees_with_itself(
+    parity_in: ParityIn, loop: Callable[..., None], world_size: int
+) -> None:
+    """Two recordings of one loop have the same bits, and leave nothing behind."""
+    parity = parity_in(Cell(sequence="train3", world_size=world_size))
+    again = functools.partial(loop, planted="")
+    assert parity.check(again, loop).observations > 100
+
+
+@pytest.mark.parametrize(
+    ("planted", "where"),
+    [
+        ("wrong lr", (0, "init", "lr")),
+        ("wrong divisor", (1, "forward_backward", "loss")),
+        ("zero_grad forgotten", (2, "reduce_grads", "reduced_grad")),
+        ("clip after step", (1, "clip_grads", "final_grad")),
+        ("weights not updated", (2, "optimizer_step", "master")),
+    ],
+)
+def test_a_defect_is_found_where_it_first_shows(
+    parity_in: ParityIn, planted: str, where: tuple[int, str, str]
+) -> None:
+    """The first divergence in causal order is the defect itself, not what follows from it."""
+    candidate = partial(unchanged.plain, planted=planted)
+    found = failed(parity_in(Cell(sequence="train3")), candidate, unchanged.plain).divergence
+    assert found is not None
+    assert (found.step, found.phase, found.kind) == where
+
+
+def test_a_loop_that_clips_too_late_is_red_against_itself(parity_in: ParityIn) -> None:
+    """What both sides do wrong is said of each."""
+    both = partial(unchanged.plain, planted="clip after step")
+    verdict = failed(parity_in(Cell(sequence="train2")), both, partial(both, scale=1.0))
+    assert "gradients were clipped after the update of step 1 in the candidate" in verdict.reason
+
+
+def test_ddp_and_fsdp2_are_compared_by_logical_tensors(parity_in: ParityIn) -> None:
+    """Shards are put together: what two wrappers compute alike is equal."""
+    parity = parity_in(Cell(sequence="train3", world_size=2))
+    options = {"accumulated": 1, "planted": "no clip"}
+    sides = (partial(loop, **options) for loop in (unchanged.fsdp2, unchanged.ddp))
+    buffers = unchecked(reason="DDP broadcasts the buffers of rank 0")
+    assert parity.check(*sides, criterion={"buffer": buffers}).outcome == "pass"
+
+
+def test_digests_of_a_large_loop_say_where_it_parts(parity_in: ParityIn) -> None:
+    """A long run keeps digests of whole tensors; where they part, values are recorded."""
+    parity = parity_in(Cell(sequence="train3", world_size=2))
+    large = partial(unchanged.fsdp2, width=14_000)
+    found = failed(parity, partial(large, planted="zero_grad forgotten"), large).divergence
+    assert found is not None
+    assert (found.step, found.kind, found.name) == (2, "reduced_grad", "first.weight")
+
+
+@pytest.mark.parametrize("operation", ["eval", "skip", "save"])
+def test_a_sequence_that_no_loop_can_follow_is_refused(parity_in: ParityIn, operation: str) -> None:
+    """Nothing is trained for it, and what is missing is named."""
+    parity = parity_in(Cell(sequence=f"train1-{operation}-train1"))
+    verdict = failed(parity, partial(unchanged.plain, planted=""), unchanged.plain)
+    assert verdict.outcome == "error"
+    assert f"a recorder cannot make a loop do {operation!r}" in verdict.reason
+
+
+def test_a_layout_needs_a_workload(parity_in: ParityIn) -> None:
+    """Only a script has its data with it."""
+    with pytest.raises(TypeError, match="expected a workload for a layout but got workload=None"):
+        parity_in(Cell()).check(unchanged.plain, layouts.adamw)
+
+
+def test_lost_updates_of_a_script_are_not_measured(parity_in: ParityIn) -> None:
+    """A limit on what nobody measures proves nothing."""
+    again = partial(unchanged.plain, planted="")
+    parity = parity_in(Cell(sequence="train2"))
+    verdict = failed(parity, again, unchanged.plain, max_lost_updates=0.1)
+    assert (verdict.outcome, "no update was measured" in verdict.reason) == ("vacuous", True)
+
+
+def test_an_engine_and_a_script_are_compared(parity_in: ParityIn) -> None:
+    """Where both train the same model alike, only what the script cannot know is left out."""
+    parity = parity_in(Cell(sequence="train4"))
+    criterion = {
+        "loss": unchecked(reason="a script does not number microbatches over all ranks"),
+        "rng": unchecked(reason="an engine starts with the generator as it was before its model"),
+    }
+    verdict = parity.check(
+        unchanged.of_workload, layouts.adamw, workload=unchanged.ClippedByTorch, criterion=criterion
+    )
+    assert {kind for kind in verdict.left_out if ":" not in kind} >= {"loss", "grad"}

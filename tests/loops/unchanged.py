@@ -1,0 +1,172 @@
+"""Training loops as people write them: nothing here knows that it is recorded, but for one line."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+
+from pytest_precision import Cell, script, workloads
+
+Record = Callable[..., AbstractContextManager[None]]
+ACCUMULATED = 3
+
+
+class Net(nn.Module):
+    """Two layers, a norm between them, and a buffer that every forward moves."""
+
+    def __init__(self, width: int = 13) -> None:
+        super().__init__()
+        self.first = nn.Linear(7, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.norm(self.first(inputs)).relu())
+
+
+def batches(rank: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    """Draw batches without end."""
+    generator = torch.Generator().manual_seed(rank)
+    while True:
+        yield torch.randn(5, 7, generator=generator), torch.randn(5, 3, generator=generator)
+
+
+def adamw(model: nn.Module, lr: float = 1e-2) -> torch.optim.Optimizer:
+    """Decay the weights of layers alone."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr)
+
+
+def accumulating(
+    model: nn.Module,
+    steps: int,
+    planted: str = "",
+    scaler: Any = None,
+    rank: int = 0,
+    accumulated: int = ACCUMULATED,
+) -> Iterator[int]:
+    """Train with accumulated gradients; `planted` names a defect. Yields after every step."""
+    optimizer = adamw(model, 2e-2 if planted == "wrong lr" else 1e-2)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.5, total_iters=4)
+    scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
+    data = batches(rank)
+    divisor = accumulated - 1 if planted == "wrong divisor" else accumulated
+    for step in range(1, steps + 1):
+        for _ in range(accumulated):
+            inputs, targets = next(data)
+            loss = nn.functional.mse_loss(model(inputs), targets) / divisor
+            if planted == "overflow" and step == 2:
+                loss = loss * torch.inf
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        if planted not in ("clip after step", "no clip"):
+            clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        if planted == "clip after step":
+            clip_grad_norm_(model.parameters(), 0.1)
+        if planted == "weights not updated" and step == 2:
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(before[name])
+        scaler.update()
+        schedule.step()
+        if planted != "zero_grad forgotten":
+            optimizer.zero_grad()
+        yield step
+
+
+def run(steps: Iterator[int]) -> None:
+    """Go through all steps."""
+    for _ in steps:
+        pass
+
+
+@script
+def plain(cell: Cell, record: Record, planted: str = "", scale: float = 0.0) -> None:
+    """A loop on one rank."""
+    model = Net()
+    with record():
+        run(accumulating(model, 1000, planted))
+
+
+@script
+def scaled(cell: Cell, record: Record, planted: str = "") -> None:
+    """A loop with loss scaling."""
+    model = Net()
+    with record():
+        run(accumulating(model, 1000, planted, torch.amp.GradScaler("cpu")))
+
+
+@script
+def adversarial(cell: Cell, record: Record, planted: str = "") -> None:
+    """A generator and a discriminator in turn, each with an optimizer of its own."""
+    generator, discriminator = nn.Linear(3, 7), Net()
+    optimizers = [adamw(generator), adamw(discriminator)]
+    with record():
+        while True:
+            for optimizer, sign in zip(optimizers, (1.0, -1.0), strict=True):
+                (sign * discriminator(generator(torch.randn(5, 3))).tanh().mean()).backward()
+                optimizer.step()
+                for one in optimizers:
+                    one.zero_grad()
+
+
+@script
+def ddp(cell: Cell, record: Record, planted: str = "", accumulated: int = ACCUMULATED) -> None:
+    """A loop under DistributedDataParallel."""
+    model = DistributedDataParallel(Net())
+    with record():
+        run(accumulating(model, 1000, planted, None, dist.get_rank(), accumulated))
+
+
+@script
+def fsdp2(
+    cell: Cell,
+    record: Record,
+    planted: str = "",
+    accumulated: int = ACCUMULATED,
+    width: int = 13,
+) -> None:
+    """A loop under fully_shard, layer by layer."""
+    model = Net(width)
+    fully_shard(model.first)
+    fully_shard(model)
+    with record():
+        run(accumulating(model, 1000, planted, None, dist.get_rank(), accumulated))
+
+
+class ClippedByTorch(workloads.mlp):
+    """The ready workload with the clip of most loops."""
+
+    clip = "torch"
+
+
+@script
+def of_workload(cell: Cell, record: Record) -> None:
+    """A workload, trained by a loop that is written out."""
+    workload = ClippedByTorch()
+    model = workload.model(cell)
+    optimizer = torch.optim.AdamW(workload.groups(model))
+    scheduler, limit = workload.scheduler(optimizer), workload.max_norm
+    with record():
+        for step in itertools.count(1):
+            optimizer.zero_grad()
+            data = workload.microbatches(cell, step)
+            tokens = sum(workload.tokens(microbatch) for microbatch in data)
+            for microbatch in data:
+                (workload.loss(model, microbatch)[0] / tokens).backward()
+            clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], limit)
+            optimizer.step()
+            scheduler.step()
