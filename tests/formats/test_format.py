@@ -35,7 +35,9 @@ def test_a_format_is_an_ordinary_one_unless_it_says_otherwise() -> None:
 
 def test_masters_are_cast_by_formats_that_reduce_amaxes() -> None:
     """Any other is refused when it is asked, with what to do."""
-    with pytest.raises(TypeError, match=r"reduced over ranks but got doubled \(Doubled\); make it"):
+    with pytest.raises(
+        TypeError, match=r"reduced over ranks but got doubled \(Doubled\); derive it"
+    ):
         Doubled().of_masters()
 
 

@@ -131,5 +131,5 @@ def test_random_bits_of_another_shape_are_refused() -> None:
 
 def test_the_transform_takes_bf16_only() -> None:
     """So does the kernel."""
-    with pytest.raises(TypeError, match=r"expected x of dtype torch\.bfloat16 .* cast it"):
+    with pytest.raises(TypeError, match=r"expected x of dtype torch\.bfloat16 .* cast x"):
         formats.by_name("nvfp4_1d_rht").quantize(torch.ones(16, 16))
