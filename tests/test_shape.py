@@ -41,7 +41,7 @@ def test_functions_are_short() -> None:
             body = node.body[1:] if ast.get_docstring(node) else node.body
             if body:
                 lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
-                lengths[f"{file}:{node.name}"] = lines
+                lengths[f"{file}:{node.lineno} {node.name}"] = lines
     assert len(lengths) > 1000
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
 

@@ -102,13 +102,18 @@ class Options:
             for name, value in options.items()
         }
         made = cls(**named)
-        if cell.grad_accum_fusion and made.main_grads_dtype != torch.float32:
+        made._expect_effect(cell)
+        return made
+
+    def _expect_effect(self, cell: Cell) -> None:
+        """Raise where an option would have no effect in `cell`, or another one than it says."""
+        if cell.grad_accum_fusion and self.main_grads_dtype != torch.float32:
             raise ValueError(
                 "expected fp32 gradients, which is what GEMMs add to, for grad_accum_fusion=True "
                 "but got main_grads_dtype='bf16' (str); leave one of them out"
             )
         stored = f"primary_weight={cell.primary_weight!r}"
-        if made.reuse_grad_buffer_for_param_gather and not (
+        if self.reuse_grad_buffer_for_param_gather and not (
             cell.primary_weight == "quantized" and cell.precision == "mxfp8"
         ):
             raise ValueError(
@@ -119,7 +124,7 @@ class Options:
                     "leave the option out",
                 )
             )
-        scaled = made.main_params_dtype != torch.float32
+        scaled = self.main_params_dtype != torch.float32
         if scaled and cell.primary_weight not in ("bf16", "fp16"):
             raise ValueError(
                 expected_but_got(
@@ -129,7 +134,7 @@ class Options:
                     "leave the option out",
                 )
             )
-        if made.store_param_remainders and (cell.primary_weight != "bf16" or scaled):
+        if self.store_param_remainders and (cell.primary_weight != "bf16" or scaled):
             main = "fp16" if scaled else "fp32"
             raise ValueError(
                 expected_but_got(
@@ -139,7 +144,6 @@ class Options:
                     "leave the option out",
                 )
             )
-        return made
 
 
 @dataclass(frozen=True)
