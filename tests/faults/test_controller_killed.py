@@ -53,7 +53,7 @@ def test_sigkill_leaves_nothing(session_of):
     with session_of(SUITE) as session:
         session.until_busy()
         session.process.kill()
-        session.process.communicate(timeout=slack())
+        session.process.communicate(timeout=20 + slack())
     assert session.process.returncode == -signal.SIGKILL
 
 
@@ -62,7 +62,7 @@ def test_an_exit_in_a_thread_leaves_nothing(session_of):
     with session_of(EXITS) as session:
         session.until_busy()
         (session.folder / "leave").touch()
-        session.process.communicate(timeout=slack())
+        session.process.communicate(timeout=20 + slack())
     assert session.process.returncode == 7
 
 
@@ -70,6 +70,6 @@ def test_the_thread_of_pytest_timeout_leaves_nothing(session_of):
     """That method leaves by `os._exit` as well."""
     pytest.importorskip("pytest_timeout")
     with session_of(TIMES_OUT) as session:
-        output, _ = session.process.communicate(timeout=slack())
+        output, _ = session.process.communicate(timeout=20 + slack())
     assert session.process.returncode == 1
     assert "Timeout" in output

@@ -44,7 +44,7 @@ def test_ctrl_c_in_a_terminal_ends_the_session(session_of):
     with session_of(SUITE) as session:
         session.until_busy()
         os.killpg(session.process.pid, signal.SIGINT)
-        output, _ = session.process.communicate(timeout=slack())
+        output, _ = session.process.communicate(timeout=20 + slack())
     assert session.process.returncode == pytest.ExitCode.INTERRUPTED
     assert "KeyboardInterrupt" in output
     assert "no tests ran" in output
