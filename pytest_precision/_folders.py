@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import os
+import secrets
 import shutil
 import socket
 import stat
@@ -23,6 +24,9 @@ from pytest_precision.errors import expected_but_got
 
 PREFIX = "pytest-precision-"
 """Prefix of the names of all these folders."""
+
+GONE = f"{PREFIX}gone-"
+"""Prefix of the names of folders that somebody removes; whoever finds one goes on with it."""
 
 LOCK = ".owner"
 YOUNG_SECONDS = 60.0
@@ -113,7 +117,7 @@ class OwnFolder:
         """Remove the folder and its contents; do nothing in a forked child or when called again."""
         if os.getpid() != self._owner:
             return
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -171,28 +175,27 @@ class SharedFolder:
 
     def remove(self) -> None:
         """Remove the folder and its contents."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
 
 
 def sweep(parent: str) -> None:
     """Remove the folders in `parent` that dead processes of this user have left."""
     for folder in _folders(parent):
-        owner = Owner.of(folder)
         with contextlib.suppress(OSError):  # gone, or has no lock file
-            young = time.time() - (folder / LOCK).stat().st_mtime < YOUNG_SECONDS
-            if not young and (owner is None or not owner.elsewhere):
+            if folder.name.startswith(GONE) or _is_left(folder):
                 _remove_if_free(folder)
 
 
 def bury(process: int, parents: set[str]) -> None:
     """Remove the folders in `parents` of a process on this machine that is ending."""
     until = time.monotonic() + BURY_SECONDS
-    left = [folder for parent in parents for folder in _folders(parent)]
-    while left := [folder for folder in left if _is_of(folder, process)]:
+    while time.monotonic() < until:
+        left = [folder for parent in parents for folder in _folders(parent)]
+        left = [folder for folder in left if _is_of(folder, process)]
+        if not left:
+            return
         for folder in left:
             _remove_if_free(folder)
-        if time.monotonic() > until:
-            return
         time.sleep(0.01)
 
 
@@ -209,16 +212,36 @@ def _folders(parent: str) -> list[Path]:
     return found
 
 
+def _is_left(folder: Path) -> bool:
+    owner = Owner.of(folder)
+    young = time.time() - (folder / LOCK).stat().st_mtime < YOUNG_SECONDS
+    return not young and (owner is None or not owner.elsewhere)
+
+
 def _is_of(folder: Path, process: int) -> bool:
+    """Tell whether a folder is of that process, or somebody has begun to remove it."""
+    if folder.name.startswith(GONE):
+        return True
     owner = Owner.of(folder)
     return owner is not None and (owner.process, owner.boot) == (process, _boot())
 
 
 def _remove_if_free(folder: Path) -> None:
+    if folder.name.startswith(GONE):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
     lock = _locked(folder / LOCK)
     if lock is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder under a name that says so: the lock file may go before the folder does."""
+    gone = folder.with_name(f"{GONE}{secrets.token_hex(8)}")
+    with contextlib.suppress(OSError):  # somebody else has begun
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _signed(folder: Path) -> int | None:

@@ -135,3 +135,26 @@ def test_a_folder_that_somebody_has_removed(tmp_path, again):
     assert mine.present
     mine.close()
     assert not [*tmp_path.iterdir()]
+
+
+KILLED_AS_IT_REMOVES = """\
+import os, shutil, signal, sys
+from pytest_precision._folders import LOCK, OwnFolder
+def removing(folder, **options):
+    (folder / LOCK).unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+folder = OwnFolder("left-", sys.argv[1])
+shutil.rmtree = removing
+folder.close()
+"""
+
+
+@pytest.mark.parametrize("finish", [lambda parent: bury(1, {parent}), sweep])
+def test_who_is_killed_as_it_removes_a_folder(tmp_path, finish):
+    """Others go on with it, although it no longer says whose it was."""
+    command = [sys.executable, "-c", KILLED_AS_IT_REMOVES, tmp_path]
+    assert subprocess.run(command, cwd=Path(__file__).parents[1]).returncode == -9
+    [left] = tmp_path.iterdir()
+    assert not [*left.iterdir()]
+    finish(str(tmp_path))
+    assert not left.exists()
