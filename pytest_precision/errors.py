@@ -28,6 +28,18 @@ def named(name: str, value: object) -> str:
     return f"{name}={value!r} ({type(value).__name__})"
 
 
+def expect_type(
+    name: str, value: object, kind: type | tuple[type, ...], what: str, advice: str
+) -> None:
+    """Refuse a value of another type.
+
+    Raises:
+        TypeError: `value` is no `kind`.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(expected_but_got(what, named(name, value), advice))
+
+
 class ParityError(AssertionError):
     """A candidate does not agree with its reference, or the check proves nothing.
 

@@ -1,11 +1,16 @@
-"""What several test folders need: one rank in this process, where a second one adds nothing."""
+"""What several test folders need: checks without a pytest around them, one rank in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from pytest_precision.check.parity import Parity
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
 
 SLOW = frozenset(
     {"faults", "layouts", "loops", "modes", "plugin", "ranks", "regressions", "report"}
@@ -44,3 +49,22 @@ def one_rank(_process_group: None) -> Iterator[None]:
     yield
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def resources() -> Iterator[Resources]:
+    """Rank groups and traces that all tests of the session share."""
+    resources = Resources()
+    yield resources
+    resources.close()
+
+
+@pytest.fixture
+def parity_in(resources: Resources) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test in the given cell, on real ranks."""
+    settings = Settings(timeout=120, device="cpu")
+
+    def make(cell: Cell) -> Parity:
+        return Parity("test", cell, settings, resources.ranks(settings), resources.traces)
+
+    return make

@@ -20,6 +20,7 @@ from pytest_precision.errors import (
     RanksSkipped,
     SideFailed,
     WorldSizeError,
+    expect_type,
     expected_but_got,
     named,
 )
@@ -103,13 +104,9 @@ class Parity:
         """
         __tracebackhide__ = True
         started = time.perf_counter()
-        if reference_cell is not None and not isinstance(reference_cell, Cell):
-            raise TypeError(
-                expected_but_got(
-                    "a Cell",
-                    named("reference_cell", reference_cell),
-                    "write cell.replace(world_size=1)",
-                )
+        if reference_cell is not None:
+            expect_type(
+                "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
             )
         terms = Terms.of(criterion, max_lost_updates, contract)
         sides = self._sides(candidate, reference, workload, reference_cell)

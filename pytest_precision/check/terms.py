@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Criterion
@@ -38,13 +38,13 @@ class Terms(NamedTuple):
             ValueError: for a limit that is not from 0 to 1.
         """
         _expect_share(max_lost_updates)
-        if contract is not None and not isinstance(contract, Contract):
-            raise TypeError(
-                expected_but_got(
-                    "a Contract",
-                    named("contract", contract),
-                    "write Contract(dtypes=..., paths=...)",
-                )
+        if contract is not None:
+            expect_type(
+                "contract",
+                contract,
+                Contract,
+                "a Contract",
+                "write Contract(dtypes=..., paths=...)",
             )
         return cls(Criteria.of(criterion), max_lost_updates, contract)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from pytest_precision.engine.observation import Observation, whole
 
@@ -19,6 +20,28 @@ ELSEWHERE = frozenset({"params", "lr", "step"})
 
 Groups = Iterable[tuple[Mapping[str, Any], Sequence[str]]]
 """Each group with the names of its parameters."""
+
+
+def places(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """Yield what an optimizer updates, each tensor with the place that it is found at there."""
+    for g, group in enumerate(optimizer.param_groups):
+        for p, parameter in enumerate(group["params"]):
+            yield f"param_groups.{g}.params.{p}", parameter
+
+
+def named(optimizer: Optimizer, updated: Iterable[tuple[str, Tensor]]) -> Groups:
+    """Yield each group of an optimizer with the names in `updated`, which is in its order."""
+    rest = iter(updated)
+    for group in optimizer.param_groups:
+        yield group, [name for _, (name, _) in zip(group["params"], rest, strict=False)]
+
+
+def counters(groups: Groups) -> Iterator[Observation]:
+    """Yield the step of each parameter whose group counts steps once for all of them."""
+    for group, names in groups:
+        if "step" in group:
+            counted = torch.tensor(float(group["step"]))  # torch's own counters are fp32
+            yield from (whole("step", name, counted) for name in names)
 
 
 def rates(groups: Groups) -> Iterator[Observation]:

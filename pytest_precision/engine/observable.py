@@ -95,12 +95,8 @@ class Observable:
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
-        names = self.masters()
-        for group in self.optimizer.param_groups:
-            for _, (name, _) in zip(group["params"], names, strict=False):
-                if "step" in group:  # counted once for all; torch's own counters are fp32
-                    counted = torch.tensor(float(group["step"]))
-                    yield from self.show("step", name, counted, capture, split=False)
+        if "step" not in self.unobservable:
+            yield from groups.counters(groups.named(self.optimizer, self.masters()))
         for name, parameter in self.masters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 for suffix, tensor in tensors_in(value):
@@ -143,9 +139,8 @@ class Observable:
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
         names = {id(p): name for name, p in self.optimized_model.named_parameters()}
-        for g, group in enumerate(self.optimizer.param_groups):
-            for p, parameter in enumerate(group["params"]):
-                yield names.get(id(parameter), f"param_groups.{g}.params.{p}"), parameter
+        for place, parameter in groups.places(self.optimizer):
+            yield names.get(id(parameter), place), parameter
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """Return the tensor that accumulates the gradient of a parameter of `model`, or None."""

@@ -66,7 +66,7 @@ class Sight:
 
     def numbers(self, optimizer: Optimizer) -> Iterator[Observation]:
         """Yield the learning rate and all other numbers of each parameter of an optimizer."""
-        named = [*self._groups(optimizer)]
+        named = [*groups.named(optimizer, self._held(optimizer))]
         yield from groups.rates([(g, names) for g, names in named if g.get("lr") is not None])
         yield from groups.other_numbers(named)
 
@@ -94,21 +94,12 @@ class Sight:
 
     def kept_by(self, optimizer: Optimizer) -> Iterator[Observation]:
         """Yield what one optimizer keeps: its state, and the weights that it updates."""
-        for group, names in self._groups(optimizer):
-            if "step" in group:  # counted once for all; torch's own counters are fp32
-                counted = torch.tensor(float(group["step"]))
-                for name in names:
-                    yield whole("step", name, counted)
+        yield from groups.counters(groups.named(optimizer, self._held(optimizer)))
         for name, parameter in self._held(optimizer):
             for key, value in _state_of(optimizer, parameter).items():
                 for suffix, tensor in tensors_in(value):
                     yield from self._show(str(key), name + suffix, tensor)
             yield from self._show("master", name, parameter)
-
-    def _groups(self, optimizer: Optimizer) -> Iterator[tuple[Mapping[str, Any], list[str]]]:
-        held = self._held(optimizer)
-        for group in optimizer.param_groups:
-            yield group, [name for _, (name, _) in zip(group["params"], held, strict=False)]
 
     def _held(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
         """Yield what an optimizer updates, in its order; unnamed tensors by their place in it."""
@@ -116,13 +107,12 @@ class Sight:
             pass
         number = next(n for n, one in enumerate(self.optimizers) if one is optimizer)
         first = f"optimizer{number + 1}." if number else ""
-        for g, group in enumerate(optimizer.param_groups):
-            for p, parameter in enumerate(group["params"]):
-                name = self.names.of(parameter)
-                if name is None:
-                    name = f"{first}param_groups.{g}.params.{p}"
-                    self.unnamed[name] = None
-                yield name, parameter
+        for place, parameter in groups.places(optimizer):
+            name = self.names.of(parameter)
+            if name is None:
+                name = f"{first}{place}"
+                self.unnamed[name] = None
+            yield name, parameter
 
     def _show(
         self, kind: str, name: str, tensor: Tensor, *, local: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.matrix.cell import Cell
 
 PATHS = ("fused", "grouped", "quantized")
@@ -44,12 +44,9 @@ class Contract:
     some: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.paths, (tuple, list)):
-            raise TypeError(
-                expected_but_got(
-                    "a tuple of paths", named("paths", self.paths), "write paths=('grouped',)"
-                )
-            )
+        expect_type(
+            "paths", self.paths, (tuple, list), "a tuple of paths", "write paths=('grouped',)"
+        )
         for path in self.paths:
             if path not in PATHS:
                 raise ValueError(

@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import nn
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.layer import UNQUANTIZED
 from pytest_precision.modules.linear import Linear
@@ -89,14 +89,9 @@ def quantize_linears(
 
 def _expect(model: object, precision: str, primary_weight: str) -> None:
     """Refuse what is not a model, and names that are not those of a cell."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            expected_but_got(
-                "an nn.Module",
-                named("model", model),
-                "give the model whose layers are to be quantized",
-            )
-        )
+    expect_type(
+        "model", model, nn.Module, "an nn.Module", "give the model whose layers are to be quantized"
+    )
     if precision not in PRECISIONS:
         raise ValueError(
             expected_but_got(

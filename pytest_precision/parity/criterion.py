@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got, named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,14 +56,13 @@ class Elementwise(Criterion):
     check_dtype: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.check_dtype, bool):
-            raise TypeError(
-                expected_but_got(
-                    "True or False",
-                    named("check_dtype", self.check_dtype),
-                    "False lets the two sides be stored in different floating dtypes",
-                )
-            )
+        expect_type(
+            "check_dtype",
+            self.check_dtype,
+            bool,
+            "True or False",
+            "False lets the two sides be stored in different floating dtypes",
+        )
 
     def __str__(self) -> str:
         return self.words + ("" if self.check_dtype else ", whatever the storage dtypes")
@@ -230,12 +229,7 @@ class Unchecked(Criterion):
     reason: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.reason, str):
-            raise TypeError(
-                expected_but_got(
-                    "a sentence", named("reason", self.reason), "say why the tensors may differ"
-                )
-            )
+        expect_type("reason", self.reason, str, "a sentence", "say why the tensors may differ")
         if not self.reason.strip():
             raise ValueError(
                 expected_but_got(

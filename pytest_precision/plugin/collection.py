@@ -20,6 +20,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import MARKER_OPTIONS, Settings
 from pytest_precision.plugin.backends import Asked, announcements, refusals
 from pytest_precision.plugin.census import Census
+from pytest_precision.report.attributes import test_of
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.axes import Matrix
@@ -178,7 +179,7 @@ class Collection:
 
     def settings_of(self, item: pytest.Item) -> Settings:
         """Return the settings of a test: the session's, overridden by its marker's options."""
-        plan = self.plans.get(_test(item))
+        plan = self.plans.get(test_of(item.nodeid))
         return self.settings if plan is None else plan.settings
 
     def cell_to_run(self, item: pytest.Item) -> Cell | None:
@@ -209,7 +210,7 @@ class Collection:
     def _entries(self, items: Iterable[pytest.Item]) -> Iterator[Entry]:
         for item in items:
             if isinstance(item, pytest.Function) and "cell" in _parameters(item):
-                test = _test(item)
+                test = test_of(item.nodeid)
                 if test in self.plans:
                     yield item, test, _parameters(item)["cell"]
 
@@ -243,12 +244,6 @@ def cell_of(request: pytest.FixtureRequest) -> Cell:
         )
     cell: Cell = request.param
     return cell
-
-
-def _test(item: pytest.Item) -> str:
-    """Return the node id of an item without parameters."""
-    name = getattr(item, "originalname", None)
-    return f"{item.parent.nodeid}::{name}" if item.parent and name else item.nodeid
 
 
 def _parameters(item: pytest.Function) -> dict[str, Any]:

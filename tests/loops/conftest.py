@@ -1,8 +1,8 @@
-"""Checks on real ranks, kept for the whole folder, and recordings in this process."""
+"""Checks and recordings of scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,6 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.store import Trace
-
-
-@pytest.fixture(scope="session")
-def resources() -> Iterator[Resources]:
-    """Rank groups and traces that all tests of this folder share."""
-    resources = Resources()
-    yield resources
-    resources.close()
 
 
 @pytest.fixture
