@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pytest_precision._visible import visible
@@ -38,6 +39,18 @@ def expect_type(
     """
     if not isinstance(value, kind):
         raise TypeError(expected_but_got(what, named(name, value), advice))
+
+
+def expect_one_of(name: str, value: object, known: Iterable[object], advice: str = "") -> None:
+    """Refuse a value that is not known; `True` is not 1.
+
+    Raises:
+        ValueError: `value` is none of `known`, which the message lists.
+    """
+    choices = [*known]
+    if not any(value == choice and type(value) is type(choice) for choice in choices):
+        what = f"{name} to be one of {', '.join(map(str, choices))}"
+        raise ValueError(expected_but_got(what, named(name, value), advice))
 
 
 class ParityError(AssertionError):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_one_of, expected_but_got, named
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -71,10 +71,7 @@ def checked_usage(usage: Usage) -> tuple[bool, bool]:
     Raises:
         ValueError: `usage` is not one of `USAGES`.
     """
-    if usage not in USAGES:
-        raise ValueError(
-            expected_but_got("a usage", named("usage", usage), f"use one of {', '.join(USAGES)}")
-        )
+    expect_one_of("usage", usage, USAGES)
     return usage != "columnwise", usage != "rowwise"
 
 

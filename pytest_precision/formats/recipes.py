@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_one_of
 from pytest_precision.matrix.precisions import PRECISIONS, Recipe
 
 ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
@@ -20,23 +20,11 @@ def recipe(precision: str, element: str | None = None) -> Recipe:
         ValueError: the precision or the element is unknown; the message lists the known ones.
     """
     known = {name: row.recipe for name, row in PRECISIONS.items() if row.recipe is not None}
-    if precision not in known:
-        raise ValueError(
-            expected_but_got(
-                "a recipe", named("precision", precision), f"use one of {', '.join(known)}"
-            )
-        )
+    expect_one_of("precision", precision, known)
     found = known[precision]
     choices = ELEMENTS if found.element else {}
+    expect_one_of("element", element, [None, *choices], f"{precision} has no others")
     chosen = found.element if element is None else element
-    if chosen and chosen not in choices:
-        raise ValueError(
-            expected_but_got(
-                f"an element for {precision}",
-                named("element", element),
-                f"use one of {', '.join([*choices, 'None'])}",
-            )
-        )
     forward, gradient = choices.get(chosen, ("", ""))
     return Recipe(
         found.input.format(forward),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_one_of, expected_but_got, named
 from pytest_precision.formats import blockwise, delayed, mxfp8, nvfp4, per_tensor
 from pytest_precision.formats.format import Format, Makers
 
@@ -39,10 +39,7 @@ def by_name(name: str, **options: Any) -> Format:
             option that is given, or an option cannot have the given value.
         TypeError: the format does not have an option that is given.
     """
-    if name not in _FORMATS:
-        raise ValueError(
-            expected_but_got("a format", named("name", name), f"use one of {', '.join(_FORMATS)}")
-        )
+    expect_one_of("name", name, _FORMATS)
     for option, value in options.items():
         if option in _IN_NAMES and (name, option) != ("fp8_delayed", "element"):
             raise ValueError(

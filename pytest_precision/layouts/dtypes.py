@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pytest_precision.engine.readable import expect_known
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_one_of
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.replace import quantize_linears
 
@@ -66,12 +66,5 @@ def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
     Raises:
         ValueError: for a name that is not one of `known`.
     """
-    if name not in known:
-        raise ValueError(
-            expected_but_got(
-                f"{option} to be one of {', '.join(known)}",
-                named(option, name),
-                "dtypes of optimizer state are given by these names",
-            )
-        )
+    expect_one_of(option, name, known, "dtypes of optimizer state are given by these names")
     return _STATE_DTYPES[name]

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expect_one_of
 from pytest_precision.layouts.dtypes import DTYPES, resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
@@ -87,8 +87,5 @@ def _sum_over_ranks(model: nn.Module) -> None:
 
 
 def _dtype(option: str, name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise ValueError(
-            expected_but_got(f"{option} to be one of {', '.join(DTYPES)}", f"{name!r}")
-        )
+    expect_one_of(option, name, DTYPES)
     return DTYPES[name]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expect_one_of, expected_but_got
 from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.matrix.variables import Variables, plain
@@ -49,11 +49,11 @@ class Cell:
     shared_by: int = 1
 
     def __post_init__(self) -> None:
-        _expect("precision", self.precision, tuple(PRECISIONS))
+        expect_one_of("precision", self.precision, PRECISIONS)
         if not self.primary_weight:
             object.__setattr__(self, "primary_weight", PRECISIONS[self.precision].primary_weight)
-        _expect("primary_weight", self.primary_weight, PRIMARY_WEIGHTS)
-        _expect("grad_accum_fusion", self.grad_accum_fusion, (False, True))
+        expect_one_of("primary_weight", self.primary_weight, PRIMARY_WEIGHTS)
+        expect_one_of("grad_accum_fusion", self.grad_accum_fusion, (False, True))
         sequences.parse(self.sequence)
         if type(self.world_size) is not int or self.world_size < 1:
             raise ValueError(expected_but_got("an int from 1", f"world_size={self.world_size!r}"))
@@ -117,13 +117,3 @@ class Cell:
 NO_AXES = ("extra", "device", "backend", "environment", "shared_by")
 
 BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
-
-
-def _expect(axis: str, value: object, known: tuple[object, ...]) -> None:
-    if value not in known or type(value) is not type(known[0]):
-        raise ValueError(
-            expected_but_got(
-                f"{axis} to be one of {', '.join(map(str, known))}",
-                f"{axis}={value!r} ({type(value).__name__})",
-            )
-        )

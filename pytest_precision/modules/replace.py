@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import nn
 
-from pytest_precision.errors import expect_type, expected_but_got, named
+from pytest_precision.errors import expect_one_of, expect_type, expected_but_got, named
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.layer import UNQUANTIZED
 from pytest_precision.modules.linear import Linear
@@ -92,21 +92,9 @@ def _expect(model: object, precision: str, primary_weight: str) -> None:
     expect_type(
         "model", model, nn.Module, "an nn.Module", "give the model whose layers are to be quantized"
     )
-    if precision not in PRECISIONS:
-        raise ValueError(
-            expected_but_got(
-                "a precision", named("precision", precision), f"use one of {', '.join(PRECISIONS)}"
-            )
-        )
+    expect_one_of("precision", precision, PRECISIONS)
     known = PRECISIONS[precision].primary_weights
-    if primary_weight not in known:
-        raise ValueError(
-            expected_but_got(
-                f"a primary weight of {precision}",
-                named("primary_weight", primary_weight),
-                f"use one of {', '.join(known)}",
-            )
-        )
+    expect_one_of("primary_weight", primary_weight, known, f"{precision} has no others")
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pytest_precision.errors import RankError, expected_but_got
+from pytest_precision.errors import RankError, expect_one_of, expected_but_got, named
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.group import Group
 from pytest_precision.ranks.handle import Rank
@@ -70,8 +70,8 @@ class RankPool:
         ranks_per_device: int = 1,
         memory: int | None = None,
     ) -> None:
-        _expect("mode", mode, MODES)
-        _expect("device", device, DEVICES)
+        expect_one_of("mode", mode, MODES)
+        expect_one_of("device", device, DEVICES)
         _expect_seconds(timeout)
         self.mode = mode
         self.timeout = timeout
@@ -186,18 +186,6 @@ class RankPool:
         )
 
 
-def _expect(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(
-            expected_but_got(
-                f"{name} to be one of {', '.join(known)}",
-                f"{name}={value!r} ({type(value).__name__})",
-            )
-        )
-
-
 def _expect_seconds(timeout: float) -> None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise ValueError(
-            expected_but_got("seconds above 0", f"timeout={timeout!r} ({type(timeout).__name__})")
-        )
+        raise ValueError(expected_but_got("seconds above 0", named("timeout", timeout)))

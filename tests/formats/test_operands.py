@@ -54,7 +54,10 @@ def test_an_operand_that_was_not_made_is_an_error() -> None:
     quantized = formats.by_name("mxfp8_e4m3").quantize(sample(), usage="columnwise")
     with pytest.raises(ValueError, match=r"expected a rowwise operand .* usage='both'"):
         quantized.dequantize()
-    with pytest.raises(ValueError, match=r"expected a usage but got usage='rows' \(str\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected usage to be one of both, rowwise, columnwise but got usage='rows' \(str\)",
+    ):
         formats.by_name("mxfp8_e4m3").quantize(sample(), usage="rows")
 
 

@@ -269,7 +269,11 @@ def test_junit_properties(session, mode):
 PATIENT = """
 import pytest
 from pytest_precision.report import progress
-progress.INTERVAL = 0.0
+
+def pytest_configure(config):
+    patch = pytest.MonkeyPatch()
+    patch.setattr(progress, "INTERVAL", 0.0)
+    config.add_cleanup(patch.undo)
 """
 
 
