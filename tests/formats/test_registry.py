@@ -118,7 +118,7 @@ def test_the_defaults_of_recipes() -> None:
 @pytest.mark.parametrize("arguments", [("fp32",), ("fp4",), ("mxfp8", "e5m2"), ("nvfp4", "e4m3")])
 def test_unknown_recipes_are_refused(arguments: tuple[str, ...]) -> None:
     """Nothing trains with e5m2 throughout, and NVFP4 has one element."""
-    with pytest.raises(ValueError, match="expected (precision|element) to be one of .* but got "):
+    with pytest.raises(ValueError, match=r"expected (precision|element) to be one of .* but got "):
         formats.recipe(*arguments)
 
 
