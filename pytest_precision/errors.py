@@ -169,6 +169,14 @@ class AlignmentError(ValueError):
     """
 
 
+class RecordingError(ValueError):
+    """A folder holds no whole recording that this release can read.
+
+    The message says what is wrong with it; a recording is made by
+    `python -m pytest_precision record`.
+    """
+
+
 class NotMeasurableError(ValueError):
     """The state of an optimizer does not determine what its update should have been.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops import hooks
@@ -46,7 +45,7 @@ def record_script(
         RuntimeError: the script has not made the steps of the cell in a block of `record()`.
     """
     torch.manual_seed(SEED)
-    with Tape(folder, cell, window) as tape:
+    with Tape(folder, len(cell.operations), window) as tape:
         record = Record(cell, tape, window)
         script(cell, record)
         return record.end(folder)
@@ -98,15 +97,10 @@ class Record:
     @contextmanager
     def _block(self, steps: Steps) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.callback(steps.close)
             if self._cell.precision in COMPUTED:
                 stack.enter_context(self._products)
-            try:
-                with hooks.opened(steps):
-                    yield
-                steps.finish()
-            except Enough:
-                pass
+            stack.enter_context(followed(steps))
+            yield
         if steps.done < self._last:
             raise RuntimeError(
                 expected_but_got(
@@ -128,18 +122,33 @@ class Record:
             raise RuntimeError(
                 "expected a block of record() but got none; put `with record():` around the loop"
             )
-        rank = dist.get_rank()
-        write_data(folder, rank)
-        UpdateMeter().write(folder, rank)
-        return self._tape.end(
-            Header(
-                self._cell.world_size,
-                dict(unobservable(self._steps)),
-                environment_of(self._cell),
-                violations=tuple(self._steps.violations),
-                products=tuple(sorted(self._products.dtypes)),
-            )
+        return finished(self._tape, self._steps, self._cell, folder, self._products)
+
+
+@contextmanager
+def followed(steps: Steps) -> Iterator[None]:
+    """Tell `steps` what the loop inside does; end the block where the last step is over."""
+    with ExitStack() as stack:
+        stack.callback(steps.close)
+        with suppress(Enough):
+            with hooks.opened(steps):
+                yield
+            steps.finish()
+
+
+def finished(tape: Tape, steps: Steps, cell: Cell, folder: Path, products: Products) -> int:
+    """Finish a trace and the logs beside it; return the number of observations."""
+    write_data(folder, tape.place.rank)
+    UpdateMeter().write(folder, tape.place.rank)
+    return tape.end(
+        Header(
+            tape.place.world_size,
+            dict(unobservable(steps)),
+            environment_of(cell),
+            violations=tuple(steps.violations),
+            products=tuple(sorted(products.dtypes)),
         )
+    )
 
 
 def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:

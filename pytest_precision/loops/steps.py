@@ -216,7 +216,7 @@ class Steps:
                 self._tape.write(self._moment(phase), seen)
         self._updated, self._begun, self._clipped_late = [], False, False
         self._losses = self._norms = 0
-        self._tape.step.begin()
+        self._tape.begin(self.done + 1)
 
     def _phases(self) -> Iterator[Iterator[Observation]]:
         """Yield what each phase of a step shows."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
-import torch.distributed as dist
-
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation, cloned
+from pytest_precision.loops.place import Place
 from pytest_precision.loops.sight import Sight
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.digests import digest_threads, digested
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.record import SMALL_RUN, elements
@@ -25,35 +23,51 @@ class Tape(ExitStack):
 
     Args:
         folder: an existing one, the same for all ranks.
-        cell: whose sequence the loop is to make.
+        steps: number of train steps of the whole loop.
         window: the train steps whose values are written; None for the whole run.
+        values: digests of whole tensors are written, and the values of these steps, 0 for the
+            start, or of all if the run is small; None leaves the choice to the size alone.
 
     Attributes:
         first: what the loop starts with; there is none of these before `start`.
         step: what is gone when a step is over.
         writer: of the trace.
+        place: of this process among the ranks of the loop.
     """
 
     first: Capture
     step: Capture
     writer: TraceWriter
+    place: Place
 
-    def __init__(self, folder: Path, cell: Cell, window: Window | None) -> None:
+    def __init__(
+        self, folder: Path, steps: int, window: Window | None, values: Collection[int] | None = None
+    ) -> None:
         super().__init__()
-        self._folder, self._cell, self._window = folder, cell, window
+        self._folder, self._steps, self._window = folder, steps, window
+        self._values = values
+        self._small = False
 
     def start(self, sight: Sight) -> None:
         """Choose between digests and values, once the first model is known; a collective."""
-        size = elements(sight.names.parameters()) * len(self._cell.operations)
-        digests = self._window is None and size > SMALL_RUN
-        sight.gathers_shards = digests
-        self.first, self.step = (
-            Capture(snapshot=digested if digests else cloned) for _ in range(2)
-        )
-        threads = digest_threads(self._cell.world_size)
+        self.place = Place.now()
+        self._small = elements(sight.names.parameters()) * self._steps <= SMALL_RUN
+        whole = self._values is not None or not self._small
+        sight.gathers_shards = self._window is None and whole
         self.writer = self.enter_context(
-            TraceWriter(self._folder, dist.get_rank(), digests=digests, threads=threads)
+            TraceWriter(
+                self._folder,
+                self.place.rank,
+                digests=sight.gathers_shards,
+                threads=digest_threads(self.place.world_size),
+            )
         )
+        self.first = self._capture(0)
+        self.begin(1)
+
+    def begin(self, step: int) -> None:
+        """Forget what was kept of the step before."""
+        self.step = self._capture(step)
 
     def writes(self, step: int) -> bool:
         """Return whether a step is written; 0 is the state before any."""
@@ -65,9 +79,18 @@ class Tape(ExitStack):
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
         """Write what was observed at one moment."""
-        self.writer.add(moment, seen)
+        self.writer.add(moment, seen, digests=self._digests(moment.step))
 
     def end(self, header: Header) -> int:
         """Finish the trace; return the number of observations in it."""
         self.writer.close(header)
         return self.writer.observations
+
+    def _capture(self, step: int) -> Capture:
+        return Capture(snapshot=digested if self._digests(step) else cloned)
+
+    def _digests(self, step: int) -> bool:
+        """Return whether digests of a step are written rather than values."""
+        if self._window is not None or self._small:
+            return False
+        return self._values is None or step not in self._values

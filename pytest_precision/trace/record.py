@@ -272,6 +272,8 @@ def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
     hold only a part of the model, such as a stage of a pipeline.
     """
     own = {name: parameter.numel() for name, parameter in parameters}
+    if not dist.is_initialized():  # a script that trains alone needs no process group
+        return sum(own.values())
     held: list[dict[str, int]] = [own] * dist.get_world_size()
     dist.all_gather_object(held, own)
     return sum({name: size for one in held for name, size in one.items()}.values())

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Place, Span
-from pytest_precision.trace.digests import kept_as_it_is, memcmp
+from pytest_precision.trace.digests import digest, kept_as_it_is, memcmp
 from pytest_precision.trace.files import mapped
 from pytest_precision.trace.moment import Moment
 
@@ -118,6 +118,19 @@ class Trace:
         self._number = {moment: number for number, moment in enumerate(self.moments)}
         self._bytes = [mapped(folder / f"rank{rank}.bin") for rank in range(world_size)]
 
+    def expect_bytes(self) -> None:
+        """Look at whether the files have all bytes that the indices name.
+
+        Raises:
+            ValueError: a file is too short.
+        """
+        for rank, (slots, moments) in enumerate(zip(self._slots, self._entries, strict=True)):
+            kept = (entry for entries in moments for entry in entries)
+            ends = (at + slots[slot].nbytes for slot, at in kept if isinstance(at, int))
+            needed, there = max(ends, default=0), self._bytes[rank].numel()
+            if there < needed:
+                raise ValueError(f"rank{rank}.bin has {there} of {needed} bytes")
+
     def entries(self, moment: Moment) -> Iterator[Entry]:
         """Yield what was observed at `moment`, rank by rank in each rank's order."""
         number = self._number[moment]
@@ -155,13 +168,19 @@ class Trace:
 
     def same_bytes(self, entry: Entry, other: Trace, theirs: Entry) -> bool:
         """Return whether two observations have the same bytes, without making tensors of them."""
-        if entry.nbytes != theirs.nbytes or entry.digest or theirs.digest:
-            return entry.nbytes == theirs.nbytes and entry.digest == theirs.digest
+        if entry.nbytes != theirs.nbytes:
+            return False
+        if entry.digest or theirs.digest:
+            return self._digest(entry) == other._digest(theirs)
         assert entry.offset is not None
         assert theirs.offset is not None
         here = self._bytes[entry.rank].data_ptr() + entry.offset
         there = other._bytes[theirs.rank].data_ptr() + theirs.offset
         return bool(memcmp(here, there, entry.nbytes) == 0)
+
+    def _digest(self, entry: Entry) -> str:
+        """Return the digest of an observation, also where its values were kept."""
+        return entry.digest or digest(self.tensor(entry))
 
 
 def _slot(fields: list[Any]) -> TensorKey:

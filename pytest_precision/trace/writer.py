@@ -45,8 +45,21 @@ class TraceWriter:
         self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
         self._slots: dict[TensorKey, int] = {}
 
-    def add(self, moment: Moment, observations: Iterable[Observation]) -> None:
-        """Keep what was observed at `moment`; a tensor observed twice is kept once."""
+    def add(
+        self,
+        moment: Moment,
+        observations: Iterable[Observation],
+        *,
+        digests: bool | None = None,
+    ) -> None:
+        """Keep what was observed at `moment`; a tensor observed twice is kept once.
+
+        Args:
+            moment: when.
+            observations: what.
+            digests: whether digests are kept of this moment; as of the whole trace unless given.
+        """
+        digests = self._digests if digests is None else digests
         kept: dict[tuple[Any, ...], int | str] = {}
         entries: list[tuple[int, tuple[Any, ...]]] = []
         # Keeps every tensor alive until the moment ends: an address that was freed and used again
@@ -62,7 +75,7 @@ class TraceWriter:
             nbytes = tensor.numel() * tensor.element_size()
             if seen.digest:
                 kept[identity] = seen.digest
-            elif self._digests and not kept_as_it_is(seen.kind, nbytes):
+            elif digests and not kept_as_it_is(seen.kind, nbytes):
                 to_digest[identity] = tensor
             elif identity not in kept:
                 kept[identity] = self._write(tensor)

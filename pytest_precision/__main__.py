@@ -1,0 +1,30 @@
+"""The command line of the package: `python -m pytest_precision COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pytest_precision.commands import record
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status.
+
+    Args:
+        arguments: those of the command line unless given.
+    """
+    parser = argparse.ArgumentParser(prog="pytest_precision", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (record,):
+        command.add_to(commands)
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
+    # Everything after `--` belongs to a script.
+    end = words.index("--") if "--" in words else len(words)
+    given = parser.parse_args(words[:end], argparse.Namespace(script=words[end + 1 :]))
+    return int(given.run(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

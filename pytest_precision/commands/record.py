@@ -1,0 +1,121 @@
+"""Run a training script, end it after some train steps, and keep what they compute in a folder.
+
+To record several ranks: torchrun --nproc-per-node 2 -m pytest_precision record --out DIR -- ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.errors import expected_but_got, named
+
+STEPS = 10
+"""Train steps that are recorded unless `--steps` says otherwise."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    parser = commands.add_parser(
+        "record",
+        help="record the train steps of a script",
+        usage="%(prog)s --out DIR [--steps N] [--values STEPS] -- train.py [ARGUMENT ...]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="a new or empty folder, the same for all ranks",
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=_count,
+        default=STEPS,
+        help=f"end the script after so many train steps (default: {STEPS})",
+    )
+    parser.add_argument(
+        "--values",
+        metavar="STEPS",
+        type=steps_of,
+        default=(),
+        help="keep the values of these steps, such as 0,3-5, and not only digests; 0 is the start",
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Record; return the exit status.
+
+    Raises:
+        Exception: whatever the script raises.
+    """
+    if not given.script:
+        given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
+    file, *arguments = given.script
+    beyond = [step for step in given.values if step > given.steps]
+    if beyond:
+        given.parser.error(
+            expected_but_got(
+                f"--values up to the last step, {given.steps}", beyond[0], "record more --steps"
+            )
+        )
+    if not Path(file).is_file():
+        given.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
+    _expect_empty(given)
+    from pytest_precision.loops.script_file import record_file
+
+    done = record_file(Path(file), arguments, given.out, given.steps, given.values)
+    if done < given.steps:
+        print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
+    return 0
+
+
+def _expect_empty(given: argparse.Namespace) -> None:
+    """Make the folder; refuse one that has a recording, whole or not, and one that is a file."""
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+        # The other ranks of a launch write only when this one has come so far, too.
+        taken = next(given.out.iterdir(), None)
+    except OSError as error:
+        given.parser.error(
+            expected_but_got("a folder that can be made", f"--out={given.out} ({error.strerror})")
+        )
+    if taken is not None:
+        given.parser.error(
+            expected_but_got(
+                "a new or empty folder",
+                f"--out={given.out}, which has {taken.name}",
+                "name another",
+            )
+        )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(expected_but_got("a number from 1", repr(text)))
+    return int(text)
+
+
+def steps_of(text: str) -> tuple[int, ...]:
+    """Return the steps that a text such as `0,3-5` names.
+
+    Raises:
+        argparse.ArgumentTypeError: it names none.
+    """
+    steps: dict[int, None] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            raise argparse.ArgumentTypeError(
+                expected_but_got("steps such as 3 or 0,3-5", repr(text))
+            )
+        steps |= dict.fromkeys(range(first, last + 1))
+    return tuple(steps)

@@ -1,0 +1,109 @@
+"""Script file: a training script as a file, run as `python train.py` runs it, and recorded."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.loops.names import LoopNames
+from pytest_precision.loops.record import finished, followed
+from pytest_precision.loops.sight import Sight
+from pytest_precision.loops.steps import Steps
+from pytest_precision.loops.tape import Tape
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.environment import SEED
+from pytest_precision.trace.origin import Origin
+from pytest_precision.trace.products import Products
+
+
+def record_file(
+    file: Path, arguments: Sequence[str], folder: Path, steps: int, values: Collection[int]
+) -> int:
+    """Run a script file and write this rank's part of a recording of its train steps.
+
+    The script is ended where it begins the step after the last one. torch is seeded before it, as
+    in a cell; all else is as the script and its environment have it.
+
+    Args:
+        file: the script.
+        arguments: of the script.
+        folder: an existing one without a recording, the same for all ranks.
+        steps: number of train steps to record, if the script makes as many.
+        values: steps whose values are written, 0 for the start; digests are written of the others.
+
+    Returns:
+        the number of train steps that were recorded.
+
+    Raises:
+        RuntimeError: the script made no train step in this process.
+    """
+    origin = Origin.now(file, arguments, steps, values)
+    torch.manual_seed(SEED)
+    with OriginTape(folder, steps, origin) as tape:
+        seen = Steps(Sight(LoopNames()), tape, steps, local_grads=False)
+        with followed(seen), ended_well():
+            run_file(file, arguments)
+        if not seen.done:
+            raise RuntimeError(
+                expected_but_got(
+                    f"{file} to train",
+                    "no step of an optimizer in this process",
+                    "name the script whose own process trains; one that starts its processes "
+                    "itself is started by torchrun instead",
+                )
+            )
+        seen.write_end()
+        finished(tape, seen, Cell(world_size=tape.place.world_size), folder, Products())
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()  # the script was ended before it could
+    return seen.done
+
+
+class OriginTape(Tape):
+    """One rank's part of the recording of a script file, which says how it was made.
+
+    Args:
+        folder: an existing one, the same for all ranks.
+        steps: number of train steps to record.
+        origin: how the recording is made; rank 0 writes it.
+    """
+
+    def __init__(self, folder: Path, steps: int, origin: Origin) -> None:
+        super().__init__(folder, steps, None, origin.values)
+        self._origin = origin
+
+    def start(self, sight: Sight) -> None:
+        """Say how the recording is made, so that an incomplete one can be told from none."""
+        super().start(sight)
+        if self.place.rank == 0:
+            self._origin.write(self._folder, self.place.world_size)
+
+
+@contextmanager
+def ended_well() -> Iterator[None]:
+    """Take `sys.exit()` and `sys.exit(0)` for the end of a script; other statuses are raised."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def run_file(file: Path, arguments: Sequence[str]) -> None:
+    """Run a file as `python file arguments` does; put `sys` and the directory back afterwards."""
+    argv, path, directory = sys.argv, sys.path[:], os.getcwd()
+    sys.argv = [str(file), *arguments]
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = argv, path
+        os.chdir(directory)

@@ -1,0 +1,58 @@
+"""A training script of a user's, and the commands run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_precision.__main__ import main
+
+SCRIPT = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+lr, steps = float(sys.argv[1]), int(sys.argv[2])
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 6))
+if dist.is_initialized():
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+generator = torch.Generator().manual_seed(0)
+for step in range(steps):
+    if step == 3:
+        optimizer.param_groups[0]["lr"] = 0.5
+    loss = model(torch.randn(4, 8, generator=generator)).square().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a script; torch's generator is put back."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    generator = torch.get_rng_state()
+    yield tmp_path
+    torch.set_rng_state(generator)
+    assert not dist.is_initialized()
+
+
+@pytest.fixture
+def record(in_folder: Path) -> Callable[..., Path]:
+    """Record the script into a folder; return it."""
+
+    def made(name: str, *options: str, script: tuple[str, ...] = ("train.py", "0.01", "9")) -> Path:
+        assert main(["record", "--out", name, *options, "--", *script]) == 0
+        return in_folder / name
+
+    return made

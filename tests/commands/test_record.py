@@ -1,0 +1,151 @@
+"""A script is recorded as it is, and ends after the steps that were asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_precision.__main__ import main
+from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.store import Trace
+
+RecordFile = Callable[..., Path]
+
+
+def of_step(trace: Trace, step: int) -> set[bool]:
+    """Whether what is large was kept as values in a step."""
+    moments = [moment for moment in trace.moments if moment.step == step]
+    entries = [entry for moment in moments for entry in trace.entries(moment)]
+    return {not entry.digest for entry in entries if entry.nbytes > 64 and entry.kind != "rng"}
+
+
+def test_a_script_is_ended_after_its_steps(record: RecordFile, in_folder: Path) -> None:
+    """What it would do afterwards is not done, and the folder has the steps."""
+    (in_folder / "train.py").open("a").write("open('after', 'w')\n")
+    trace = Recording.of_folder("candidate", record("a", "--steps", "4")).trace
+    assert [m.step for m in trace.moments if m.phase == "optimizer_step"] == [1, 2, 3, 4]
+    assert not (in_folder / "after").exists()
+
+
+def test_a_shorter_script_is_recorded_to_its_end(
+    record: RecordFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is whole, and the number of steps is said."""
+    folder = record("a", script=("train.py", "0.01", "2"))
+    assert Recording.of_folder("candidate", folder).cell.sequence == "train2"
+    assert "train.py ended after 2 steps" in capsys.readouterr().err
+
+
+def test_a_script_runs_as_main_with_its_arguments(in_folder: Path) -> None:
+    """As `python FILE ARGUMENTS` runs it, with the modules beside it."""
+    (in_folder / "sub").mkdir()
+    (in_folder / "sub" / "beside.py").write_text("NAME = 'beside'\n")
+    script = "import json, sys, beside\n"
+    script += "json.dump([__name__, sys.argv, beside.NAME], open('seen', 'w'))\n"
+    (in_folder / "sub" / "file.py").write_text(script)
+    with pytest.raises(RuntimeError, match=r"expected .*file.py to train but got no step"):
+        main(["record", "--out", "a", "--", "sub/file.py", "--out", "x", "--", "y"])
+    seen = json.loads((in_folder / "seen").read_text())
+    assert seen == ["__main__", ["sub/file.py", "--out", "x", "--", "y"], "beside"]
+    assert "beside" not in sys.argv[0]
+
+
+def test_a_recording_says_how_it_was_made(record: RecordFile) -> None:
+    """So that two of them can be told apart, and made again."""
+    origin = Recording.of_folder("candidate", record("a", "--steps", "2", "--values", "1")).origin
+    assert origin is not None
+    assert (origin.script, origin.arguments) == ("train.py", ("0.01", "9"))
+    assert (origin.steps, origin.values, origin.world_size) == (2, (1,), 1)
+    assert origin.versions["torch"] == torch.__version__
+    assert origin.date.startswith("20")
+
+
+def test_the_revision_of_the_script_is_kept(record: RecordFile, in_folder: Path) -> None:
+    """With a sign that the work tree was another."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], cwd=in_folder, check=True)
+    (in_folder / "train.py").open("a").write("\n")
+    origin = Recording.of_folder("candidate", record("a", "--steps", "1")).origin
+    assert origin is not None
+    assert len(origin.revision.removesuffix("-dirty")) == 40
+    assert origin.revision.endswith("-dirty")
+
+
+def test_values_are_kept_of_the_steps_asked_for(
+    record: RecordFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that is not small, digests take no room."""
+    monkeypatch.setattr("pytest_precision.loops.tape.SMALL_RUN", 0)
+    trace = Recording.of_folder("candidate", record("a", "--steps", "3", "--values", "2")).trace
+    assert [of_step(trace, step) for step in (0, 1, 2, 3)] == [{False}, {False}, {True}, {False}]
+
+
+def test_a_small_run_keeps_all_values(record: RecordFile) -> None:
+    """They take some 10 MB at most, and nobody has to ask for them."""
+    trace = Recording.of_folder("candidate", record("a", "--steps", "2")).trace
+    assert [of_step(trace, step) for step in (0, 1, 2)] == [{True}, {True}, {True}]
+
+
+@pytest.mark.parametrize("ending", ["raise KeyError('own')", "sys.exit(3)"])
+def test_an_error_of_the_script_is_its_own(in_folder: Path, ending: str) -> None:
+    """Its status is the command's, and what was recorded does not look whole."""
+    text = (in_folder / "train.py").read_text()
+    (in_folder / "train.py").write_text(
+        text.replace("if step == 3:", f"if step == 2: {ending}\n    if 0:")
+    )
+    with pytest.raises((KeyError, SystemExit), match=r"own|3"):
+        main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
+    with pytest.raises(ValueError, match=r"a whole recording but got a, which rank 0 of 1 has not"):
+        Recording.of_folder("candidate", Path("a"))
+
+
+def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Path) -> None:
+    """Many end with `sys.exit(main())`."""
+    (in_folder / "train.py").open("a").write("sys.exit(0)\n")
+    assert Recording.of_folder("candidate", record("a", script=("train.py", "0.01", "2")))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--out", "full", "--", "train.py"],
+            "a new or empty folder but got --out=full, which has x",
+        ),
+        (
+            ["--out", "train.py", "--", "train.py"],
+            "a folder that can be made but got --out=train.py",
+        ),
+        (["--out", "a"], "expected a script but got none; write it after `--`"),
+        (["--out", "a", "--", "none.py"], "expected a script file but got script='none.py'"),
+        (["--out", "a", "--values", "3-1", "--", "train.py"], "expected steps such as 3 or 0,3-5"),
+        (["--out", "a", "--values", "11", "--", "train.py"], "--values up to the last step, 10"),
+        (["--out", "a", "--steps", "0", "--", "train.py"], "expected a number from 1 but got '0'"),
+    ],
+)
+def test_bad_options_are_refused(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    """With status 2, before anything runs."""
+    (in_folder / "full").mkdir()
+    (in_folder / "full" / "x").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(["record", *words])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_launch_make_one_recording(in_folder: Path) -> None:
+    """Each writes its part into one folder, and the script's end is no failure of the launch."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    words = ["-m", "pytest_precision", "record", "--out", "a", "--steps", "2", "--", "train.py"]
+    subprocess.run([*launch, *words, "0.01", "9"], check=True, timeout=120)
+    recording = Recording.of_folder("candidate", in_folder / "a")
+    assert (recording.cell.world_size, recording.cell.sequence) == (2, "train2")

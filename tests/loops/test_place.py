@@ -1,0 +1,19 @@
+"""Which rank a process is, is known from its process group."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_precision.loops.place import Place
+
+
+def test_a_process_without_a_group_is_alone() -> None:
+    """A script on one device needs none."""
+    assert Place.now() == (0, 1)
+
+
+def test_a_process_of_a_launch_needs_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each of them would take itself for rank 0."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"a process group before the first.*WORLD_SIZE='2'"):
+        Place.now()
