@@ -7,6 +7,7 @@ parameter is updated with.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -29,11 +30,17 @@ def places(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
             yield f"param_groups.{g}.params.{p}", parameter
 
 
-def named(optimizer: Optimizer, updated: Iterable[tuple[str, Tensor]]) -> Groups:
-    """Yield each group of an optimizer with the names in `updated`, which is in its order."""
+def named(optimizer: Optimizer, updated: Iterable[Iterable[str]]) -> Groups:
+    """Yield each group of an optimizer with the names of what it updates.
+
+    Args:
+        optimizer: has the groups.
+        updated: the names of the logical tensors in each of its tensors, in its order.
+    """
     rest = iter(updated)
     for group in optimizer.param_groups:
-        yield group, [name for _, (name, _) in zip(group["params"], rest, strict=False)]
+        own = [names for _, names in zip(group["params"], rest, strict=False)]
+        yield group, [*dict.fromkeys(chain.from_iterable(own))]
 
 
 def counters(groups: Groups) -> Iterator[Observation]:

@@ -96,7 +96,9 @@ class Observable:
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
         if "step" not in self.unobservable:
-            yield from groups.counters(groups.named(self.optimizer, self.masters()))
+            yield from groups.counters(
+                groups.named(self.optimizer, ([name] for name, _ in self.masters()))
+            )
         for name, parameter in self.masters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 for suffix, tensor in tensors_in(value):
@@ -224,13 +226,10 @@ class Observable:
         yield from groups.rates(named)
         yield from groups.other_numbers(named)
 
-    def _named_groups(self) -> Iterator[tuple[Mapping[str, Any], list[str]]]:
+    def _named_groups(self) -> groups.Groups:
         """Yield each group of the optimizer with the logical tensors that it updates."""
-        masters = self.masters()
-        for group in self.optimizer.param_groups:
-            own = zip(group["params"], masters, strict=False)
-            pieces = (self.logical(name, parameter) for _, (name, parameter) in own)
-            yield group, [name for logical in pieces for name, _ in logical]
+        logical = (self.logical(name, master) for name, master in self.masters())
+        return groups.named(self.optimizer, ([name for name, _ in parts] for parts in logical))
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops import hooks
+from pytest_precision.loops.locate import Locate, expect_locate
 from pytest_precision.loops.names import LoopNames, Models
 from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import Enough, Steps
@@ -68,7 +69,11 @@ class Record:
         self._products = Products()
 
     def __call__(
-        self, model: Models = None, *, see: Collection[str] = ()
+        self,
+        model: Models = None,
+        *,
+        see: Collection[str] = (),
+        locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
         """Open the block; a context manager.
 
@@ -77,20 +82,26 @@ class Record:
                 whole; a dict from name to model, where there are several.
             see: `{"grad"}` for the gradients as each backward leaves them, which costs a copy or a
                 digest of all of them for each microbatch.
+            locate: for parameters of a flat partition: from such a tensor to the pieces of logical
+                tensors that lie one after the other in it, `[(name, shape, start, stop), ...]`, or
+                None for any other tensor. `start` and `stop` are positions in the flattened logical
+                tensor; a piece without a name is padding. Gradients, state, rates and
+                hyperparameters of the parameter belong to the same pieces.
 
         Raises:
-            TypeError: `model` is none.
+            TypeError: `model` or `locate` is none.
             ValueError: nothing but `grad` is seen on demand.
             RuntimeError: the script has had its block already, or trains too few steps in it.
         """
         expect_models(model)
+        expect_locate(locate)
         if {*see} - {ON_DEMAND}:
             raise ValueError(expected_but_got(f"see={{{ON_DEMAND!r}}}", named("see", see)))
         if self._steps is not None:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        sight = Sight(LoopNames(model))
+        sight = Sight(LoopNames(model), locate)
         self._steps = Steps(sight, self._tape, self._last, local_grads=ON_DEMAND in see)
         return self._block(self._steps)
 

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.engine import groups
-from pytest_precision.engine.observable import full
-from pytest_precision.engine.observation import Observation, piece, tensors_in, whole
-from pytest_precision.engine.readable import stored
+from pytest_precision.engine.observation import Observation, tensors_in, whole
+from pytest_precision.loops.locate import Held, Locate, located
 from pytest_precision.loops.names import LoopNames
+
+Shown = Iterator[tuple[str, Iterator[Observation]]]
+"""What is seen of one tensor after the other, each with a name that tells it apart."""
 
 
 class Sight:
@@ -21,6 +23,7 @@ class Sight:
 
     Args:
         names: of the tensors.
+        locate: says which pieces of logical tensors lie in a parameter.
 
     Attributes:
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
@@ -29,8 +32,8 @@ class Sight:
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
     """
 
-    def __init__(self, names: LoopNames) -> None:
-        self.names = names
+    def __init__(self, names: LoopNames, locate: Locate | None = None) -> None:
+        self.names, self._locate = names, locate
         self.gathers_shards = False
         self.optimizers: list[Optimizer] = []
         self.scaler: torch.amp.GradScaler | None = None
@@ -43,30 +46,35 @@ class Sight:
             self.optimizers.append(optimizer)
         return not known
 
-    def used(self, module: nn.Module) -> Iterator[tuple[str, Iterator[Observation]]]:
-        """Yield the name of each weight that `module` itself reads, and what is seen of it."""
+    def used(self, module: nn.Module) -> Shown:
+        """Yield each weight that `module` itself reads."""
         for name, parameter in self.names.own(module):
-            yield name, self._show("used_param", name, parameter)
+            yield name, self._show("used_param", self._held(name, parameter), parameter)
 
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the gradients that lie at parameters of the models, by name."""
+    def gradients(self) -> Shown:
+        """Yield the gradients that lie at parameters of the models."""
         for name, parameter in self.names.parameters():
             if parameter.grad is not None:
-                yield name, parameter.grad
+                held = self._held(name, parameter)
+                yield name, self._show("reduced_grad", held, parameter.grad)
 
-    def read_by(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
-        """Yield the gradients that an optimizer reads, by name."""
-        for name, parameter in self._held(optimizer):
-            if parameter.grad is not None:
-                yield name, parameter.grad
+    def read_by(self, optimizer: Optimizer) -> Shown:
+        """Yield the gradients that an optimizer reads."""
+        for held in self._held_by(optimizer):
+            gradient = held.tensor.grad
+            if gradient is not None:
+                yield held.name, self._show("final_grad", held, gradient)
 
-    def gradient(self, kind: str, name: str, gradient: Tensor) -> Iterator[Observation]:
-        """Yield what is seen of one gradient."""
-        yield from self._show(kind, name, gradient)
+    def accumulated(self, name: str, parameter: Tensor, microbatch: int) -> Shown:
+        """Yield the gradient of a parameter as the backward of a microbatch has left it."""
+        if parameter.grad is not None:
+            after = f" after microbatch{microbatch}"
+            held = self._held(name, parameter)
+            yield name + after, self._show("grad", held, parameter.grad, suffix=after)
 
     def numbers(self, optimizer: Optimizer) -> Iterator[Observation]:
         """Yield the learning rate and all other numbers of each parameter of an optimizer."""
-        named = [*groups.named(optimizer, self._held(optimizer))]
+        named = [*self._groups(optimizer)]
         yield from groups.rates([(g, names) for g, names in named if g.get("lr") is not None])
         yield from groups.other_numbers(named)
 
@@ -87,21 +95,24 @@ class Sight:
     def model_state(self) -> Iterator[Observation]:
         """Yield what outlives a step and is no optimizer's."""
         for name, parameter in self.names.parameters():
-            yield from self._show("param", name, parameter)
+            yield from self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
-            yield from self._show("buffer", name, buffer, local=True)
+            yield from self._show("buffer", Held(name, buffer), buffer, local=True)
         yield whole("rng", "cpu", torch.get_rng_state(), local=True)
 
     def kept_by(self, optimizer: Optimizer) -> Iterator[Observation]:
         """Yield what one optimizer keeps: its state, and the weights that it updates."""
-        yield from groups.counters(groups.named(optimizer, self._held(optimizer)))
-        for name, parameter in self._held(optimizer):
-            for key, value in _state_of(optimizer, parameter).items():
+        yield from groups.counters(self._groups(optimizer))
+        for held in self._held_by(optimizer):
+            for key, value in _state_of(optimizer, held.tensor).items():
                 for suffix, tensor in tensors_in(value):
-                    yield from self._show(str(key), name + suffix, tensor)
-            yield from self._show("master", name, parameter)
+                    yield from self._show(str(key), held, tensor, suffix=suffix)
+            yield from self._show("master", held, held.tensor)
 
-    def _held(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+    def _groups(self, optimizer: Optimizer) -> groups.Groups:
+        return groups.named(optimizer, (held.names for held in self._held_by(optimizer)))
+
+    def _held_by(self, optimizer: Optimizer) -> Iterator[Held]:
         """Yield what an optimizer updates, in its order; unnamed tensors by their place in it."""
         for _ in self.names.parameters():  # some change places with their shards
             pass
@@ -109,17 +120,16 @@ class Sight:
         first = f"optimizer{number + 1}." if number else ""
         for place, parameter in groups.places(optimizer):
             name = self.names.of(parameter)
-            if name is None:
-                name = f"{first}{place}"
-                self.unnamed[name] = None
-            yield name, parameter
+            held = self._held(name or f"{first}{place}", parameter)
+            if name is None and held.pieces is None:
+                self.unnamed[held.name] = None
+            yield held
 
-    def _show(
-        self, kind: str, name: str, tensor: Tensor, *, local: bool = False
-    ) -> Iterator[Observation]:
-        for held in stored(kind, tensor):
-            own = full(held.tensor.detach()) if self.gathers_shards else held.tensor.detach()
-            yield piece(held.kind, name, own, local=local or held.local)
+    def _held(self, name: str, parameter: Tensor) -> Held:
+        return located(name, parameter, self._locate)
+
+    def _show(self, kind: str, held: Held, tensor: Tensor, **how: Any) -> Iterator[Observation]:
+        return held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
 
 
 def _state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[Any, Any]:

@@ -20,7 +20,7 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.loops.names import readers
-from pytest_precision.loops.sight import Sight
+from pytest_precision.loops.sight import Shown, Sight
 from pytest_precision.loops.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
 
@@ -164,9 +164,7 @@ class Steps:
                 self._handles.append(handle)
 
     def _accumulated(self, name: str, parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            after = f"{name} after microbatch{self._losses - 1}"
-            self._keep("grad", after, self.sight.gradient("grad", after, parameter.grad))
+        self._keep_all("grad", self.sight.accumulated(name, parameter, self._losses - 1))
 
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
         if not torch.compiler.is_compiling() and torch.is_grad_enabled():
@@ -174,17 +172,18 @@ class Steps:
 
     def _used_by(self, modules: Sequence[nn.Module]) -> None:
         for module in modules:
-            for name, seen in self.sight.used(module):
-                self._keep("used_param", name, seen)
+            self._keep_all("used_param", self.sight.used(module))
 
     def _keep_gradients(self) -> None:
-        for name, gradient in self.sight.gradients():
-            self._keep("reduced_grad", name, self.sight.gradient("reduced_grad", name, gradient))
+        self._keep_all("reduced_grad", self.sight.gradients())
 
     def _keep_read(self, optimizer: Optimizer) -> None:
         self._keep_gradients()
-        for name, gradient in self.sight.read_by(optimizer):
-            self._keep("final_grad", name, self.sight.gradient("final_grad", name, gradient))
+        self._keep_all("final_grad", self.sight.read_by(optimizer))
+
+    def _keep_all(self, kind: str, shown: Shown) -> None:
+        for name, seen in shown:
+            self._keep(kind, name, seen)
 
     def _keep(self, kind: str, name: str, seen: Iterator[Observation]) -> None:
         self.seen.add(kind)

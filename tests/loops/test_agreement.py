@@ -8,22 +8,12 @@ from functools import partial
 
 import pytest
 import unchanged
+from checked import ParityIn, failed
 
 from pytest_precision import layouts, unchecked
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.verdict import Verdict
-
-ParityIn = Callable[[Cell], Parity]
 
 pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
-
-
-def failed(parity: Parity, *sides: Callable[..., None], **options: object) -> Verdict:
-    with pytest.raises(ParityError) as failure:
-        parity.check(*sides, **options)  # type: ignore[arg-type]
-    return failure.value.verdict
 
 
 @pytest.mark.parametrize(

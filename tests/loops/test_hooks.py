@@ -8,13 +8,11 @@ from contextlib import suppress
 import pytest
 import torch
 import unchanged
+from checked import Recorded
 from torch import nn
 
 from pytest_precision.ranks.state.baseline import Baseline
 from pytest_precision.ranks.state.fingerprint import read
-from pytest_precision.trace.store import Trace
-
-Recorded = Callable[..., Trace]
 
 
 def fails(cell, record):  # type: ignore[no-untyped-def]

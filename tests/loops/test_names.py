@@ -7,15 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import unchanged
-from test_steps import named
+from checked import Recorded, named
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_precision.trace.store import Trace
-
-Recorded = Callable[..., Trace]
 NAMES = [name for name, _ in unchanged.Net().named_parameters()]
 
 

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
 import unchanged
+from checked import Recorded, named, values
 from torch import nn
 
 from pytest_precision.loops.script import script
-from pytest_precision.trace.store import Trace
-
-Recorded = Callable[..., Trace]
-
-
-def named(trace: Trace, kind: str, step: int = 1) -> list[str]:
-    """Names of what was seen of a kind in a step, in order."""
-    moments = [moment for moment in trace.moments if moment.step == step]
-    return [e.name for m in moments for e in trace.entries(m) if e.kind == kind]
-
-
-def values(trace: Trace, kind: str, name: str) -> list[float]:
-    """Sums of one tensor after each moment that shows it."""
-    entries = [e for moment in trace.moments for e in trace.entries(moment)]
-    return [float(trace.tensor(e).sum()) for e in entries if (e.kind, e.name) == (kind, name)]
 
 
 def loss_of(model: nn.Module) -> torch.Tensor:

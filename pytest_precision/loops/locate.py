@@ -1,0 +1,162 @@
+"""Locate: which pieces of logical tensors lie in one tensor of a loop, as its framework says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from pytest_precision.engine.observable import full
+from pytest_precision.engine.observation import Observation, Span, piece, whole
+from pytest_precision.engine.readable import Stored, stored
+from pytest_precision.errors import expected_but_got, named
+
+Locate = Callable[[Tensor], "Iterable[tuple[str | None, Sequence[int], int, int]] | None"]
+"""Takes a parameter of a model or of an optimizer. Returns None for one logical tensor, else the
+pieces in it, one after the other: the logical name and shape, and the elements from `start` to
+before `stop` of the flattened logical tensor. A piece without a name, None or empty, is padding."""
+
+
+class Piece(NamedTuple):
+    """A part of a logical tensor.
+
+    Attributes:
+        name: of the logical tensor; empty for padding.
+        shape: of the logical tensor.
+        place: which of its elements the piece holds.
+        held: where these lie in the flattened tensor that holds them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    place: Span
+    held: slice
+
+
+class Held(NamedTuple):
+    """A parameter of a loop, and what it holds.
+
+    Attributes:
+        name: its logical name, or the place where an optimizer has it.
+        tensor: the parameter.
+        pieces: the pieces in it; None where it is one logical tensor, or a shard of one.
+    """
+
+    name: str
+    tensor: Tensor
+    pieces: tuple[Piece, ...] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """List the logical tensors that are in it."""
+        if self.pieces is None:
+            return [self.name]
+        return [*dict.fromkeys(part.name for part in self.pieces if part.name)]
+
+    def show(
+        self,
+        kind: str,
+        tensor: Tensor,
+        *,
+        suffix: str = "",
+        local: bool = False,
+        gathers_shards: bool = False,
+    ) -> Iterator[Observation]:
+        """Yield what is observed of a tensor that belongs to the parameter.
+
+        Args:
+            kind: as of `Observation`.
+            tensor: the parameter itself, its gradient or state of it.
+            suffix: comes after the names.
+            local: as of `Observation`.
+            gathers_shards: whether a DTensor is shown whole; a collective.
+        """
+        for part in stored(kind, tensor.detach()):
+            if self.pieces is None:
+                own = full(part.tensor) if gathers_shards else part.tensor
+                yield piece(part.kind, self.name + suffix, own, local=local or part.local)
+            else:
+                yield from self._pieces_of(part, suffix)
+
+    def _pieces_of(self, part: Stored, suffix: str) -> Iterator[Observation]:
+        own = part.tensor
+        if own.shape == self.tensor.shape and not part.local:
+            for one in self.pieces or ():
+                if one.name:
+                    elements = own.reshape(-1)[one.held]
+                    name = one.name + suffix
+                    yield Observation(part.kind, name, elements, one.shape, one.place)
+        elif own.numel() == 1:  # of every element, such as a counter of steps
+            for name in self.names:
+                yield whole(part.kind, name + suffix, own)
+        else:
+            yield whole(part.kind, self.name + suffix, own, local=True)
+
+
+def located(name: str, tensor: Tensor, locate: Locate | None) -> Held:
+    """Ask for the pieces in a parameter.
+
+    Raises:
+        ValueError: they are not as many elements as the parameter has, or not in their tensor.
+    """
+    given = None if locate is None else locate(tensor)
+    if given is None:
+        return Held(name, tensor)
+    _expect_plain(name, tensor)
+    pieces: list[Piece] = []
+    position = 0
+    for logical, shape, start, stop in given:
+        held = slice(position, position + stop - start)
+        pieces.append(Piece(logical or "", tuple(shape), Span(start, stop), held))
+        _expect_inside(name, pieces[-1])
+        position = held.stop
+    if position != tensor.numel():
+        raise ValueError(
+            expected_but_got(
+                f"locate to give pieces of all {tensor.numel()} elements of {name}",
+                f"{len(pieces)} pieces of {position} elements",
+                "give what is padding as a piece without a name: (None, (), 0, elements)",
+            )
+        )
+    return Held(name, tensor, tuple(pieces))
+
+
+def _expect_plain(name: str, tensor: Tensor) -> None:
+    if isinstance(tensor, DTensor):
+        raise ValueError(
+            expected_but_got(
+                f"locate to return None for {name}, a DTensor, which says where its shard lies",
+                "pieces",
+            )
+        )
+
+
+def _expect_inside(name: str, part: Piece) -> None:
+    size, (start, stop) = math.prod(part.shape), (part.place.start, part.place.stop)
+    if not 0 <= start <= stop or (part.name and stop > size):
+        raise ValueError(
+            expected_but_got(
+                f"locate to give pieces in {name} that lie in their logical tensor",
+                f"elements {start} to {stop} of {part.name!r}, which has {size}",
+                "start and stop are positions in the flattened logical tensor",
+            )
+        )
+
+
+def expect_locate(locate: object) -> None:
+    """Look at what is given as `locate`.
+
+    Raises:
+        TypeError: it is no function.
+    """
+    if locate is not None and not callable(locate):
+        raise TypeError(
+            expected_but_got(
+                "a function from a tensor to the pieces in it",
+                named("locate", locate),
+                "write record(locate=function)",
+            )
+        )

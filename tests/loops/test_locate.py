@@ -1,0 +1,97 @@
+"""Parameters that hold pieces of several logical tensors are shown as these pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import partitioned
+import pytest
+import torch
+from checked import ParityIn, Recorded, failed, named
+from test_steps import loss_of
+from torch import nn
+
+from pytest_precision.matrix.cell import Cell
+
+
+@pytest.mark.parametrize("loop", [partitioned.flat, partitioned.zero])
+def test_a_partition_agrees_with_replicas(parity_in: ParityIn, loop: Callable[..., None]) -> None:
+    """State, rates and gradients of all ranks form the same logical tensors."""
+    parity = parity_in(Cell(sequence="train3", world_size=2))
+    verdict = parity.check(loop, partitioned.replicated)
+    assert verdict.left_out is not None
+    assert {*verdict.left_out} == {"grad"}
+
+
+def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_in: ParityIn) -> None:
+    """Its index is that in the logical tensor, and its rank the one that holds the shard."""
+    parity = parity_in(Cell(sequence="train2", world_size=2))
+    broken = partial(partitioned.flat, planted="last rank forgets its gradients")
+    found = failed(parity, broken, partitioned.replicated).divergence
+    assert found is not None
+    assert (found.step, found.kind, found.rank) == (1, "final_grad", 1)
+    assert found.name == "first.weight"
+
+
+def flat_script(pieces: object, given: object = None) -> Callable[..., None]:
+    """Make a script that updates a copy of two parameters in one tensor of four elements."""
+
+    def loop(cell, record):  # type: ignore[no-untyped-def]
+        model = nn.Linear(3, 1)
+        flat = nn.Parameter(torch.ones(4))
+        optimizer = torch.optim.AdamW([flat], lr=0.1)
+        with record(locate=given or (lambda tensor: pieces if tensor is flat else None)):
+            while True:
+                loss_of(model).backward()
+                flat.grad = torch.ones(4)
+                optimizer.step()
+
+    return loop
+
+
+def test_pieces_have_logical_names_and_shapes(recorded: Recorded) -> None:
+    """So have the rates and counters of the tensor that holds them."""
+    pieces = [("weight", (1, 3), 0, 3), ("bias", [1], 0, 1)]
+    trace = recorded(flat_script(pieces), steps=3)
+    for kind in ("exp_avg", "master", "final_grad", "lr", "step"):
+        assert named(trace, kind, 2) == ["weight", "bias"], kind
+    shapes = {
+        (e.name, e.shape) for m in trace.moments for e in trace.entries(m) if e.kind == "exp_avg"
+    }
+    assert shapes == {("weight", (1, 3)), ("bias", (1,))}
+
+
+@pytest.mark.parametrize("nameless", [None, ""])
+def test_padding_is_not_shown(recorded: Recorded, nameless: str | None) -> None:
+    """It belongs to no logical tensor."""
+    trace = recorded(flat_script([("weight", (1, 3), 0, 3), (nameless, (), 0, 1)]))
+    assert named(trace, "exp_avg", 2) == ["weight"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        (
+            [("weight", (1, 3), 0, 3)],
+            r"all 4 elements of param_groups.0.params.0 but got 1 pieces of 3",
+        ),
+        (
+            [("weight", (1, 3), 0, 4)],
+            r"lie in their logical tensor but got elements 0 to 4 of 'weight', which has 3",
+        ),
+        ([("weight", (1, 3), 3, 0)], r"elements 3 to 0 of 'weight'"),
+    ],
+)
+def test_pieces_that_do_not_fit_are_an_error(
+    recorded: Recorded, pieces: object, words: str
+) -> None:
+    """The message names the tensor and both sizes."""
+    with pytest.raises(ValueError, match=words):
+        recorded(flat_script(pieces))
+
+
+def test_a_locate_that_is_no_function_is_refused(recorded: Recorded) -> None:
+    """The message shows what was given."""
+    with pytest.raises(TypeError, match=r"expected a function .* but got locate=3 \(int\)"):
+        recorded(flat_script(None, given=3))
