@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest_precision
@@ -16,11 +16,14 @@ LONGEST = 40
 """Lines of a function's body, without its docstring."""
 
 
-def nodes() -> Iterator[tuple[str, ast.AST]]:
-    """Yield every node of every module, with the module's path in the package."""
-    for file in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            yield str(file.relative_to(PACKAGE)), node
+@cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Return every node of every module, with the module's path in the package."""
+    return [
+        (str(file.relative_to(PACKAGE)), node)
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+    ]
 
 
 def test_names_of_public_classes_are_unique() -> None:

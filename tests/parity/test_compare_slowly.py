@@ -21,7 +21,7 @@ from pytest_precision.parity.compare import statistics
 from pytest_precision.parity.criterion import Close, Ulp, bitwise, close, ulp
 from pytest_precision.parity.statistics import COMPLEX, INTEGERS
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.slow]
 
 IEEE = {  # exponent bits, mantissa bits
     torch.float64: (11, 52),

@@ -85,6 +85,7 @@ def test_unknown_name_is_refused() -> None:
     assert set(workloads.__all__) <= set(dir(workloads))
 
 
+@pytest.mark.slow
 def test_import_is_light() -> None:
     """Importing the workloads and the base class does not import torch; using a name does."""
     code = (

@@ -70,6 +70,7 @@ for name in ("mlp", "gpt", "moe"):
 """
 
 
+@pytest.mark.slow
 def test_other_processes_compute_the_same_bits() -> None:
     """Data, losses and gradients are those of every other process."""
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])

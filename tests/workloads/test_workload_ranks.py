@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
@@ -64,6 +65,7 @@ def compare_with_one_rank(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_ranks_get_the_gradients_of_one(tmp_path: Path) -> None:
     """Without `find_unused_parameters`, with uneven shares, empty shards and an idle expert."""
     ranks = torch.multiprocessing.spawn(
