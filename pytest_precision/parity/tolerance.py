@@ -29,8 +29,8 @@ SAMPLE = 4096
 """Number of elements of each tensor in the first, quick look."""
 
 
-class Piece(NamedTuple):
-    """One piece of a logical tensor.
+class History(NamedTuple):
+    """One piece of a logical tensor over the whole run.
 
     Attributes:
         entries: its entries at all moments, in order.
@@ -74,14 +74,14 @@ def proves_nothing(
         compared: kinds that were compared.
     """
     found = []
-    held = _pieces(candidate, reference, criteria, compared)
+    held = _histories(candidate, reference, criteria, compared)
     for kind, criterion in sorted(held, key=lambda key: causal_rank(key[0])):
-        pieces = held[kind, criterion]
-        if not _held_at_the_end(reference, pieces, criterion):
+        histories = held[kind, criterion]
+        if not _held_at_the_end(reference, histories, criterion):
             slacks: dict[str, Slack] = {}
-            for piece in pieces:
-                slack = _slack(reference, piece, criterion)
-                slacks[piece.entries[0].name] = slacks.get(piece.entries[0].name, Slack()) | slack
+            for history in histories:
+                name = history.entries[0].name
+                slacks[name] = slacks.get(name, Slack()) | _slack(reference, history, criterion)
             if 2 * sum(s.free for s in slacks.values()) > sum(s.counted for s in slacks.values()):
                 found.append(_words(kind, criterion, slacks))
     return found
@@ -104,12 +104,12 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
     return int(bound) * limits.eps * size / (2 * significand)  # as if steps did not grow on the way
 
 
-def _pieces(
+def _histories(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
-) -> dict[tuple[str, Elementwise], list[Piece]]:
-    """Return the pieces of each kind and tolerance that have a size; of replicas only one."""
+) -> dict[tuple[str, Elementwise], list[History]]:
+    """Return the histories of each kind and tolerance that have a size; of replicas only one."""
     theirs = candidate.dtypes()
-    found: dict[tuple[str, Elementwise], dict[object, Piece]] = {}
+    found: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
         criterion = criteria.of_tensor(entry.kind, entry.name).criterion
         if entry.kind not in compared or not isinstance(criterion, Elementwise):
@@ -118,24 +118,24 @@ def _pieces(
             continue
         place = entry.rank if entry.local else entry.place
         key = entry.name, place, entry.piece
-        pieces = found.setdefault((entry.kind, criterion), {})
-        known = pieces.get(key)
+        histories = found.setdefault((entry.kind, criterion), {})
+        known = histories.get(key)
         if known is None:
             names = entry.dtype, theirs.get(entry.kind, {}).get(entry.name, entry.dtype)
             ours, other = (getattr(torch, name) for name in names)
             dtype = common_dtype(other, ours, check_dtype=criterion.check_dtype)
             if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
-                pieces[key] = Piece([entry], dtype)
+                histories[key] = History([entry], dtype)
         elif known.entries[-1].rank == entry.rank:
             known.entries.append(entry)
-    return {group: [*pieces.values()] for group, pieces in found.items()}
+    return {group: [*histories.values()] for group, histories in found.items()}
 
 
-def _held_at_the_end(trace: Trace, pieces: list[Piece], criterion: Elementwise) -> bool:
+def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
     """Tell by a sample whether most elements are held at the last moment: the usual case."""
     counted = free = 0.0
-    for dtype in {piece.dtype for piece in pieces}:
-        own = [piece.entries for piece in pieces if piece.dtype is dtype]
+    for dtype in {history.dtype for history in histories}:
+        own = [one.entries for one in histories if one.dtype is dtype]
         # Odd, so that of a matrix more than some columns are seen.
         strides = [max(1, math.prod(entries[0].piece) // SAMPLE) | 1 for entries in own]
         sampled = [*zip(own, strides, strict=True)]
@@ -153,18 +153,18 @@ def _held_at_the_end(trace: Trace, pieces: list[Piece], criterion: Elementwise) 
     return counted > 0 and 2 * free <= counted
 
 
-def _slack(trace: Trace, piece: Piece, criterion: Elementwise) -> Slack:
+def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
     start = torch.zeros(())
-    if piece.entries[0].kind in WEIGHTS:
-        start = _values(trace, piece.entries[0])
+    if history.entries[0].kind in WEIGHTS:
+        start = _values(trace, history.entries[0])
     size = way = torch.zeros((), dtype=torch.float64)
-    for entry in piece.entries:
+    for entry in history.entries:
         values = _values(trace, entry)
         size = torch.maximum(size, values.abs())
         way = torch.maximum(way, (values - start).abs())
     there = way > 0
     counted = int(there.count_nonzero())
-    free = int((there & (allowed(criterion, size, piece.dtype) > way)).count_nonzero())
+    free = int((there & (allowed(criterion, size, history.dtype) > way)).count_nonzero())
     return Slack(counted, free, float(way.max()) if counted else 0.0)
 
 
