@@ -19,29 +19,17 @@ class Case:
     """A candidate and a reference, recorded and compared.
 
     Args:
-        recordings: record both sides.
-        terms: of the test.
-        window: steps whose values are compared; digests of all steps without it.
-
-    Attributes:
         candidate: the side under test.
         reference: the side that it must agree with.
         terms: of the test.
+
+    Attributes:
+        candidate, reference, terms: as given.
     """
 
-    def __init__(self, recordings: Recordings, terms: Terms, window: Window | None) -> None:
-        self.candidate, self.reference = recordings.both(window)
+    def __init__(self, candidate: Recording, reference: Recording, terms: Terms) -> None:
+        self.candidate, self.reference = candidate, reference
         self.terms = terms
-        self._recordings = recordings
-
-    @classmethod
-    def opened(cls, recordings: Recordings, terms: Terms) -> Case:
-        """Record by digests where they can decide, else by values."""
-        case = cls(recordings, terms, None if terms.criteria.bitwise else EVERYTHING)
-        digests = {side.trace.header.digests for side in case.sides}
-        if len(digests) == 1 and all(side.trace.decisive for side in case.sides):
-            return case
-        return cls(recordings, terms, EVERYTHING)
 
     @property
     def sides(self) -> tuple[Recording, Recording]:
@@ -64,15 +52,13 @@ class Case:
         return judge(self.candidate.trace, self.reference.trace, self.terms.criteria)
 
     def around(self, step: int) -> Case:
-        """Record the values around `step`: digests tell when two sides diverge, but not how."""
-        if not self.candidate.trace.header.digests:
-            return self
-        return Case(self._recordings, self.terms, Window.around(step))
+        """Return the case with the values around `step`, if it can be recorded again."""
+        return self
 
     def contracts(self, side: Recording) -> list[Contract]:
-        """List what `side` must keep: its cell's contract and, for the candidate, the test's."""
+        """List what `side` must keep."""
         asked = self.terms.contract if side is self.candidate else None
-        return [Contract.of(side.cell), *([] if asked is None else [asked])]
+        return [] if asked is None else [asked]
 
     def figures(self) -> dict[str, Any]:
         """Return the fields of a verdict that hold whatever the outcome is."""
@@ -84,3 +70,36 @@ class Case:
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
         }
+
+
+class CellCase(Case):
+    """The case of a cell, which can be recorded again.
+
+    Args:
+        recordings: record both sides.
+        terms: of the test.
+        window: steps whose values are compared; digests of all steps without it.
+    """
+
+    def __init__(self, recordings: Recordings, terms: Terms, window: Window | None) -> None:
+        super().__init__(*recordings.both(window), terms)
+        self._recordings = recordings
+
+    @classmethod
+    def opened(cls, recordings: Recordings, terms: Terms) -> CellCase:
+        """Record by digests where they can decide, else by values."""
+        case = cls(recordings, terms, None if terms.criteria.bitwise else EVERYTHING)
+        digests = {side.trace.header.digests for side in case.sides}
+        if len(digests) == 1 and all(side.trace.decisive for side in case.sides):
+            return case
+        return cls(recordings, terms, EVERYTHING)
+
+    def around(self, step: int) -> Case:
+        """Record the values around `step`: digests tell when two sides diverge, but not how."""
+        if not self.candidate.trace.header.digests:
+            return self
+        return CellCase(self._recordings, self.terms, Window.around(step))
+
+    def contracts(self, side: Recording) -> list[Contract]:
+        """List what `side` must keep: its cell's contract and, for the candidate, the test's."""
+        return [Contract.of(side.cell), *super().contracts(side)]

@@ -7,7 +7,7 @@ only where both sides agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
@@ -17,6 +17,8 @@ from pytest_precision.parity.judge import Finding
 from pytest_precision.parity.locate import locate
 from pytest_precision.parity.tolerance import proves_nothing
 from pytest_precision.parity.verdict import Ruling
+
+Gate = Callable[[Case], "Ruling | None"]
 
 
 def same_data(case: Case) -> Ruling | None:
@@ -43,12 +45,21 @@ def _spread(case: Case, closer: Case, finding: Finding) -> tuple[str, ...]:
     return (
         *explain.statistics_lines(finding),
         *explain.swap_lines(finding, *case.sides),
+        *_digests_only(case, finding),
         *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.violations),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         "",
         *explain.spread_table(closer.judgement),
         "",
     )
+
+
+def _digests_only(case: Case, finding: Finding) -> Iterator[str]:
+    """Say how to get the elements of a recording of which digests were kept."""
+    if finding.problem == "values" and finding.difference is None:
+        step = finding.pair.moment.step
+        yield f"Digests alone were kept of step {step}; to see elements, record both again:"
+        yield from (f"  {s.origin.again(str(step))}" for s in case.sides if s.origin is not None)
 
 
 def undisturbed(case: Case) -> Ruling | None:
@@ -136,11 +147,16 @@ def tolerances(case: Case) -> Ruling | None:
     return _vacuous(found[0], found[1:]) if found else None
 
 
+def ruled(case: Case, gates: Iterable[Gate]) -> Ruling | None:
+    """Return the ruling of the first gate that a case does not pass, or None."""
+    return next(filter(None, (gate(case) for gate in gates)), None)
+
+
 def _vacuous(reason: str | None, details: Iterable[str] = ()) -> Ruling | None:
     return Ruling("vacuous", reason, tuple(details)) if reason else None
 
 
-GATES: tuple[Callable[[Case], Ruling | None], ...] = (
+GATES: tuple[Gate, ...] = (
     same_data,
     agreement,
     undisturbed,
@@ -152,3 +168,7 @@ GATES: tuple[Callable[[Case], Ruling | None], ...] = (
     known_kinds,
     tolerances,
 )
+"""The gates of a cell."""
+
+RECORDED_GATES = tuple(gate for gate in GATES if gate not in (same_data, undisturbed, lost_updates))
+"""The gates of two recordings of scripts, which are of train steps alone."""

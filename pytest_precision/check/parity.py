@@ -121,7 +121,38 @@ class Parity:
         )
         ruling, figures = self._ruled(*sides, terms)
         figures["seconds"] = time.perf_counter() - started
-        verdict = verdict.ruled(ruling, figures)
+        return self._kept(verdict.ruled(ruling, figures))
+
+    def compare(
+        self,
+        candidate: str | Path,
+        reference: str | Path,
+        *,
+        criterion: Criterion | Mapping[str, Criterion] | None = None,
+    ) -> Verdict:
+        """Compare two recordings that `python -m pytest_precision record` has made, anywhere.
+
+        Args:
+            candidate: the folder of the recording under test.
+            reference: the folder of the one that it must agree with.
+            criterion: as of `check`; other criteria than `bitwise()` need the values of all steps.
+
+        Returns:
+            The verdict, if it is `pass`.
+
+        Raises:
+            ParityError: with any other verdict.
+            RecordingError: a folder holds no whole recording, or the two cannot be compared.
+        """
+        __tracebackhide__ = True
+        # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.check.compare import compare
+
+        terms = Terms.of(criterion, None, None)
+        return self._kept(compare(Path(candidate), Path(reference), terms, self.nodeid))
+
+    def _kept(self, verdict: Verdict) -> Verdict:
+        __tracebackhide__ = True
         self.verdicts.append(verdict)
         if verdict.outcome != "pass":
             raise ParityError(verdict)
@@ -180,8 +211,8 @@ class Parity:
     ) -> tuple[Ruling | None, dict[str, Any]]:
         """Return the ruling on two sides, None for a pass, and further figures of the verdict."""
         # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.check.case import Case
-        from pytest_precision.check.gates import GATES
+        from pytest_precision.check.case import CellCase
+        from pytest_precision.check.gates import GATES, ruled
 
         refused = incomparable(candidate, reference)
         if refused is not None:
@@ -189,9 +220,8 @@ class Parity:
         recordings = Recordings(candidate, reference, self._record, self.traces)
         with self.traces.lock, closing(recordings):
             try:
-                case = Case.opened(recordings, terms)
-                ruling = next(filter(None, (gate(case) for gate in GATES)), None)
-                return ruling, case.figures()
+                case = CellCase.opened(recordings, terms)
+                return ruled(case, GATES), case.figures()
             except (RanksSkipped, WorldSizeError) as error:
                 pytest.skip(str(error))
             except SideFailed as failed:

@@ -25,6 +25,7 @@ def add_to(commands: Any) -> None:
         usage="%(prog)s --out DIR [--steps N] [--values STEPS] -- train.py [ARGUMENT ...]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--out",
@@ -46,6 +47,13 @@ def add_to(commands: Any) -> None:
         type=steps_of,
         default=(),
         help="keep the values of these steps, such as 0,3-5, and not only digests; 0 is the start",
+    )
+    parser.add_argument(
+        "--see",
+        choices=["grad"],
+        action="append",
+        default=[],
+        help="also keep gradients as each backward leaves them, before any reduction",
     )
     parser.set_defaults(run=run, parser=parser)
 
@@ -71,7 +79,9 @@ def run(given: argparse.Namespace) -> int:
     _expect_empty(given)
     from pytest_precision.loops.script_file import record_file
 
-    done = record_file(Path(file), arguments, given.out, given.steps, given.values)
+    done = record_file(
+        Path(file), arguments, given.out, given.steps, given.values, local_grads=bool(given.see)
+    )
     if done < given.steps:
         print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
     return 0

@@ -165,7 +165,7 @@ def finished(tape: Tape, steps: Steps, cell: Cell, folder: Path, products: Produ
 def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:
     """Yield what was not seen of a loop, or could not be named, each with the reason."""
     if ON_DEMAND not in steps.seen:
-        yield ON_DEMAND, 'record(see={"grad"}) shows it'
+        yield ON_DEMAND, 'record(see={"grad"}) shows it, on the command line --see grad'
     if "used_param" not in steps.seen:
         yield "used_param", "no module was called while gradients were on"
     if "loss" not in steps.seen:

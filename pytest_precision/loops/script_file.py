@@ -25,7 +25,13 @@ from pytest_precision.trace.products import Products
 
 
 def record_file(
-    file: Path, arguments: Sequence[str], folder: Path, steps: int, values: Collection[int]
+    file: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    steps: int,
+    values: Collection[int],
+    *,
+    local_grads: bool = False,
 ) -> int:
     """Run a script file and write this rank's part of a recording of its train steps.
 
@@ -38,6 +44,7 @@ def record_file(
         folder: an existing one without a recording, the same for all ranks.
         steps: number of train steps to record, if the script makes as many.
         values: steps whose values are written, 0 for the start; digests are written of the others.
+        local_grads: whether gradients are looked at as each backward leaves them.
 
     Returns:
         the number of train steps that were recorded.
@@ -48,7 +55,7 @@ def record_file(
     origin = Origin.now(file, arguments, steps, values)
     torch.manual_seed(SEED)
     with OriginTape(folder, steps, origin) as tape:
-        seen = Steps(Sight(LoopNames()), tape, steps, local_grads=False)
+        seen = Steps(Sight(LoopNames()), tape, steps, local_grads=local_grads)
         with followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:

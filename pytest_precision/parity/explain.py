@@ -37,7 +37,8 @@ def headline(finding: Finding, judgement: Judgement) -> str:
         ours, theirs = property_of(finding)
         both = f"{pair.name} is {ours} here, {theirs} in the reference"
         return f"{pair.kind} differs {when}: {both}{agreed}"
-    assert finding.difference is not None
+    if finding.difference is None:  # digests differ, and nobody knows where
+        return f"{pair.kind} differs {when}: {pair.name}{agreed}"
     assert finding.difference.statistics is not None
     return f"{pair.kind} differs {when}: {extent(finding, finding.difference.statistics)}{agreed}"
 
@@ -201,7 +202,8 @@ def spread_table(judgement: Judgement) -> list[str]:
     """Return a table of kinds by operations: where a difference starts and how it spreads.
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
-    it (`NaN` where the candidate has more of them), and `.` is not observed.
+    it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
+    `.` is not observed.
     """
     moments = _columns(judgement)
     kinds = sorted({kind for kind, _ in judgement.spread}, key=causal_rank)
@@ -245,6 +247,8 @@ def _mark(tally: Tally | None) -> str:
     if any(s.candidate_not_finite.nan > s.reference_not_finite.nan for s in found if s):
         problems.append("NaN")
     shares = [(s.mismatched / s.numel, percent(s.mismatched, s.numel)) for s in found if s]
+    if any(f.problem == "values" and f.difference is None for f in tally.findings):
+        return " ".join([*problems, "differs"])  # of some, digests alone were kept
     return " ".join([*problems, *(share for _, share in sorted(shares)[-1:])])
 
 

@@ -112,12 +112,13 @@ class Verdict:
     environment: dict[str, dict[str, str]] | None = None
     left_out: dict[str, str] | None = None
 
-    def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any]) -> Verdict:
+    def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any], repeat: str = "") -> Verdict:
         """Return this verdict with the figures of its case and, if it does not pass, the ruling.
 
         Args:
             ruling: that of the first gate that the case did not pass; None for a pass.
             figures: fields of the verdict.
+            repeat: the command that makes the check again; pytest's unless given.
         """
         verdict = replace(self, **figures)
         if ruling is None:
@@ -128,7 +129,7 @@ class Verdict:
             f"  reference  {self.reference}",
             f"  criterion  {self.criterion}",
             *(f"  {line}" for line in ruling.details),
-            f"  Repeat with: pytest --precision-matrix {shlex.quote(self.nodeid)}",
+            f"  Repeat with: {repeat or f'pytest --precision-matrix {shlex.quote(self.nodeid)}'}",
         ]
         word = "" if ruling.outcome == "fail" else f"{ruling.outcome}: "
         return replace(

@@ -38,6 +38,7 @@ class JsonFile:
         environment: versions, device and flags; `world_sizes` and `ranks` (the settings pinned on
             them) are added from the cells.
         clock: returns the time in seconds.
+        option: the option that names the folder, for messages.
 
     Attributes:
         path: path of the file.
@@ -54,6 +55,7 @@ class JsonFile:
         environment: Mapping[str, Any],
         *,
         clock: Callable[[], float] = time.monotonic,
+        option: str = "--precision-report",
     ) -> None:
         self.path = folder / "report.json"
         self.planned: int | None = None
@@ -77,7 +79,7 @@ class JsonFile:
             raise pytest.UsageError(
                 expected_but_got(
                     "a folder that can be written to",
-                    f"--precision-report={folder} ({error.strerror or error})",
+                    f"{option}={folder} ({error.strerror or error})",
                     "name another folder",
                 )
             ) from error

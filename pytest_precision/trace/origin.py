@@ -98,10 +98,9 @@ class Origin:
         """Write it into the folder of the recording of so many ranks."""
         write_whole(_path(folder), asdict(replace(self, world_size=world_size)))
 
-    def again(self, step: int) -> str:
-        """Return the command that records the values of a step too."""
-        last = max(self.steps, step)
-        options = ["--out", "DIR", "--steps", str(last), "--values", str(step), "--"]
+    def again(self, values: str) -> str:
+        """Return the command that makes the recording again, with the values of some steps."""
+        options = ["--out", "DIR", "--steps", str(self.steps), "--values", values, "--"]
         words = ["python", "-m", "pytest_precision", "record", *options]
         return shlex.join([*words, self.script, *self.arguments])
 

@@ -139,13 +139,3 @@ def test_bad_options_are_refused(
     with pytest.raises(SystemExit, match="2"):
         main(["record", *words])
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_ranks_of_a_launch_make_one_recording(in_folder: Path) -> None:
-    """Each writes its part into one folder, and the script's end is no failure of the launch."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    words = ["-m", "pytest_precision", "record", "--out", "a", "--steps", "2", "--", "train.py"]
-    subprocess.run([*launch, *words, "0.01", "9"], check=True, timeout=120)
-    recording = Recording.of_folder("candidate", in_folder / "a")
-    assert (recording.cell.world_size, recording.cell.sequence) == (2, "train2")

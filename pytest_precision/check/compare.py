@@ -1,0 +1,124 @@
+"""Compare two recordings that outlive their sessions: one verdict, as of a cell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.check.case import Case
+from pytest_precision.check.gates import RECORDED_GATES, ruled
+from pytest_precision.check.terms import Terms
+from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import Bitwise, Unchecked
+from pytest_precision.parity.verdict import Ruling, Verdict
+from pytest_precision.trace.recording import Recording
+
+TOLD_ELSEWHERE = ("command", "date", "steps", "values", "versions")
+"""What an origin says that need not be equal, or is said by others."""
+
+
+def compare(
+    candidate: Path, reference: Path, terms: Terms, nodeid: str, repeat: str = ""
+) -> Verdict:
+    """Compare two recordings.
+
+    Args:
+        candidate: the folder of the recording under test.
+        reference: the folder of the one that it must agree with.
+        terms: what the candidate is held to.
+        nodeid: name of the check.
+        repeat: the command that compares again.
+
+    Raises:
+        RecordingError: a folder holds no whole recording, or the two cannot be compared.
+    """
+    started = time.perf_counter()
+    sides = (
+        Recording.of_folder("candidate", candidate),
+        Recording.of_folder("reference", reference),
+    )
+    expect_as_many_steps(*sides)
+    for side in sides:
+        expect_values(side, terms.criteria)
+    case = Case(*sides, terms)
+    ruling = _same(candidate, reference) or ruled(case, RECORDED_GATES)
+    if ruling is not None:
+        ruling = ruling._replace(details=(*made_otherwise(*sides), *ruling.details))
+    verdict = Verdict(
+        nodeid=nodeid,
+        axes={"world_size": sides[0].cell.world_size, "sequence": sides[0].cell.sequence},
+        candidate=str(candidate),
+        reference=str(reference),
+        workload="",
+        criterion=str(terms.criteria),
+        outcome="pass",
+    )
+    figures = case.figures() | {"seconds": time.perf_counter() - started}
+    return verdict.ruled(ruling, figures, repeat)
+
+
+def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
+    """Yield in which ways two recordings were not made alike."""
+    ours, theirs = _conditions(candidate), _conditions(reference)
+    for name in dict.fromkeys([*ours, *theirs]):
+        if ours.get(name) != theirs.get(name):
+            here, there = (_shown(own.get(name)) for own in (ours, theirs))
+            yield f"{name}: {here} here, {there} in the reference"
+
+
+def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
+    """Refuse recordings of unequal numbers of steps.
+
+    Raises:
+        RecordingError: with both numbers.
+    """
+    ours, theirs = (len(side.cell.operations) for side in (candidate, reference))
+    if ours != theirs:
+        raise RecordingError(
+            expected_but_got(
+                "two recordings of as many train steps",
+                f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
+                f"record both with --steps {min(ours, theirs)}",
+            )
+        )
+
+
+def expect_values(side: Recording, criteria: Criteria) -> None:
+    """Refuse a tolerance for tensors of which digests were kept.
+
+    Raises:
+        RecordingError: with the first of them, and with the command that keeps values.
+    """
+    for moment in side.trace.moments if not criteria.bitwise else ():
+        for entry in side.trace.entries(moment):
+            rule = criteria.of_tensor(entry.kind, entry.name)
+            if entry.digest and not isinstance(rule.criterion, (Bitwise, Unchecked)):
+                assert side.origin is not None
+                raise RecordingError(
+                    expected_but_got(
+                        f"values of all steps for {rule.criterion}",
+                        f"a digest of {entry.kind} {entry.name} at step {moment.step} in "
+                        f"{side.trace.folder}",
+                        f"record it with {side.origin.again(f'0-{side.origin.steps}')}",
+                    )
+                )
+
+
+def _same(candidate: Path, reference: Path) -> Ruling | None:
+    if candidate.resolve() != reference.resolve():
+        return None
+    return Ruling("vacuous", "the candidate and the reference are the same recording")
+
+
+def _conditions(side: Recording) -> dict[str, Any]:
+    assert side.origin is not None
+    own = asdict(side.origin) | side.trace.header.environment | side.origin.versions
+    return {name: value for name, value in own.items() if name not in TOLD_ELSEWHERE}
+
+
+def _shown(value: Any) -> str:
+    return (" ".join(map(str, value)) if isinstance(value, tuple) else str(value or "")) or "none"

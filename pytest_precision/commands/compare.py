@@ -1,0 +1,87 @@
+"""Compare two recordings: exit status 0 if they agree, 1 if not, 2 if they cannot be compared."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_precision.errors import RecordingError
+
+if TYPE_CHECKING:
+    from pytest_precision.parity.verdict import Verdict
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    parser = commands.add_parser(
+        "compare", help="compare two recordings", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("candidate", type=Path, help="folder of the recording under test")
+    parser.add_argument("reference", type=Path, help="folder of the one that it must agree with")
+    parser.add_argument(
+        "--criterion",
+        metavar="[KIND[:NAMES]=]CRITERION",
+        action="append",
+        default=[],
+        help="how equal tensors must be: 'ulp(2)', 'exp_avg:*.bias=close(rtol=1e-5, atol=0)', "
+        "'loss=unchecked(reason=\"other batches\")'; repeatable (default: bitwise())",
+    )
+    parser.add_argument(
+        "--report", metavar="DIR", type=Path, help="write report.json into this folder"
+    )
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Compare; return the exit status."""
+    from pytest_precision.check.compare import compare
+    from pytest_precision.check.terms import Terms
+    from pytest_precision.commands.criterion import keyed_criterion
+
+    try:
+        criteria = dict(map(keyed_criterion, given.criterion))
+        terms = Terms.of(criteria or None, None, None)
+        words = [str(given.candidate), str(given.reference)]
+        options = [word for text in given.criterion for word in ("--criterion", text)]
+        repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
+        name = " against ".join(words)
+        verdict = compare(given.candidate, given.reference, terms, name, repeat)
+        if given.report is not None:
+            write_report(given.report, verdict)
+    except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
+        given.parser.error(str(error))
+    print("\n".join(lines(verdict)))
+    return 0 if verdict.outcome == "pass" else 1
+
+
+def lines(verdict: Verdict) -> list[str]:
+    """Return what is printed of a verdict."""
+    if verdict.outcome != "pass":
+        return [verdict.reason, *verdict.details]
+    size = (
+        f"{verdict.observations} tensors in {verdict.axes['sequence'].removeprefix('train')} steps"
+    )
+    agreed = f"{verdict.nodeid}: {size} agree; criterion {verdict.criterion}"
+    left_out = verdict.left_out or {}
+    return [agreed, *(f"  {kind} is not compared: {why}" for kind, why in left_out.items())]
+
+
+def write_report(folder: Path, verdict: Verdict) -> None:
+    """Write report.json with this one check.
+
+    Raises:
+        pytest.UsageError: the folder cannot be written to.
+    """
+    from pytest_precision.report.environment import environment
+    from pytest_precision.report.json_file import JsonFile
+
+    file = JsonFile(folder, environment(device="", flags={}), option="--report")
+    file.plan(1)
+    file.put(verdict.nodeid, [verdict.as_dict()])
+    file.close()
+    if file.problem:
+        raise pytest.UsageError(file.problem)

@@ -1,0 +1,52 @@
+"""Criteria as text, as `--criterion` takes them: `ulp(2)`, or `exp_avg:*.bias=close(rtol=1e-5)`."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.parity import criterion
+
+NAMES = ("bitwise", "close", "ulp", "unchecked")
+
+_KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
+
+
+def keyed_criterion(text: str) -> tuple[str, criterion.Criterion]:
+    """Return the key, `default` if there is none, and the criterion that a text names.
+
+    Raises:
+        argparse.ArgumentTypeError: it names none.
+    """
+    found = _KEYED.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError("that is no call")
+        return found["key"] or "default", _called(found["call"])
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            expected_but_got(
+                "[KIND[:NAMES]=]CRITERION, such as exp_avg=ulp(2)",
+                f"{text!r}: {error}",
+                f"criteria are {', '.join(NAMES)}",
+            )
+        ) from None
+
+
+def _called(text: str) -> criterion.Criterion:
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in NAMES:
+        raise ValueError("there is no such criterion")
+    arguments = [_plain(argument) for argument in call.args]
+    options = {keyword.arg or "**": _plain(keyword.value) for keyword in call.keywords}
+    made: criterion.Criterion = getattr(criterion, ast.unparse(call.func))(*arguments, **options)
+    return made
+
+
+def _plain(argument: ast.expr) -> object:
+    try:
+        return ast.literal_eval(argument)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(argument)} is no number and no text") from None

@@ -1,0 +1,217 @@
+"""Two recordings agree, part at a named place, or cannot be compared, and the status says which."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.__main__ import main
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError, RecordingError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.parity.criterion import ulp
+from pytest_precision.trace.cache import TraceCache
+
+RecordFile = Callable[..., Path]
+Output = pytest.CaptureFixture[str]
+
+OTHER = ("other.py", "0.01", "9")
+"""The script with another learning rate of its last layer from the third step on."""
+
+
+@pytest.fixture
+def other(in_folder: Path) -> tuple[str, ...]:
+    """A script that parts from the first one in its third step."""
+    text = (in_folder / "train.py").read_text()
+    planted = (
+        "if step == 2:\n        optimizer.param_groups[0]['betas'] = (0.8, 0.999)\n    if step"
+    )
+    (in_folder / "other.py").write_text(text.replace("if step", planted, 1))
+    return OTHER
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run is small: digests alone are kept."""
+    monkeypatch.setattr("pytest_precision.loops.tape.SMALL_RUN", 0)
+
+
+def refused(capsys: Output, *words: str) -> str:
+    """What is said when two recordings cannot be compared."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", *words])
+    return capsys.readouterr().err
+
+
+def test_two_runs_of_a_script_agree(record: RecordFile, capsys: Output) -> None:
+    """The status is 0, and what was not compared is said."""
+    record("a")
+    record("b")
+    assert main(["compare", "a", "b"]) == 0
+    found = capsys.readouterr().out
+    assert found.startswith("a against b: 544 tensors in 9 steps agree; criterion bitwise\n")
+    assert "grad is not compared: candidate: record(see={" in found
+
+
+def test_the_first_divergence_is_named(
+    record: RecordFile, other: tuple[str, ...], capsys: Output
+) -> None:
+    """As a failing cell names it, with the command that compares again."""
+    record("a")
+    record("b", script=other)
+    assert main(["compare", "b", "a"]) == 1
+    found = capsys.readouterr().out
+    assert found.startswith("b against a: hyper differs at step 3 after clip_grads: betas.0 of 0.w")
+    assert "step 2 agreed" in found
+    assert "script: other.py here, train.py in the reference" in found
+    assert "Repeat with: python -m pytest_precision compare b a" in found
+
+
+@pytest.mark.usefixtures("large")
+def test_digests_say_where_and_how_to_see_more(
+    record: RecordFile, other: tuple[str, ...], capsys: Output
+) -> None:
+    """The command that keeps the values is that of each side."""
+    record("a")
+    record("b", script=other)
+    words = ["--criterion", "hyper=unchecked(reason='planted')"]
+    assert main(["compare", "b", "a", *words]) == 1
+    found = capsys.readouterr().out
+    assert "exp_avg differs at step 3 after optimizer_step: 0.weight; step 2 agreed" in found
+    again = "python -m pytest_precision record --out DIR --steps 10 --values 3 -- other.py 0.01 9"
+    assert again in found
+    assert "exp_avg float32 . = = differs" in " ".join(found.split())
+
+
+@pytest.mark.usefixtures("large")
+def test_values_are_compared_with_digests(record: RecordFile, other: tuple[str, ...]) -> None:
+    """One recording may have values of a step of which the other one has digests."""
+    record("a", "--values", "0-10")
+    record("b")
+    record("c", script=other)
+    assert main(["compare", "a", "b"]) == main(["compare", "b", "a"]) == 0
+    assert main(["compare", "a", "c"]) == main(["compare", "c", "a"]) == 1
+
+
+@pytest.mark.usefixtures("large")
+def test_elements_are_named_where_both_have_values(
+    record: RecordFile, other: tuple[str, ...], capsys: Output
+) -> None:
+    """Of the step in question alone, so that little is kept."""
+    record("a", "--values", "3")
+    record("b", "--values", "3", script=other)
+    main(["compare", "b", "a", "--criterion", "hyper=unchecked(reason='planted')"])
+    found = capsys.readouterr().out
+    assert "exp_avg differs at step 3 after optimizer_step: 100 % of 0.weight" in found
+    assert "Greatest absolute difference" in found
+
+
+@pytest.mark.usefixtures("large")
+def test_a_tolerance_needs_values(record: RecordFile, capsys: Output) -> None:
+    """Digests cannot tell how far two tensors are apart."""
+    record("a")
+    record("b")
+    found = refused(capsys, "a", "b", "--criterion", "exp_avg=ulp(1)")
+    assert "values of all steps for within 1 ulp but got a digest of exp_avg 0.weight" in found
+    assert "--steps 10 --values 0-10 -- train.py 0.01 9" in found
+
+
+def test_a_criterion_decides(record: RecordFile) -> None:
+    """It is written as in a test, and the option is repeated for further kinds."""
+    record("a", "--steps", "1")
+    record("b", "--steps", "1", script=("train.py", "0.0100001", "9"))
+    near = [f"{kind}=close(rtol=0, atol=1e-6)" for kind in ("lr", "master", "param")]
+    words = [word for text in near for word in ("--criterion", text)]
+    assert main(["compare", "a", "b", *words]) == 0
+    assert main(["compare", "a", "b", *words[2:]]) == 1
+
+
+def test_one_recording_proves_nothing(record: RecordFile, capsys: Output) -> None:
+    """It agrees with itself whatever it holds."""
+    record("a")
+    assert main(["compare", "a", "./a"]) == 1
+    assert (
+        "vacuous: the candidate and the reference are the same recording" in capsys.readouterr().out
+    )
+
+
+def test_the_report_has_the_verdict(
+    record: RecordFile, other: tuple[str, ...], in_folder: Path, capsys: Output
+) -> None:
+    """In report.json, as that of a cell."""
+    record("a")
+    record("b", script=other)
+    main(["compare", "b", "a", "--report", "out"])
+    report = json.loads((in_folder / "out" / "report.json").read_text())
+    [cell] = report["cells"]
+    assert (report["finished"], cell["outcome"], cell["candidate"]) == (True, "fail", "b")
+    assert (cell["divergence"]["step"], cell["divergence"]["kind"]) == (3, "hyper")
+    assert "expected a folder that can be written to but got --report=train.py" in refused(
+        capsys, "b", "a", "--report", "train.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exp_avg=near(1)", "'exp_avg=near(1)': there is no such criterion; criteria are bitwise"),
+        ("ulp", "'ulp': that is no call"),
+        ("ulp(open('train.py'))", "open('train.py') is no number and no text"),
+        ("ulp(-1)", "'ulp(-1)': expected"),
+    ],
+)
+def test_what_is_no_criterion_is_refused(
+    record: RecordFile, capsys: Output, text: str, message: str
+) -> None:
+    """Nothing in it is run but the criterion itself."""
+    record("a", "--steps", "1")
+    record("b", "--steps", "1")
+    assert message in refused(capsys, "a", "b", "--criterion", text)
+
+
+def test_bad_recordings_are_refused(record: RecordFile, capsys: Output) -> None:
+    """With status 2, which is no disagreement."""
+    record("a", "--steps", "2")
+    record("b", "--steps", "3")
+    assert "got 2 in a and 3 in b; record both with --steps 2" in refused(capsys, "a", "b")
+    assert "which has no recording.json; make one with" in refused(capsys, "a", ".")
+
+
+@pytest.fixture
+def parity() -> Parity:
+    """The fixture of that name; recordings need no ranks."""
+    ranks: object = None
+    return Parity("test", Cell(), Settings(), ranks, TraceCache())  # type: ignore[arg-type]
+
+
+def test_a_test_compares_recordings(
+    record: RecordFile, other: tuple[str, ...], parity: Parity
+) -> None:
+    """With the verdicts and errors of a check."""
+    record("a")
+    record("b")
+    record("c", script=other)
+    assert parity.compare("a", "b", criterion={"exp_avg": ulp(0)}).outcome == "pass"
+    with pytest.raises(ParityError, match="hyper differs at step 3"):
+        parity.compare("c", "a")
+    assert [verdict.outcome for verdict in parity.verdicts] == ["pass", "fail"]
+    with pytest.raises(RecordingError, match="got no none; make one"):
+        parity.compare("a", "none")
+
+
+@pytest.mark.slow
+def test_recordings_of_other_world_sizes_are_compared(in_folder: Path, capsys: Output) -> None:
+    """By logical tensors; the ranks of a launch write one recording, and its end is no failure."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
+    words = ["pytest_precision", "record", "--steps", "2", "--out"]
+    script = ["--", "train.py", "0.01", "9"]
+    subprocess.run([*launch, *words, "two", *script], check=True, timeout=120)
+    assert main([*words[1:], "one", *script]) == 0
+    assert main(["compare", "two", "one"]) == 0
+    assert "loss is not compared: every rank has its own" in capsys.readouterr().out
