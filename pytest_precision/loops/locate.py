@@ -20,6 +20,10 @@ pieces in it, one after the other: the logical name and shape, and the elements 
 before `stop` of the flattened logical tensor. A piece without a name, None or empty, is padding."""
 
 
+Extent = tuple[Sequence[int], int, int]
+"""The shape of a logical tensor, and the elements of it that a piece holds, from and to before."""
+
+
 class Piece(NamedTuple):
     """A part of a logical tensor.
 
@@ -116,9 +120,9 @@ def located(name: str, tensor: Tensor, locate: Locate | None) -> Held:
     if position != tensor.numel():
         raise ValueError(
             expected_but_got(
-                f"locate to give pieces of all {tensor.numel()} elements of {name}",
+                f"pieces of all {tensor.numel()} elements of {name}",
                 f"{len(pieces)} pieces of {position} elements",
-                "give what is padding as a piece without a name: (None, (), 0, elements)",
+                "padding is a piece without a name: (None, (), 0, elements)",
             )
         )
     return Held(name, tensor, tuple(pieces))
@@ -139,7 +143,7 @@ def _expect_inside(name: str, part: Piece) -> None:
     if not 0 <= start <= stop or (part.name and stop > size):
         raise ValueError(
             expected_but_got(
-                f"locate to give pieces in {name} that lie in their logical tensor",
+                f"pieces in {name} that lie in their logical tensor",
                 f"elements {start} to {stop} of {part.name!r}, which has {size}",
                 "start and stop are positions in the flattened logical tensor",
             )

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.loops import hooks
-from pytest_precision.loops.locate import Locate, expect_locate
+from pytest_precision.loops.locate import Extent, Locate, expect_locate
 from pytest_precision.loops.names import LoopNames, Models
 from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import Enough, Steps
@@ -104,6 +105,47 @@ class Record:
         sight = Sight(LoopNames(model), locate)
         self._steps = Steps(sight, self._tape, self._last, local_grads=ON_DEMAND in see)
         return self._block(self._steps)
+
+    def see(
+        self,
+        kind: str,
+        name: str,
+        tensor: Tensor,
+        *,
+        of: Extent | None = None,
+        local: bool = False,
+    ) -> None:
+        """Observe a tensor at this place of the step, such as an activation or a router's scores.
+
+        It belongs to the phase that is running: forward and backward up to the clip or the update,
+        clipping up to the end of the update, then the update, up to the next forward. If a step
+        shows one name several times, the later ones are `name #2`, `name #3`.
+
+        Args:
+            kind: one of those in the README, or a new one, which is then compared before weights.
+            name: of the logical tensor.
+            tensor: it, a DTensor, or the piece that `of` describes.
+            of: shape of the logical tensor, and the elements from start to before stop of the
+                flattened one that `tensor` holds; None where it is whole.
+            local: whether every rank has a tensor of its own under this name, rather than a
+                replica.
+
+        Raises:
+            TypeError: what is given has another type.
+            ValueError: `tensor` has not as many elements as `of` says; a piece is local.
+            RuntimeError: the block of `record()` is not open, or no forward was made in it.
+        """
+        if self._steps is None:
+            raise RuntimeError(
+                "expected record.see in the block of record() but got it before; move it into "
+                "the loop"
+            )
+        expect_type("tensor", tensor, Tensor, "a tensor", "wrap a number in torch.tensor")
+        if local and of is not None:
+            raise ValueError(
+                expected_but_got("a piece of a tensor of all ranks", named("local", local))
+            )
+        self._steps.see(kind, name, tensor, of, local=local)
 
     @contextmanager
     def _block(self, steps: Steps) -> Iterator[None]:

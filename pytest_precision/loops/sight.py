@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from pytest_precision.engine import groups
 from pytest_precision.engine.observation import Observation, tensors_in, whole
-from pytest_precision.loops.locate import Held, Locate, located
+from pytest_precision.loops.locate import Extent, Held, Locate, located
 from pytest_precision.loops.names import LoopNames
 
 Shown = Iterator[tuple[str, Iterator[Observation]]]
@@ -71,6 +71,13 @@ class Sight:
             after = f" after microbatch{microbatch}"
             held = self._held(name, parameter)
             yield name + after, self._show("grad", held, parameter.grad, suffix=after)
+
+    def given(
+        self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool
+    ) -> Iterator[Observation]:
+        """Yield what a script shows of its own, a whole tensor or a piece of one."""
+        held = located(name, tensor, None if of is None else lambda _: [(name, *of)])
+        return self._show(kind, held, tensor, local=local)
 
     def numbers(self, optimizer: Optimizer) -> Iterator[Observation]:
         """Yield the learning rate and all other numbers of each parameter of an optimizer."""

@@ -7,19 +7,20 @@ gone by then is kept when it is there, and the whole step is written at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.loops.names import readers
+from pytest_precision.errors import expected_but_got
+from pytest_precision.loops.locate import Extent
+from pytest_precision.loops.model_hooks import ModelHooks
 from pytest_precision.loops.sight import Shown, Sight
 from pytest_precision.loops.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
@@ -53,14 +54,14 @@ class Steps:
         self.done = 0
         self.violations: dict[str, None] = {}
         self.seen: set[str] = set()
-        self._handles: list[RemovableHandle] = []
-        self._watched: set[int] = set()
+        self._hooks = ModelHooks(self._used_by, self._accumulated)
         self._running: list[Optimizer] = []
         self._updated: list[Optimizer] = []
         self._begun = self._clipped_late = False
         self._losses = self._norms = 0
+        self._given: Counter[tuple[str, str]] = Counter()
         for root in sight.names.roots:
-            self._watch(root, called=False)
+            self._hooks.watch_reads(root, called=False)
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -72,7 +73,7 @@ class Steps:
         new = self.sight.names.meet(module)
         self._begin()
         if new:
-            self._watch(module, called=True)
+            self._hooks.watch_reads(module, called=True)
 
     def backward(self, loss: Tensor) -> None:
         """Keep the loss of a microbatch."""
@@ -116,16 +117,43 @@ class Steps:
             self.update(optimizer, closure=False)
             self.updated(optimizer, closure=False)
 
+    def see(self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool) -> None:
+        """Keep an observation of the script's own; the n-th of one name in a step is numbered.
+
+        Raises:
+            RuntimeError: no step has begun.
+        """
+        if not self._begun:
+            raise RuntimeError(
+                expected_but_got(
+                    "record.see in a step, which begins with a forward,",
+                    f"record.see({kind!r}, {name!r}, ...) before the first one",
+                    "call it after the forward",
+                )
+            )
+        self._given[kind, name] += 1
+        times = self._given[kind, name]
+        name += f" #{times}" if times > 1 else ""
+        self.seen.add(kind)
+        if self._tape.writes(self.done + 1):
+            own = self.sight.given(kind, name, tensor, of, local=local)
+            self._tape.step.keep(f"see in {self._phase}", f"{kind} {name}", own)
+
     def close(self) -> None:
         """Take back what was put into modules."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.close()
 
     def finish(self) -> None:
         """Write the last step, if the loop has ended by itself after it."""
         if self._updated:
             self._end_step()
+
+    @property
+    def _phase(self) -> str:
+        """Return the phase that runs, as far as a loop shows it."""
+        if self._updated:
+            return "optimizer_step"
+        return "clip_grads" if self._norms or self._running else "forward_backward"
 
     # --- what is kept while a step runs ---------------------------------------------------------
 
@@ -133,7 +161,7 @@ class Steps:
         if self._begun:
             return
         if self._local_grads:
-            self._watch_gradients()
+            self._hooks.watch_gradients(self.sight.names.parameters())
         if not self.done:
             self._tape.start(self.sight)
             self._tape.first.keep("model", "", self.sight.model_state())
@@ -147,28 +175,8 @@ class Steps:
             self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
         self._keep("numbers", name, self.sight.numbers(optimizer))
 
-    def _watch(self, root: nn.Module, *, called: bool) -> None:
-        # After the hooks by which a wrapper gathers the shards that the forward reads.
-        for module, read in readers(root):
-            hook = partial(self._before_forward, read)
-            self._handles.append(module.register_forward_pre_hook(hook))
-            if called and module is root:  # the hooks of this call are listed already
-                hook()
-
-    def _watch_gradients(self) -> None:
-        for name, parameter in self.sight.names.parameters():
-            if parameter.requires_grad and id(parameter) not in self._watched:
-                self._watched.add(id(parameter))
-                hook = partial(self._accumulated, name)
-                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                self._handles.append(handle)
-
     def _accumulated(self, name: str, parameter: Tensor) -> None:
         self._keep_all("grad", self.sight.accumulated(name, parameter, self._losses - 1))
-
-    def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled():
-            self._used_by(read)
 
     def _used_by(self, modules: Sequence[nn.Module]) -> None:
         for module in modules:
@@ -212,9 +220,11 @@ class Steps:
         self.done += 1
         if self._tape.writes(self.done):
             for phase, seen in zip(STEP_PHASES, self._phases(), strict=True):
-                self._tape.write(self._moment(phase), seen)
+                given = self._tape.step.kept(f"see in {phase}")
+                self._tape.write(self._moment(phase), chain(seen, given))
         self._updated, self._begun, self._clipped_late = [], False, False
         self._losses = self._norms = 0
+        self._given.clear()
         self._tape.begin(self.done + 1)
 
     def _phases(self) -> Iterator[Iterator[Observation]]:
