@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -181,6 +181,56 @@ def _classes(modules: Iterable[ModuleType]) -> Iterator[type]:
         for value in vars(module).values():
             if isinstance(value, type) and value.__module__ == module.__name__:
                 yield value
+
+
+class FlatPiece(NamedTuple):
+    """A piece of a parameter in a tensor of FSDP1.
+
+    Attributes:
+        holder: the flat parameter, or the original one, whose memory is a part of it.
+        offset: where the piece begins in the holder.
+        owner: the module that has the parameter.
+        name: of the parameter in it.
+        shape: of the whole parameter.
+        start, stop: which elements of the flattened parameter the piece holds.
+    """
+
+    holder: Tensor
+    offset: int
+    owner: nn.Module
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
+    """Yield what a `FullyShardedDataParallel` keeps itself, in the order of its flat parameter.
+
+    Its state dicts, which are public, need a collective and have neither gradients nor the shard.
+    """
+    handle: Any = getattr(module, "_handle", None)
+    if handle is None:  # all parameters are in modules that have one of their own
+        return
+    flat = handle.flat_param
+    gathered = flat.size() != flat._sharded_size
+    offset = 0
+    for number, ((name, owner, _), shape, shard) in enumerate(
+        zip(flat._param_infos, flat._shapes, flat._shard_param_infos, strict=True)
+    ):
+        begin, end = (
+            (shard.intra_param_start_idx, shard.intra_param_end_idx + 1)
+            if shard.in_shard
+            else (0, 0)
+        )
+        if flat._params is not None:  # use_orig_params=True
+            yield FlatPiece(flat._params[number], 0, owner, name, tuple(shape), begin, end)
+        elif gathered:
+            yield FlatPiece(flat, offset, owner, name, tuple(shape), 0, shape.numel())
+            offset += shape.numel()
+        elif shard.in_shard:
+            where = shard.offset_in_shard
+            yield FlatPiece(flat, where, owner, name, tuple(shape), begin, end)
 
 
 def clipping_functions() -> Iterator[tuple[ModuleType, str]]:

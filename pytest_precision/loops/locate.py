@@ -14,11 +14,15 @@ from pytest_precision.engine.observation import Observation, Span, piece, whole
 from pytest_precision.engine.readable import Stored, stored
 from pytest_precision.errors import expected_but_got, named
 
-Locate = Callable[[Tensor], "Iterable[tuple[str | None, Sequence[int], int, int]] | None"]
-"""Takes a parameter of a model or of an optimizer. Returns None for one logical tensor, else the
-pieces in it, one after the other: the logical name and shape, and the elements from `start` to
-before `stop` of the flattened logical tensor. A piece without a name, None or empty, is padding."""
+PieceFields = tuple[str | None, Sequence[int], int, int]
+"""Logical name and shape, and the elements from `start` to before `stop` of the flattened logical
+tensor. A piece without a name, None or empty, is padding."""
 
+Pieces = Iterable[PieceFields]
+"""Pieces that lie one after the other."""
+
+Locate = Callable[[Tensor], Pieces | None]
+"""Returns the pieces in a parameter of a model or of an optimizer, None for one logical tensor."""
 
 Extent = tuple[Sequence[int], int, int]
 """The shape of a logical tensor, and the elements of it that a piece holds, from and to before."""
@@ -89,8 +93,8 @@ class Held(NamedTuple):
         own = part.tensor
         if own.shape == self.tensor.shape and not part.local:
             for one in self.pieces or ():
-                if one.name:
-                    elements = own.reshape(-1)[one.held]
+                elements = own.reshape(-1)[one.held]
+                if one.name and elements.numel():
                     name = one.name + suffix
                     yield Observation(part.kind, name, elements, one.shape, one.place)
         elif own.numel() == 1:  # of every element, such as a counter of steps

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from pytest_precision.loops.names import readers
+
+CLIP = "clip_grad_norm_"
+"""Name of the method."""
 
 
 class ModelHooks:
@@ -18,15 +22,20 @@ class ModelHooks:
     Args:
         reads: is called before modules read their weights in a forward with gradients.
         accumulated: is called after a backward has added to the gradient of a parameter.
+        clipping: is called before a model clips its gradients by a method of its own.
+        clipped: is called with the norm after that.
     """
 
     def __init__(
         self,
         reads: Callable[[Sequence[nn.Module]], None],
         accumulated: Callable[[str, Tensor], None],
+        clipping: Callable[[], None],
+        clipped: Callable[[Tensor], None],
     ) -> None:
         self._reads, self._accumulated = reads, accumulated
-        self._handles: list[RemovableHandle] = []
+        self._clipping, self._clipped = clipping, clipped
+        self._handles = ExitStack()
         self._watched: set[int] = set()
 
     def watch_reads(self, root: nn.Module, *, called: bool) -> None:
@@ -39,9 +48,24 @@ class ModelHooks:
         # After the hooks by which a wrapper gathers the shards that the forward reads.
         for module, read in readers(root):
             hook = partial(self._before_forward, read)
-            self._handles.append(module.register_forward_pre_hook(hook))
+            self._handles.callback(module.register_forward_pre_hook(hook).remove)
             if called and module is root:
                 hook()
+
+    def watch_clip(self, root: nn.Module) -> None:
+        """Watch the method by which FSDP1 clips: no function of torch sees all of its shards."""
+        clip: Callable[..., Tensor] | None = getattr(root, CLIP, None)
+        if not callable(clip) or CLIP in vars(root):
+            return
+
+        def clips(*args: Any, **kwargs: Any) -> Tensor:
+            self._clipping()
+            norm = clip(*args, **kwargs)
+            self._clipped(norm)
+            return norm
+
+        vars(root)[CLIP] = clips
+        self._handles.callback(vars(root).pop, CLIP)
 
     def watch_gradients(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Watch the gradients of those parameters that are not watched yet."""
@@ -50,13 +74,11 @@ class ModelHooks:
                 self._watched.add(id(parameter))
                 hook = partial(self._accumulated, name)
                 handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                self._handles.append(handle)
+                self._handles.callback(handle.remove)
 
     def close(self) -> None:
         """Take back what was put into modules and parameters."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._handles.close()
 
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
         if not torch.compiler.is_compiling() and torch.is_grad_enabled():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from pytest_precision._torch import flat_pieces
 from pytest_precision.errors import expected_but_got
+from pytest_precision.loops.locate import PieceFields, Pieces
 
 WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"})
 """Names of the one child that a wrapper of torch has: activation checkpointing, FSDP, compile."""
@@ -33,6 +34,8 @@ class LoopNames:
         self._modules: dict[nn.Module, str] = {}
         # Keeps each tensor alive, and with it its id: FSDP2 puts two in turn into a module.
         self._named: dict[int, tuple[str, Tensor]] = {}
+        # What FSDP1 keeps, by the id of a tensor that holds it: these live as long as the modules.
+        self._flat: dict[int, nn.Module] = {}
         if isinstance(models, nn.Module):
             models = {"": models}
         for name, model in (models or {}).items():
@@ -73,6 +76,23 @@ class LoopNames:
         """Return the name of a parameter that `parameters` has shown, or None."""
         return self._named.get(id(tensor), (None,))[0]
 
+    def pieces(self, tensor: Tensor) -> Pieces | None:
+        """Return what lies in a tensor of FSDP1, and None for any other tensor."""
+        module = self._flat.get(id(tensor))
+        return None if module is None else self._pieces(module, tensor)
+
+    def _pieces(self, module: nn.Module, tensor: Tensor) -> Iterator[PieceFields]:
+        position = 0
+        for piece in flat_pieces(module):
+            if piece.holder is tensor:
+                if piece.offset > position:
+                    yield None, (), position, piece.offset
+                path = ".".join(filter(None, (self._modules[piece.owner], piece.name)))
+                yield path, piece.shape, piece.start, piece.stop
+                position = piece.offset + piece.stop - piece.start
+        if tensor.numel() > position:
+            yield None, (), position, tensor.numel()
+
     def _add(self, root: nn.Module, prefix: str) -> None:
         for module in root.modules():
             if module in self._modules:
@@ -84,7 +104,9 @@ class LoopNames:
                         "name the model: record(model=model)",
                     )
                 )
-            _expect_placed(module)
+            # By name, since importing the class takes half a second that other loops can save.
+            if type(module).__name__ == "FullyShardedDataParallel":
+                self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
         self.roots[root] = prefix
         self._modules[root] = prefix.rstrip(".")
         self._name_children(root)
@@ -123,20 +145,3 @@ def _wraps(module: nn.Module, child: str) -> bool:
 
 def _holds_anything(module: nn.Module) -> bool:
     return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
-
-
-def _expect_placed(module: nn.Module) -> None:
-    """Look at whether a module keeps tensors that say which part of the whole they are.
-
-    Raises:
-        ValueError: FSDP1 keeps flat shards of several parameters, which do not.
-    """
-    # By name, since importing the class takes half a second that other loops need not spend.
-    if type(module).__name__ == "FullyShardedDataParallel" and dist.get_world_size() > 1:
-        raise ValueError(
-            expected_but_got(
-                "parameters that are whole or DTensors",
-                "flat shards of FullyShardedDataParallel",
-                "shard with fully_shard, or compare it on one rank",
-            )
-        )

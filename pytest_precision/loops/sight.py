@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from pytest_precision.engine import groups
 from pytest_precision.engine.observation import Observation, tensors_in, whole
-from pytest_precision.loops.locate import Extent, Held, Locate, located
+from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
 from pytest_precision.loops.names import LoopNames
 
 Shown = Iterator[tuple[str, Iterator[Observation]]]
@@ -133,7 +133,11 @@ class Sight:
             yield held
 
     def _held(self, name: str, parameter: Tensor) -> Held:
-        return located(name, parameter, self._locate)
+        return located(name, parameter, self._pieces)
+
+    def _pieces(self, tensor: Tensor) -> Pieces | None:
+        given = None if self._locate is None else self._locate(tensor)
+        return self.names.pieces(tensor) if given is None else given
 
     def _show(self, kind: str, held: Held, tensor: Tensor, **how: Any) -> Iterator[Observation]:
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)

@@ -54,13 +54,14 @@ class Steps:
         self.done = 0
         self.violations: dict[str, None] = {}
         self.seen: set[str] = set()
-        self._hooks = ModelHooks(self._used_by, self._accumulated)
+        self._hooks = ModelHooks(self._used_by, self._accumulated, self._keep_gradients, self.clip)
         self._running: list[Optimizer] = []
         self._updated: list[Optimizer] = []
         self._begun = self._clipped_late = False
         self._losses = self._norms = 0
         self._given: Counter[tuple[str, str]] = Counter()
         for root in sight.names.roots:
+            self._hooks.watch_clip(root)
             self._hooks.watch_reads(root, called=False)
 
     # --- events ---------------------------------------------------------------------------------
@@ -73,6 +74,7 @@ class Steps:
         new = self.sight.names.meet(module)
         self._begin()
         if new:
+            self._hooks.watch_clip(module)
             self._hooks.watch_reads(module, called=True)
 
     def backward(self, loss: Tensor) -> None:

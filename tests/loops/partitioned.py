@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import unchanged
 from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -60,10 +61,12 @@ class FlatAdamW:
             yield None, (), 0, last - begin
 
 
-def train(model: nn.Module, optimizer: Any) -> None:
+def train(model: nn.Module, optimizer: Any, limit: float | None = None) -> None:
     """Train without end."""
     for inputs, targets in unchanged.batches(dist.get_rank()):
         nn.functional.mse_loss(model(inputs), targets).backward()
+        if limit is not None:
+            model.clip_grad_norm_(limit)
         optimizer.step()
         model.zero_grad()
 
@@ -83,6 +86,19 @@ def flat(cell: Cell, record: unchanged.Record, planted: str = "") -> None:
     optimizer = FlatAdamW(model, planted)
     with record(locate=optimizer.locate):
         train(model, optimizer)
+
+
+@script
+def flattened(
+    cell: Cell, record: unchanged.Record, keeps: bool = True, limit: float | None = None
+) -> None:
+    """FSDP1, which keeps the original parameters or not, layer by layer."""
+    options = {"use_orig_params": keeps, "device_id": torch.device("cpu")}
+    model = unchanged.Net()
+    model.first = FullyShardedDataParallel(model.first, **options)
+    model = FullyShardedDataParallel(model, **options)
+    with record():
+        train(model, torch.optim.AdamW(model.parameters(), lr=1e-2), limit)
 
 
 @script

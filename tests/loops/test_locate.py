@@ -12,6 +12,7 @@ from checked import ParityIn, Recorded, failed, named
 from test_steps import loss_of
 from torch import nn
 
+from pytest_precision import unchecked
 from pytest_precision.matrix.cell import Cell
 
 
@@ -22,6 +23,26 @@ def test_a_partition_agrees_with_replicas(parity_in: ParityIn, loop: Callable[..
     verdict = parity.check(loop, partitioned.replicated)
     assert verdict.left_out is not None
     assert {*verdict.left_out} == {"grad"}
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["original parameters", "flat ones"])
+def test_flat_shards_agree_with_replicas(parity_in: ParityIn, keeps: bool) -> None:
+    """FSDP1 says which part of which parameter each of them is."""
+    parity = parity_in(Cell(sequence="train3", world_size=2))
+    flattened = partial(partitioned.flattened, keeps=keeps)
+    buffers = unchecked(reason="DDP broadcasts the buffers of rank 0")
+    verdict = parity.check(flattened, partitioned.replicated, criterion={"buffer": buffers})
+    assert verdict.left_out is not None
+    assert {*verdict.left_out} == {"grad", "buffer"}
+
+
+def test_the_clip_of_flat_shards_is_seen(parity_in: ParityIn) -> None:
+    """Its norm differs where gradients are still equal."""
+    parity = parity_in(Cell(sequence="train2", world_size=2))
+    sides = (partial(partitioned.flattened, limit=limit) for limit in (1e-3, 1.0))
+    found = failed(parity, *sides).divergence
+    assert found is not None
+    assert (found.step, found.phase, found.kind) == (1, "clip_grads", "final_grad")
 
 
 def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_in: ParityIn) -> None:
