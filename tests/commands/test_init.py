@@ -1,0 +1,60 @@
+"""The first test runs as it is, and is green or red for a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.__main__ import main
+from pytest_precision.commands.init import NAME
+
+OPTIONS = ("--precision-matrix", "--precision-ranks=inline", "--precision-device=cpu")
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.slow
+def test_the_loop_that_is_written_is_green_and_can_be_red(pytester: pytest.Pytester) -> None:
+    """As its docstring says."""
+    assert main(["init"]) == 0
+    red = changed(Path(NAME).read_text(), "betas=(0.9,", "betas=(0.9 if foreach else 0.8,")
+    Path("test_red.py").write_text(red)
+    run = pytester.runpytest_subprocess(*OPTIONS)
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(["*hyper differs before the first step: betas.0 of 0.weight is 0.9*"])
+
+
+@pytest.mark.slow
+def test_a_script_is_run_twice(in_folder: Path, pytester: pytest.Pytester) -> None:
+    """With the arguments of both sides, wherever it lies."""
+    assert main(["init", "--script", str(in_folder / "train.py")]) == 0
+    green = changed(Path(NAME).read_text(), "IS = []", "IS = ['0.01', '9']")
+    Path(NAME).write_text(changed(green, "CHANGED = []", "CHANGED = ['0.01', '9']"))
+    Path("test_red.py").write_text(changed(green, "CHANGED = []", "CHANGED = ['0.02', '9']"))
+    run = pytester.runpytest_subprocess(*OPTIONS)
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(["*lr differs before the first step: 0.weight is 0.02*, not 0.01*"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["."], f"but got {NAME} (File exists); name another folder; nothing is overwritten"),
+        (["none"], f"but got none/{NAME} (No such file or directory)"),
+        (["--script", "none.py"], "expected a file but got --script='none.py'"),
+    ],
+)
+def test_nothing_is_overwritten(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    """Nor is anything written that could not run."""
+    (in_folder / NAME).write_text("mine")
+    with pytest.raises(SystemExit, match="2"):
+        main(["init", *words])
+    assert message in capsys.readouterr().err
+    assert [p.name for p in in_folder.rglob("*.py")] == [NAME, "train.py"]
+    assert (in_folder / NAME).read_text() == "mine"
