@@ -13,6 +13,7 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.parity import curves, explain, given, guards
 from pytest_precision.parity.computed import computed_elsewhere
+from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
 from pytest_precision.parity.judge import Finding
 from pytest_precision.parity.locate import locate
 from pytest_precision.parity.tolerance import proves_nothing
@@ -36,16 +37,18 @@ def agreement(case: Case) -> Ruling | None:
     finding = closer.judgement.first
     if finding is None or finding.pair.moment.step != step:
         return Ruling("fail", f"not repeatable: step {step} differed, but not in a second run")
-    headline = explain.headline(finding, closer.judgement)
-    return Ruling("fail", headline, _spread(case, closer, finding), locate(finding))
+    found = diagnose(closer.judgement)
+    headline = explain.headline(found, closer.judgement)
+    return Ruling("fail", headline, _spread(case, closer, found), locate(found))
 
 
-def _spread(case: Case, closer: Case, finding: Finding) -> tuple[str, ...]:
+def _spread(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
     """Describe a divergence: its figures, what explains it, and how far it spreads."""
     return (
-        *explain.statistics_lines(finding),
-        *explain.swap_lines(finding, *case.sides),
-        *_digests_only(case, finding),
+        *explain.statistics_lines(found.finding),
+        *explain.likewise_lines(found),
+        *explain.swap_lines(found.finding, *case.sides),
+        *_digests_only(case, found.finding),
         *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.violations),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         "",
@@ -70,7 +73,7 @@ def undisturbed(case: Case) -> Ruling | None:
             again = _disturbed(case.around(found.pair.moment.step), number) or found
             lines = explain.statistics_lines(again, "before") + explain.swap_lines(again, side)
             headline = explain.disturbance(again, side.name)
-            return Ruling("fail", headline, tuple(lines), locate(again))
+            return Ruling("fail", headline, tuple(lines), locate(single(again)))
     return None
 
 

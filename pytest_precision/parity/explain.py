@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_precision.engine.kinds import causal_rank
+from pytest_precision.parity.diagnosis import Diagnosis
 from pytest_precision.parity.judge import Finding, Judgement, Tally
 from pytest_precision.parity.statistics import NotFinite, Statistics
 from pytest_precision.trace.moment import END, Moment
@@ -21,8 +22,9 @@ OTHER = {"candidate": "reference", "reference": "candidate"}
 """Each side to the other one."""
 
 
-def headline(finding: Finding, judgement: Judgement) -> str:
-    """Say on one line what differs first, when, where and by how much."""
+def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
+    """Say on one line what differs first, when, what it looks like, where and by how much."""
+    finding = diagnosis.finding
     pair = finding.pair
     when = _when(pair.moment)
     if finding.problem in ("missing", "extra"):
@@ -40,7 +42,9 @@ def headline(finding: Finding, judgement: Judgement) -> str:
     if finding.difference is None:  # digests differ, and nobody knows where
         return f"{pair.kind} differs {when}: {pair.name}{agreed}"
     assert finding.difference.statistics is not None
-    return f"{pair.kind} differs {when}: {extent(finding, finding.difference.statistics)}{agreed}"
+    looks = f", {diagnosis.signature}" * diagnosis.telling
+    much = extent(finding, finding.difference.statistics)
+    return f"{pair.kind} differs {when}{looks}: {much}{agreed}"
 
 
 def disturbance(finding: Finding, side: str) -> str:
@@ -173,6 +177,13 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
     if s.max_ulp is not None:
         lines.append(f"Greatest distance in units in the last place: {s.max_ulp}")
     return lines
+
+
+def likewise_lines(diagnosis: Diagnosis) -> list[str]:
+    """Name the other tensors that look as the first one does."""
+    names = diagnosis.likewise[:FEW]
+    rest = f" and {len(diagnosis.likewise) - FEW} more" * (len(diagnosis.likewise) > FEW)
+    return [f"The same of: {', '.join(names)}{rest}"] if names else []
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:

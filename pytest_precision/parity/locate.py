@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_precision.parity import explain
-from pytest_precision.parity.judge import Finding
-from pytest_precision.parity.signature import describe
+from pytest_precision.parity.diagnosis import Diagnosis
 from pytest_precision.parity.verdict import Divergence
 
 
-def locate(finding: Finding) -> Divergence:
-    """Return where `finding` is, what both sides have there and what the error looks like."""
+def locate(diagnosis: Diagnosis) -> Divergence:
+    """Return where a finding is, what both sides have there and what the error looks like."""
+    finding = diagnosis.finding
     moment, pair = finding.pair.moment, finding.pair
     statistics = None if finding.difference is None else finding.difference.statistics
     ours: Any = None
@@ -37,5 +37,5 @@ def locate(finding: Finding) -> Divergence:
         ulp=None if measured is None else measured.max_ulp,
         rel_l2=None if measured is None else measured.rel_l2,
         mismatched=None if statistics is None else statistics.mismatched / statistics.numel,
-        signature=describe(finding),
+        signature=diagnosis.signature,
     )

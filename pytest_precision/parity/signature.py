@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
-from pytest_precision.parity.align import Pair, assemble
-from pytest_precision.parity.judge import Finding
-from pytest_precision.trace.store import Trace
+VALUES = "values"
+"""The signature of a difference in which nothing stands out."""
+
+NOT_FINITE = ("all NaN", "not finite")
+
+SEGMENTS = 4
+"""Parts of a tensor, each with a constant ratio, up to which edges of buffers explain them."""
+
+SHORTEST = 8
+"""Fewest elements of such a part."""
 
 COARSER = {
     torch.float64: (torch.float32, torch.bfloat16, torch.float16),
@@ -16,40 +26,47 @@ COARSER = {
 """Storage dtype to the coarser dtypes that its values may have been rounded to by mistake."""
 
 
-def signature(candidate: Tensor, reference: Tensor, earlier: Tensor | None) -> str:
+def signature(
+    candidate: Tensor, reference: Tensor, twin: Callable[[Tensor], str] = lambda _: ""
+) -> str:
     """Return what the difference of two tensors of equal shape and dtype looks like.
 
     Args:
         candidate: differs from `reference`.
         reference: what it should be.
-        earlier: the reference one train step before, if there was one.
+        twin: says, in words, which other tensor of the reference has the candidate's bytes.
 
     Returns:
-        A short phrase; `values` where nothing stands out.
+        A short phrase; `VALUES` where nothing stands out.
     """
     if not candidate.is_floating_point() or candidate.dtype.itemsize == 1:
-        return "values"
-    ours, theirs = candidate.double(), reference.double()
+        return VALUES
+    ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
     if not torch.isfinite(ours).all() or not torch.isfinite(theirs).all():
-        return "all NaN" if ours.isnan().all() else "not finite"
+        return NOT_FINITE[0] if ours.isnan().all() else NOT_FINITE[1]
     if torch.equal(ours, theirs):
         return "sign of zero"
     if not ours.any():
         return "all zero"
-    if earlier is not None and earlier.shape == ours.shape and torch.equal(ours, earlier.double()):
-        return "the value of the step before"
-    ratio = _constant_ratio(ours, theirs, torch.finfo(candidate.dtype).eps)
-    if ratio is not None:
-        return f"{ratio:.6g} times the reference"
-    for grid in COARSER.get(candidate.dtype, ()):
-        rounded = _on_grid(candidate, grid) and not _on_grid(reference, grid)
-        if rounded and _within_a_step(ours, theirs, grid):
-            return f"rounded to {str(grid).removeprefix('torch.')}"
-    return "values"
+    eps = torch.finfo(candidate.dtype).eps
+    return (
+        twin(candidate)
+        or times(constant_ratio(ours, theirs, eps))
+        or _rounded(candidate, reference)
+        or _segments(ours, theirs, eps)
+        or _part(ours, theirs)
+        or VALUES
+    )
 
 
-def _constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
-    """Return the constant factor between the two, up to the rounding of both; None if none."""
+def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
+    """Return the constant factor between the two, up to the rounding of both; None if none.
+
+    Args:
+        ours: fp64, shape [n], all finite.
+        theirs: likewise.
+        eps: of the dtype in which both were stored.
+    """
     nonzero = theirs != 0
     if nonzero.sum() < 2 or bool(ours[~nonzero].any()):
         return None
@@ -57,8 +74,21 @@ def _constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
     middle = float(ratios.median())
     # Each side is a value rounded once, which moves it by eps / 2 at most, and the ratio by eps.
     spread = float((ratios - middle).abs().max())
-    constant = spread <= 2 * eps * abs(middle) and abs(middle - 1) > 2 * eps
+    constant = middle != 0 and spread <= 2 * eps * abs(middle) and abs(middle - 1) > 2 * eps
     return middle if constant else None
+
+
+def times(ratio: float | None) -> str:
+    """Say a constant factor; nothing where there is none."""
+    return "" if ratio is None else f"{ratio:.6g} times the reference"
+
+
+def _rounded(candidate: Tensor, reference: Tensor) -> str:
+    for grid in COARSER.get(candidate.dtype, ()):
+        rounded = _on_grid(candidate, grid) and not _on_grid(reference, grid)
+        if rounded and _within_a_step(candidate.double(), reference.double(), grid):
+            return f"rounded to {str(grid).removeprefix('torch.')}"
+    return ""
 
 
 def _within_a_step(ours: Tensor, theirs: Tensor, grid: torch.dtype) -> bool:
@@ -76,25 +106,34 @@ def _on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
     return torch.equal(tensor.to(grid).to(tensor.dtype), tensor)
 
 
-def describe(finding: Finding) -> str:
-    """Return the signature of a finding in values; for others, the name of the problem."""
-    pair = finding.pair
-    if finding.problem != "values" or pair.candidate is None or pair.reference is None:
-        return finding.problem
-    if pair.candidate.tensor is None or pair.reference.tensor is None:
-        return finding.problem
-    earlier = _one_step_earlier(pair, pair.reference.trace)
-    return signature(pair.candidate.tensor, pair.reference.tensor, earlier)
+def _segments(ours: Tensor, theirs: Tensor, eps: float) -> str:
+    """Tell where a constant ratio changes, as it does at the edge of a buffer or of a bucket."""
+    if not theirs.all():
+        return ""
+    ratios = ours / theirs
+    jumps = (ratios.diff().abs() > 4 * eps * ratios[1:].abs()).nonzero().view(-1) + 1
+    if not 0 < len(jumps) < SEGMENTS:
+        return ""
+    edges = [0, *jumps.tolist(), len(ratios)]
+    parts = [ratios[start:stop] for start, stop in pairwise(edges)]
+    if min(map(len, parts)) < SHORTEST:
+        return ""
+    first, *others = (f"{float(part.median()):.6g}" for part in parts)
+    changes = [
+        f"{ratio} from element {edge}" for ratio, edge in zip(others, edges[1:], strict=False)
+    ]
+    return f"{first} times the reference, {', '.join(changes)}"
 
 
-def _one_step_earlier(pair: Pair, reference: Trace) -> Tensor | None:
-    for moment in reversed(reference.moments):
-        if (moment.step, moment.phase) == (pair.moment.step - 1, pair.moment.phase):
-            pieces = [
-                entry
-                for entry in reference.entries(moment)
-                if (entry.kind, entry.name) == (pair.kind, pair.name)
-                and pair.rank in (None, entry.rank)
-            ]
-            return assemble(reference, pieces).tensor if pieces else None
-    return None
+def _part(ours: Tensor, theirs: Tensor) -> str:
+    """Tell that most elements of one stretch differ, and none outside of it."""
+    differ = (ours != theirs).nonzero().view(-1)
+    start, stop, size = int(differ[0]), int(differ[-1]) + 1, len(ours)
+    stretch = stop - start
+    if min(stretch, size - stretch) < SHORTEST or 2 * len(differ) < stretch:
+        return ""
+    if start == 0:
+        return f"different in the first {stop} of {size} elements only"
+    if stop == size:
+        return f"different in the last {stretch} of {size} elements only"
+    return f"different in elements {start} to {stop - 1} of {size} only"

@@ -118,7 +118,7 @@ def test_layouts_change_sides_at_each_swap(parity_in: ParityIn, sequence: str, w
     """The defect is in the run whose engine the candidate's layout has made, and the text says."""
     error = caught(parity_in(Cell(sequence=sequence)), planted.EvalTouchesMoments)
     assert error.verdict.divergence is not None
-    assert error.verdict.divergence.signature == words
+    assert error.verdict.divergence.signature.startswith(words)
     note = "After the swap the candidate's checkpoint runs in the reference's layout, and the ref"
     assert (note in str(error)) is words.startswith("2")
 

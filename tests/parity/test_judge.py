@@ -12,6 +12,7 @@ from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import explain
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
+from pytest_precision.parity.diagnosis import diagnose
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.parity.locate import locate
 from pytest_precision.trace.moment import INIT, Moment
@@ -31,7 +32,7 @@ def param(*values: float, name: str = "w", dtype: torch.dtype = torch.float32) -
 
 def headline(judgement: Judgement) -> str:
     assert judgement.first is not None
-    return explain.headline(judgement.first, judgement)
+    return explain.headline(diagnose(judgement), judgement)
 
 
 def test_equal_traces_agree(write_trace: Write) -> None:
@@ -113,7 +114,7 @@ def test_nan_and_infinities_are_counted(
     assert words in headline(judgement)
     assert judgement.first is not None
     told = "\n".join(explain.statistics_lines(judgement.first))
-    found = locate(judgement.first)
+    found = locate(diagnose(judgement))
     numbers_differ = "elsewhere" in words
     assert ("Greatest" in told) == numbers_differ == (found.rel_l2 is not None)
     assert numbers_differ or found.ulp is None

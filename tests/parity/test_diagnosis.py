@@ -1,0 +1,92 @@
+"""A divergence is told by the tensor that tells most, and by what all tensors of its kind share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import whole
+from pytest_precision.parity import explain
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.diagnosis import Diagnosis, diagnose
+from pytest_precision.parity.judge import judge
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Trace
+
+Write = Callable[..., Trace]
+Tensors = Mapping[str, Tensor]
+MOMENTS = [Moment(n - 1, "train", n, "reduce_grads") for n in (1, 2)]
+
+
+def noise(seed: int, size: int = 32) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+FIRST = {"up": noise(1), "temperature": noise(2, 1), "down": noise(3)}
+SECOND = {"up": noise(4), "temperature": noise(5, 1), "down": noise(6)}
+
+
+@pytest.fixture
+def look(write_trace: Write) -> Callable[..., tuple[Diagnosis, str]]:
+    """The diagnosis of a candidate's second step, and the first line of the failure."""
+
+    def written(second: Tensors) -> Trace:
+        steps = zip(MOMENTS, (FIRST, second), strict=True)
+        return write_trace(
+            [(m, [whole("reduced_grad", *one) for one in step.items()]) for m, step in steps]
+        )
+
+    def look(**changed: Tensor) -> tuple[Diagnosis, str]:
+        judgement = judge(written({**SECOND, **changed}), written(SECOND), Criteria.of(None))
+        found = diagnose(judgement)
+        return found, explain.headline(found, judgement)
+
+    return look
+
+
+def test_a_factor_is_that_of_all_tensors(look) -> None:
+    """Also of a tensor with one element, whose ratio alone would prove nothing."""
+    found, line = look(**{name: tensor / 2 for name, tensor in SECOND.items()})
+    assert found.signature == "0.5 times the reference in each of 3 tensors that differ"
+    assert line.startswith(
+        f"reduced_grad differs at step 2 after reduce_grads, {found.signature}: "
+    )
+
+
+def test_one_wrong_element_is_no_factor(look) -> None:
+    """Two tensors with factors of their own are each told by itself."""
+    found, _ = look(up=SECOND["up"] / 2, down=SECOND["down"] * 3)
+    assert (found.finding.pair.name, found.signature) == ("up", "0.5 times the reference")
+
+
+def test_the_telling_tensor_stands_for_the_others(look) -> None:
+    """Whatever its place in the order of parameters."""
+    found, _ = look(up=noise(7), down=SECOND["down"].bfloat16().float())
+    assert (found.finding.pair.name, found.signature) == ("down", "rounded to bfloat16")
+
+
+def test_what_others_share_is_said_with_their_names(look) -> None:
+    """Zero in some tensors says which, on a line of its own."""
+    found, _ = look(up=torch.zeros(32), down=torch.zeros(32))
+    assert found.signature == "all zero in each of 2 tensors that differ"
+    assert explain.likewise_lines(found) == ["The same of: down"]
+
+
+def test_gradients_that_tell_nothing_begin_at_the_last(look) -> None:
+    """Backward runs from the last tensor to the first."""
+    found, line = look(up=noise(7), down=noise(8))
+    assert (found.finding.pair.name, found.signature) == ("down", "values")
+    assert "of down, relative L2 error" in line
+
+
+def test_a_tensor_of_another_step_is_named(look) -> None:
+    """As where a buffer was not emptied, or an update not waited for."""
+    assert look(up=FIRST["up"])[0].signature == "the value of step 1"
+
+
+def test_a_tensor_of_another_name_is_named(look) -> None:
+    """As where two shards have changed places."""
+    assert look(up=SECOND["down"])[0].signature == "the reference's down"
