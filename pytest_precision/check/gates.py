@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
-from pytest_precision.parity import curves, explain, given, guards
+from pytest_precision.parity import curves, explain, given, guards, spread
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
+from pytest_precision.parity.histogram import of_finding
 from pytest_precision.parity.judge import Finding
 from pytest_precision.parity.locate import locate
 from pytest_precision.parity.tolerance import proves_nothing
@@ -38,11 +39,17 @@ def agreement(case: Case) -> Ruling | None:
     if finding is None or finding.pair.moment.step != step:
         return Ruling("fail", f"not repeatable: step {step} differed, but not in a second run")
     found = diagnose(closer.judgement)
-    headline = explain.headline(found, closer.judgement)
-    return Ruling("fail", headline, _spread(case, closer, found), locate(found))
+    return Ruling(
+        "fail",
+        explain.headline(found, closer.judgement),
+        _described(case, closer, found),
+        locate(found),
+        spread.columns(closer.judgement),
+        of_finding(found.finding),
+    )
 
 
-def _spread(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
+def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
     """Describe a divergence: its figures, what explains it, and how far it spreads."""
     return (
         *explain.statistics_lines(found.finding),
@@ -52,7 +59,7 @@ def _spread(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.violations),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         "",
-        *explain.spread_table(closer.judgement),
+        *spread.table(closer.judgement),
         "",
     )
 
@@ -73,7 +80,9 @@ def undisturbed(case: Case) -> Ruling | None:
             again = _disturbed(case.around(found.pair.moment.step), number) or found
             lines = explain.statistics_lines(again, "before") + explain.swap_lines(again, side)
             headline = explain.disturbance(again, side.name)
-            return Ruling("fail", headline, tuple(lines), locate(single(again)))
+            return Ruling(
+                "fail", headline, tuple(lines), locate(single(again)), histogram=of_finding(again)
+            )
     return None
 
 

@@ -122,7 +122,7 @@ def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
         and candidate.dtype is reference.dtype
         and (
             _same_at_once(candidate, reference, reference.dtype)
-            or all(_same(c, r) for _, c, r in _spans(candidate, reference, reference.dtype))
+            or all(_same(c, r) for _, c, r in spans(candidate, reference, reference.dtype))
         )
     )
 
@@ -173,13 +173,13 @@ def _measure(
     if _same_at_once(candidate, reference, dtype):
         return figures
     equal = set()
-    for start, c, r in _spans(candidate, reference, dtype):
+    for start, c, r in spans(candidate, reference, dtype):
         if _same(c, r):
             equal.add(start)
         else:
             dense.add(figures, start, bits(c), bits(r))
     if figures.norm:
-        for start, _, r in _spans(reference, reference, dtype):
+        for start, _, r in spans(reference, reference, dtype):
             if start in equal:
                 dense.add_equal(figures, bits(r))
     return figures
@@ -206,7 +206,7 @@ def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> b
         )
 
 
-def _spans(
+def spans(
     candidate: Tensor, reference: Tensor, dtype: torch.dtype
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield corresponding parts in order: flat position, and two of shape (n,) and `dtype`."""
@@ -291,8 +291,8 @@ def _not_finite(
     candidate: Tensor, reference: Tensor, dtype: torch.dtype
 ) -> tuple[NotFinite, NotFinite]:
     counts = [[0, 0], [0, 0]]
-    for _, *spans in _spans(candidate, reference, dtype):
-        for count, span in zip(counts, spans, strict=True):
+    for _, *sides in spans(candidate, reference, dtype):
+        for count, span in zip(counts, sides, strict=True):
             wide = span.float() if span.itemsize < 4 else span
             count[0] += int(wide.isnan().count_nonzero())
             count[1] += int(wide.isinf().count_nonzero())

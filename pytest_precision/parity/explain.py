@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.parity.diagnosis import Diagnosis
-from pytest_precision.parity.judge import Finding, Judgement, Tally
+from pytest_precision.parity.judge import Finding, Judgement
 from pytest_precision.parity.statistics import NotFinite, Statistics
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
@@ -14,9 +14,6 @@ FEW = 10
 
 NEAR = 1024
 """Distance in units in the last place up to which it says more than a relative error."""
-
-COLUMNS = 10
-"""Operations that the table shows, so that it fits a terminal."""
 
 OTHER = {"candidate": "reference", "reference": "candidate"}
 """Each side to the other one."""
@@ -207,60 +204,6 @@ def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op
     return operations[: op + 1].count("swap") % 2 == 1
-
-
-def spread_table(judgement: Judgement) -> list[str]:
-    """Return a table of kinds by operations: where a difference starts and how it spreads.
-
-    `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
-    it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
-    `.` is not observed.
-    """
-    moments = _columns(judgement)
-    kinds = sorted({kind for kind, _ in judgement.spread}, key=causal_rank)
-    header = ["kind", "dtype", *(_label(moment) for moment in moments)]
-    rows, notes = [header], []
-    for kind in kinds:
-        tallies = [judgement.spread.get((kind, moment.op)) for moment in moments]
-        dtypes = {pair for tally in tallies if tally is not None for pair in tally.dtypes}
-        rows.append([kind, ", ".join(sorted({ours for ours, _ in dtypes})), *map(_mark, tallies)])
-        notes += [
-            f"{kind}: {ours} here, {theirs} in the reference"
-            for ours, theirs in sorted(dtypes)
-            if ours != theirs
-        ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    notes += [f"{kind} is not compared: {reason}" for kind, reason in judgement.left_out.items()]
-    return table + notes
-
-
-def _columns(judgement: Judgement) -> list[Moment]:
-    """Return the last moment of each operation; those near the first divergence if too many."""
-    moments = list({moment.op: moment for moment in judgement.moments}.values())
-    first = judgement.first.pair.moment.op if judgement.first else moments[0].op
-    position = [moment.op for moment in moments].index(first)
-    start = max(0, min(position - 2, len(moments) - COLUMNS))
-    return moments[start : start + COLUMNS]
-
-
-def _label(moment: Moment) -> str:
-    return str(moment.step) if moment.operation == "train" else moment.operation
-
-
-def _mark(tally: Tally | None) -> str:
-    if tally is None:
-        return "."
-    if not tally.findings:
-        return "~" if tally.within else "="
-    problems = sorted({finding.problem for finding in tally.findings} - {"values"})
-    found = [f.difference.statistics for f in tally.findings if f.difference is not None]
-    if any(s.candidate_not_finite.nan > s.reference_not_finite.nan for s in found if s):
-        problems.append("NaN")
-    shares = [(s.mismatched / s.numel, percent(s.mismatched, s.numel)) for s in found if s]
-    if any(f.problem == "values" and f.difference is None for f in tally.findings):
-        return " ".join([*problems, "differs"])  # of some, digests alone were kept
-    return " ".join([*problems, *(share for _, share in sorted(shares)[-1:])])
 
 
 def _when(moment: Moment) -> str:

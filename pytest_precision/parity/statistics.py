@@ -174,7 +174,7 @@ class Accumulator:
         if infinite.any():
             severity[infinite] = np.inf
         if self.max_ulp is not None:
-            severity = np.where(no_nan, _ulps(candidate, reference, self.dtype), np.uint64(0))
+            severity = np.where(no_nan, ulps(candidate, reference, self.dtype), np.uint64(0))
             self.max_ulp = max(self.max_ulp, int(severity.max()))
         if self.measure is Measure.STEPS:
             steps = int(self.criterion.bound(_size(r)))
@@ -260,7 +260,7 @@ def _size(values: Values) -> npt.NDArray[np.float64]:
     return size
 
 
-def _ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
+def ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
     """Return distances on the line of representable values, where both zeros are one point."""
     width = 8 * c.itemsize
     c, r = (bits.view(f"u{bits.itemsize}").astype(np.uint64) for bits in (c, r))

@@ -56,12 +56,16 @@ class Ruling(NamedTuple):
         reason: one line.
         details: lines below it.
         divergence: the first one, where two sides differ.
+        spread: how it spreads, as `Verdict.spread`.
+        histogram: of the tensor that diverges first, as `Verdict.histogram`.
     """
 
     outcome: str
     reason: str
     details: tuple[str, ...] = ()
     divergence: Divergence | None = None
+    spread: dict[str, Any] | None = None
+    histogram: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,11 @@ class Verdict:
         environment: of `candidate` and `reference`: versions, pins and variables that decide about
             the bits.
         left_out: kinds that were not compared, each with the reason; None where nothing was.
+        spread: columns of the table of kinds by operations in `details`, as `spread.columns` makes
+            them.
+        histogram: elements of the tensor that diverges first, by their distance in units in the
+            last place, as `histogram.histogram` counts them.
+        repeat: the command that makes the check again, unless it passed.
     """
 
     nodeid: str
@@ -111,6 +120,9 @@ class Verdict:
     curves: dict[str, Any] | None = None
     environment: dict[str, dict[str, str]] | None = None
     left_out: dict[str, str] | None = None
+    spread: dict[str, Any] | None = None
+    histogram: dict[str, Any] | None = None
+    repeat: str | None = None
 
     def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any], repeat: str = "") -> Verdict:
         """Return this verdict with the figures of its case and, if it does not pass, the ruling.
@@ -123,13 +135,14 @@ class Verdict:
         verdict = replace(self, **figures)
         if ruling is None:
             return verdict
+        repeat = repeat or again(self.nodeid)
         cell = self.nodeid.partition("[")[2].removesuffix("]") or self.nodeid
         lines = [
             f"  candidate  {self.candidate}",
             f"  reference  {self.reference}",
             f"  criterion  {self.criterion}",
             *(f"  {line}" for line in ruling.details),
-            f"  Repeat with: {repeat or f'pytest --precision-matrix {shlex.quote(self.nodeid)}'}",
+            f"  Repeat with: {repeat}",
         ]
         word = "" if ruling.outcome == "fail" else f"{ruling.outcome}: "
         return replace(
@@ -138,6 +151,9 @@ class Verdict:
             reason=visible(f"{cell}: {word}{ruling.reason}"),
             details=tuple(map(visible, lines)),
             divergence=ruling.divergence,
+            spread=ruling.spread,
+            histogram=ruling.histogram,
+            repeat=repeat,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -146,7 +162,9 @@ class Verdict:
         data["details"] = list(self.details)
         if self.divergence is not None and self.divergence.index is not None:
             data["divergence"]["index"] = list(self.divergence.index)
-        for name in ("divergence", "lost_updates", "curves", "environment", "left_out"):
-            if data[name] is None:
-                del data[name]
-        return data
+        return {name: value for name, value in data.items() if value is not None}
+
+
+def again(nodeid: str) -> str:
+    """Return the command that runs one cell."""
+    return f"pytest --precision-matrix {shlex.quote(nodeid)}"

@@ -10,13 +10,13 @@ crash of a worker) counts as one more check of the cell, without a layout.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from pytest_precision.matrix.cell import AxisValue
-from pytest_precision.parity.verdict import Verdict
+from pytest_precision.parity.verdict import Verdict, again
 from pytest_precision.report.attributes import test_of
 from pytest_precision.report.status import STATUSES, worst
 
@@ -28,9 +28,9 @@ class CheckResult:
     Attributes:
         status: one of `STATUSES`.
         reason: one line; for an expected failure, the reason of the expectation if it has one.
-        entry: entry in report.json: the verdict; `pytest`, pytest's word for the test (`passed`,
-            `failed`, `error`, `skipped`, `xfailed`, `xpassed`); and `xfail`, the reason of the
-            expectation if there is one.
+        entry: entry in report.json: the verdict; `status`; `pytest`, pytest's word for the test
+            (`passed`, `failed`, `error`, `skipped`, `xfailed`, `xpassed`); `xfail`, the reason of
+            the expectation if there is one; and the place of the cell: `number`, `line`, `worker`.
     """
 
     status: str
@@ -125,17 +125,13 @@ class Results:
         if report.when in PHASES[:-1]:
             return None
         del self._runs[key]
-        checks = tuple(_checks(report.nodeid, cell["axes"], run))
+        number, line = cell.get("number", 0), report.location[1] or 0
+        place = {"number": number, "line": line} | ({"worker": key[1]} if key[1] else {})
+        checks = tuple(_checks(report.nodeid, cell["axes"], run, place))
         if run.discarded or not checks:  # `--setup-only` makes no call, so there is no result
             return None
         result = CellResult(
-            report.nodeid,
-            cell["test"],
-            cell["axes"],
-            cell.get("number", 0),
-            report.location[1] or 0,
-            run.seconds,
-            checks,
+            report.nodeid, cell["test"], cell["axes"], number, line, run.seconds, checks
         )
         self.cells[key] = result
         return key, result
@@ -183,18 +179,23 @@ def _reason(report: pytest.TestReport) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _checks(nodeid: str, axes: Mapping[str, AxisValue], run: _TestRun) -> list[CheckResult]:
+def _checks(
+    nodeid: str, axes: Mapping[str, AxisValue], run: _TestRun, place: dict[str, Any]
+) -> list[CheckResult]:
     phase, reason = run.phases.get("call", ("", ""))
     expected = {"xfail": reason} if reason and phase in ("xfailed", "xpassed") else {}
     checks = []
     for verdict in run.verdicts:
         status = _status(verdict, phase, run.failures)
         why = expected.get("xfail", verdict["reason"]) if status == "xfail" else verdict["reason"]
-        checks.append(CheckResult(status, why, verdict | {"pytest": phase} | expected))
+        entry = verdict | {"status": status, "pytest": phase} | expected | place
+        checks.append(CheckResult(status, why, entry))
     for outcome, status, word, why in _endings(run, [check.status for check in checks]):
         ending = Verdict(nodeid, dict(axes), "", "", "", "", outcome, why, seconds=run.seconds)
-        entry = ending.as_dict() | {"pytest": word} | (expected if word == phase else {})
-        checks.append(CheckResult(status, why, entry))
+        if outcome not in ("pass", "skip"):
+            ending = replace(ending, repeat=again(nodeid))
+        told = {"status": status, "pytest": word} | (expected if word == phase else {})
+        checks.append(CheckResult(status, why, ending.as_dict() | told | place))
     return checks
 
 

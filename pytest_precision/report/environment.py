@@ -27,6 +27,17 @@ def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return what is not the same in the environments of all sides, for each side."""
+    names = {name for own in sides.values() for name in own}
+    unlike = {name for name in names if len({own.get(name) for own in sides.values()}) > 1}
+    return {
+        side: {name: value for name, value in own.items() if name in unlike}
+        for side, own in sides.items()
+        if unlike
+    }
+
+
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.report.environment import differing
 
 SCHEMA = 1
 
@@ -87,10 +88,8 @@ class JsonFile:
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add the entries of one cell, or replace those of the same key, and write the file."""
         entries = list(entries)
-        # The environment is the same in most cells, so it is written once.
         found = [side for entry in entries for side in entry.get("environment", {}).values()]
-        bare = ({n: v for n, v in entry.items() if n != "environment"} for entry in entries)
-        encoded = b",\n".join(map(encode, bare))
+        encoded = b",\n".join(encode(_lean(entry)) for entry in entries)
         with self._lock:
             self._ranks.update((repr(sorted(side.items())), side) for side in found)
             self._cells[key] = encoded
@@ -160,6 +159,13 @@ class JsonFile:
         except OSError:
             self._temporary.unlink(missing_ok=True)
             raise
+
+
+def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep of the environment what differs between the sides: all else is written once."""
+    unlike = differing(entry.get("environment", {}))
+    others = {name: value for name, value in entry.items() if name != "environment"}
+    return others | ({"environment": unlike} if unlike else {})
 
 
 def encode(value: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import launches
 import pytest
+from written import read_report
 
 SUITE = """
 import os
@@ -174,7 +175,7 @@ def test_one_terminal(scenario: Scenario) -> None:
 
 def test_report_and_cache(scenario: Scenario) -> None:
     """One report.json of the cells, and one cache for `--lf`."""
-    cells = json.loads((scenario.folder / "report" / "report.json").read_text())["cells"]
+    cells = read_report(scenario.folder / "report" / "report.json")["cells"]
     names = sorted(cell["nodeid"] for cell in cells if cell["outcome"] == "pass")
     assert names == [f"test_suite.py::test_parity[train2-w{size}]" for size in (1, 2)]
     failed = json.loads((scenario.folder / ".pytest_cache/v/cache/lastfailed").read_text())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.parity import explain
+from pytest_precision.parity import explain, spread
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
 from pytest_precision.parity.diagnosis import diagnose
@@ -203,7 +203,7 @@ def test_kinds_that_are_left_out_say_why(write_trace: Write) -> None:
     theirs = write_trace(run([whole("grad", "w", torch.ones(1)), param(2)]))
     judgement = judge(ours, theirs, Criteria.of({"param": unchecked(reason="by design")}))
     assert judgement.observations == 0
-    assert explain.spread_table(judgement)[-2:] == [
+    assert spread.table(judgement)[-2:] == [
         "param is not compared: by design",
         "grad is not compared: candidate: reduced inside backward",
     ]
@@ -249,7 +249,7 @@ def test_the_table_shows_where_it_starts_and_how_it_spreads(write_trace: Write) 
     ours = write_trace(run([], *(state(s, 0.5 * (s > 1), torch.bfloat16) for s in (1, 2))))
     theirs = write_trace(run([], *(state(s, 0, torch.float32) for s in (1, 2))))
     judgement = judge(ours, theirs, Criteria.of({"lr": ulp(1)}))
-    assert explain.spread_table(judgement) == [
+    assert spread.table(judgement) == [
         "kind     dtype     init  1      2",
         "lr       float32   .     =      ~",
         "exp_avg  bfloat16  .     dtype  dtype 25 %",
@@ -270,6 +270,6 @@ def test_the_table_of_a_long_run_fits_a_terminal(write_trace: Write) -> None:
     candidate = reference.clone()
     candidate[41:] = 1
     judgement = judge(write_trace(long(candidate)), write_trace(long(reference)), Criteria.of(None))
-    header, row = explain.spread_table(judgement)
+    header, row = spread.table(judgement)
     assert header.split()[2:] == [str(n) for n in range(40, 50)]
     assert row.split()[2:6] == ["=", "=", "100", "%"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
+from written import read_report
 
 from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe
 from pytest_precision.plugin import backends
@@ -57,7 +57,7 @@ def test_report_says_what_was_taken(pytester: pytest.Pytester, asked: str) -> No
     pytester.makepyfile(CHECK.format(precision="mxfp8", options=""))
     args = ("--precision-matrix", "--precision-device=cpu", "--precision-report=report")
     pytester.runpytest_subprocess(*args, f"--precision-backend={asked}")
-    report = json.loads((pytester.path / "report" / "report.json").read_text())
+    report = read_report(pytester.path / "report" / "report.json")
     (ranks,) = report["environment"]["ranks"]
     why = "it was requested" if asked == "emulated" else "native mxfp8 needs Transformer Engine "
     assert ranks["number_formats"].startswith(f"emulated: {why}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from written import read_report
 
 SUITE = """
 import os
@@ -127,7 +126,7 @@ def test_a_session_ends_as_its_cells_do(pytester: pytest.Pytester, distribution:
             "*= precision matrix =*",
         ]
     )
-    cells = json.loads(Path("out/report.json").read_text())["cells"]
+    cells = read_report("out/report.json")["cells"]
     outcomes = {cell["nodeid"].partition("::")[2]: cell["outcome"] for cell in cells}
     assert outcomes == {
         "test_agrees[train2-w1]": "pass",

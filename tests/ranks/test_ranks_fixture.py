@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
+from written import read_report
 
 from pytest_precision import Ranks, layouts
 
@@ -205,7 +205,7 @@ def test_cells_have_their_environment_and_their_outcomes(suite):
     result = suite.runpytest_subprocess("--precision-matrix", *strict)
     result.assert_outcomes(passed=1, skipped=1, failed=1)
     result.stdout.fnmatch_lines(["*error: the candidate failed: jobs:leaking le*"])
-    report = json.loads((suite.path / "out" / "report.json").read_text())
+    report = read_report(suite.path / "out" / "report.json")
     ranks = report["environment"]["ranks"]
     assert sorted(found["NVTE_PLANTED"] for found in ranks) == ["cell", "layout"]
     assert ranks[0]["uninitialized_memory"] == "NaN"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from pytest_precision.report.environment import differing
+
 
 def test_versions_without_importing_torch():
     """No module of the report imports torch, and yet its version is known."""
@@ -17,3 +19,14 @@ def test_versions_without_importing_torch():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_only_what_differs_between_sides_is_told_apart():
+    """A name that one side lacks differs; sides that are alike leave nothing."""
+    ours = {"torch": "2.13", "seed": "1", "NVTE_FLASH_ATTN": "0"}
+    theirs = {"torch": "2.12", "seed": "1"}
+    assert differing({"candidate": ours, "reference": theirs}) == {
+        "candidate": {"torch": "2.13", "NVTE_FLASH_ATTN": "0"},
+        "reference": {"torch": "2.12"},
+    }
+    assert differing({"candidate": ours, "reference": dict(ours)}) == {}

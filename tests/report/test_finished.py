@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from written import read_report
 
 OPTIONS = "--precision-matrix", "--precision-report=report"
 
@@ -57,7 +56,7 @@ def suite(pytester: pytest.Pytester) -> Callable[..., None]:
 
 def told() -> Ended:
     """What the file says: whether all ran, how many were to run, and how many did."""
-    found = json.loads(Path("report/report.json").read_text())
+    found = read_report("report/report.json")
     return found["finished"], found["planned"], len(found["cells"])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from made_up import divergence, verdict
+from written import read_report
 
 from pytest_precision.report.json_file import SHARE, JsonFile, encode
 
@@ -37,11 +38,7 @@ for number in count():
 
 def read(folder: Path) -> dict:
     """The file as a strict reader sees it."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(constant)
-
-    return json.loads((folder / "report.json").read_text("ascii"), parse_constant=refuse)
+    return read_report(folder / "report.json")
 
 
 def test_schema(tmp_path):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from written import read_report
 
 MATRIX = """
 import pytest
@@ -25,7 +25,7 @@ def matrix(pytester):
         pytester.makepyfile(test_it=MATRIX)
         pytester.runpytest_inprocess("--precision-report=report", *options)
         path = Path("report/report.json")
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_report(path) if path.exists() else None
 
     return matrix
 

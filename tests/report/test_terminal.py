@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from written import read_report
 
 from pytest_precision.report import terminal
 
@@ -213,7 +213,7 @@ def test_rerun_counts_once(session):
     Path("conftest.py").write_text(rerun)
     found = session(source, "--folder=report")
     found.stdout.fnmatch_lines(["2 cells in *: 2 passed (.)"])
-    entries = json.loads(Path("report/report.json").read_text())["cells"]
+    entries = read_report("report/report.json")["cells"]
     assert [entry["outcome"] for entry in entries] == ["pass", "pass"]
 
 
@@ -230,7 +230,7 @@ def test_crashed_worker(session):
     found.stdout.fnmatch_lines(
         ["  world_size  1  2", "              .  E", "  E worker 'gw0' crashed while running *"]
     )
-    entries = json.loads(Path("report/report.json").read_text())["cells"]
+    entries = read_report("report/report.json")["cells"]
     assert sorted(entry["outcome"] for entry in entries) == ["error", "pass"]
 
 
@@ -251,7 +251,7 @@ def test_interrupt_writes_the_report(session):
         "    check()\n"
     )
     session(source, "--folder=report")
-    found = json.loads(Path("report/report.json").read_text())
+    found = read_report("report/report.json")
     assert (found["finished"], len(found["cells"])) == (False, 29)
 
 

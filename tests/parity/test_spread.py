@@ -1,0 +1,71 @@
+"""Spread: the table of kinds by operations as columns of plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.parity import spread
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import ulp
+from pytest_precision.parity.judge import judge
+from pytest_precision.trace.moment import INIT, Moment
+from pytest_precision.trace.store import Trace
+
+Write = Callable[..., Trace]
+
+
+def steps(*states: list[Observation]) -> list[tuple[Moment, list[Observation]]]:
+    moments = [Moment(n, "train", n + 1, "optimizer_step") for n in range(len(states))]
+    return [(INIT, []), *zip(moments, states, strict=True)]
+
+
+def state(values: Tensor, near: float = 1.0) -> list[Observation]:
+    return [whole("lr", "group0", torch.tensor([near])), whole("exp_avg", "w", values)]
+
+
+def test_states_and_figures(write_trace: Write) -> None:
+    """Equal, within the criterion, beyond it by so much, of another dtype, not observed."""
+    one, off = torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 1.5])
+    ours = write_trace(steps(state(one), state(off, 1 + 2**-23), state(one.bfloat16())))
+    theirs = write_trace(steps(state(one), state(one), state(one)))
+    found = spread.columns(judge(ours, theirs, Criteria.of({"lr": ulp(1)})))
+    assert (found["operation"], found["step"]) == (["init", *["train"] * 3], [0, 1, 2, 3])
+    assert found["kinds"]["lr"] == {
+        "dtypes": [["float32", "float32"]],
+        "state": [".", "=", "~", "="],
+    }
+    assert found["kinds"]["exp_avg"] == {
+        "dtypes": [["bfloat16", "float32"], ["float32", "float32"]],
+        "state": [".", "=", "values", "dtype"],
+        "mismatched": [None, None, 0.25, None],
+        "max_ulp": [None, None, 2**22, None],
+        "rel_l2": [None, None, 0.25, None],
+    }
+
+
+def test_what_is_not_finite_has_a_share_and_no_distance(write_trace: Write) -> None:
+    """A NaN is named, and is no figure that JSON lacks."""
+    nan = torch.tensor([float("nan")])
+    traces = write_trace(steps(state(nan))), write_trace(steps(state(torch.ones(1))))
+    found = spread.columns(judge(*traces, Criteria.of(None)))
+    assert json.loads(json.dumps(found["kinds"]["exp_avg"], allow_nan=False)) == {
+        "dtypes": [["float32", "float32"]],
+        "state": [".", "NaN"],
+        "mismatched": [None, 1.0],
+    }
+
+
+def test_long_runs_keep_the_columns_around_the_divergence(write_trace: Write) -> None:
+    """The data of a check does not grow with the number of its steps."""
+    right = [state(torch.ones(1)) for _ in range(100)]
+    wrong = [state(torch.ones(1) * (1 + (n >= 70))) for n in range(100)]
+    found = spread.columns(
+        judge(write_trace(steps(*wrong)), write_trace(steps(*right)), Criteria.of(None))
+    )
+    assert len(found["step"]) == spread.MOST
+    assert found["kinds"]["exp_avg"]["state"][found["step"].index(71)] == "values"

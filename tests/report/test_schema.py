@@ -1,0 +1,47 @@
+"""The schema of report.json, which the wheel has: it describes all that is written."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from jsonschema import ValidationError
+from made_up import divergence, verdict
+from written import read_report, validator
+
+from pytest_precision.report.environment import environment
+from pytest_precision.report.json_file import JsonFile
+
+
+@pytest.fixture
+def report(tmp_path):
+    """A report of one failing check."""
+    file = JsonFile(tmp_path, environment(device="cpu", flags={}))
+    sides = {"candidate": {"torch": "2.13"}, "reference": {"torch": "2.12"}}
+    file.put("a", [verdict("fail", "why", divergence=divergence(), environment=sides)])
+    file.close()
+    return read_report(tmp_path / "report.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("schema",), 2),
+        (("planned",), "7"),
+        (("cells", 0, "outcome"), "failed"),
+        (("cells", 0, "invented"), 1),
+        (("cells", 0, "divergence", "ulp"), "1"),
+        (("cells", 0, "environment", "candidate", "torch"), None),
+        (("environment", "ranks", 0, "torch"), None),
+    ],
+)
+def test_what_is_not_described_is_refused(report, place, value):
+    """The validation of the tests can fail, at every depth."""
+    changed = copy.deepcopy(report)
+    *way, last = place
+    inner = changed
+    for name in way:
+        inner = inner[name]
+    inner[last] = value
+    with pytest.raises(ValidationError):
+        validator().validate(changed)
