@@ -13,7 +13,7 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
 
 SLOW = frozenset(
-    {"faults", "layouts", "loops", "modes", "plugin", "ranks", "regressions", "report"}
+    {"commands", "faults", "layouts", "loops", "modes", "plugin", "ranks", "regressions", "report"}
 )
 """Folders whose tests start processes: ranks, sessions of pytest, launchers."""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_precision.engine.kinds import KINDS
 from pytest_precision.parity.align import Pair, assemble
 from pytest_precision.parity.compare import same_bytes
 from pytest_precision.parity.judge import Finding, Judgement
@@ -18,6 +19,9 @@ from pytest_precision.trace.store import Entry
 
 BACKWARD = ("grad", "reduced_grad", "final_grad")
 """Kinds that arise from the last tensor to the first."""
+
+SETTINGS = frozenset(name for name, kind in KINDS.items() if kind.lasts == "setting")
+"""Kinds of single numbers, which say more than what they have in common."""
 
 MOST = 1 << 26
 """Elements that are looked at; a kind may have more, and its first tensors stand for it then."""
@@ -49,7 +53,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     first = judgement.first
     assert first is not None
     alike = [*_with(first, judgement)]
-    if len(alike) < 2:
+    if len(alike) < 2 or _tensors(first) is None or first.pair.kind in SETTINGS:
         return single(first)
     found = [single(finding) for finding in alike]
     if (factor := _pooled(alike)) is not None:
