@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_precision.layouts.declarations import may_leave as may_leave
     from pytest_precision.layouts.declarations import with_environment as with_environment
     from pytest_precision.layouts.dtypes import resident as resident
+    from pytest_precision.layouts.in_autocast import autocast as autocast
     from pytest_precision.layouts.megatron.experts import discrete_experts as discrete_experts
     from pytest_precision.layouts.megatron.experts import grouped_experts as grouped_experts
     from pytest_precision.layouts.megatron.optimizer import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "adamw",
     "any_precision_adamw",
+    "autocast",
     "compute_in",
     "ddp",
     "discrete_experts",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = _lazy.exports(
         "compute": ("compute_in",),
         "declarations": ("fresh_ranks", "may_leave", "with_environment"),
         "dtypes": ("resident",),
+        "in_autocast": ("autocast",),
         "megatron.optimizer": ("distributed_optimizer",),
         "megatron.experts": ("discrete_experts", "grouped_experts"),
         "optimizers": ("any_precision_adamw", "fused_adam"),

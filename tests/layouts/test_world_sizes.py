@@ -23,6 +23,7 @@ ParityIn = Callable[[Cell], Parity]
 
 FP32 = ("adamw", "ddp", "fsdp2", "fused_adam", "any_precision_adamw", "distributed_optimizer")
 BF16 = ("master_adamw", "distributed_optimizer")
+ON_FP32 = ("adamw", "autocast")
 EXPERTS = ("discrete_experts", "grouped_experts")
 TINY = {
     "mlp": partial(workloads.mlp, width=17, depth=1),
@@ -51,8 +52,12 @@ def test_every_layout_trains(resources: Resources, ranks: int, workload: str) ->
     """None hangs; and all have the same norm, of the same microbatches, as far as bf16 goes."""
     run = partial(resources.ranks(Settings(timeout=120, device="cpu")).run, ranks, norms)
     experts = EXPERTS if workload == "moe" else ()
-    for names, precision in ((FP32, "fp32"), (BF16 + experts, "bf16")):
-        results = run(Cell(precision, world_size=ranks), names, workload)
+    for names, stored in (
+        (FP32, ("fp32",)),
+        (BF16 + experts, ("bf16",)),
+        (ON_FP32, ("bf16", "fp32")),
+    ):
+        results = run(Cell(*stored, world_size=ranks), names, workload)
         assert results == [results[0]] * ranks
         expected = results[0][names[0]]
         for name in names:
