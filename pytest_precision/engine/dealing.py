@@ -135,6 +135,26 @@ class Dealing(Restorable):
             )
 
 
+def expect_sum(workload: str, given: object) -> None:
+    """Refuse what a workload's `loss` returns if it is no scalar with a number of tokens.
+
+    Raises:
+        TypeError: with the name of the workload, and what a trainer that averages has to return.
+    """
+    if isinstance(given, tuple) and len(given) == 2:
+        loss = given[0]
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            return
+    raise TypeError(
+        expected_but_got(
+            f"{workload}.loss() to return (sum, tokens), a scalar tensor and a number,",
+            named("loss", given),
+            "sum the loss over tokens; for a mean of the means of microbatches return (mean, 1), "
+            "and 1 from tokens()",
+        )
+    )
+
+
 def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
     """Return rank and size of the data-parallel dimension, which has all ranks unless given.
 

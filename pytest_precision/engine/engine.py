@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision import modules
 from pytest_precision.engine.clipping import Clip, clip_by, expect_rule, scale_down, total_norm
-from pytest_precision.engine.dealing import Dealing, data_parallel_of
+from pytest_precision.engine.dealing import Dealing, data_parallel_of, expect_sum
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
@@ -176,10 +176,13 @@ class Engine(Dealing):
         """Yield the loss of each microbatch of this rank, divided by the tokens of all ranks.
 
         Raises:
+            TypeError: `loss` returns no sum with its number of tokens.
             ValueError: `loss` counts other tokens than `tokens`.
         """
         for number, microbatch in self.my_microbatches(step):
-            loss, tokens = self.workload.loss(self.forward_model, microbatch)
+            given = self.workload.loss(self.forward_model, microbatch)
+            expect_sum(type(self.workload).__name__, given)
+            loss, tokens = given
             expected = self.workload.tokens(microbatch)
             if tokens != expected:
                 raise ValueError(

@@ -46,7 +46,9 @@ class Workload(ABC):
     Whatever a workload leaves equal, even, zero or inactive hides a family of defects: equal token
     counts hide a wrong divisor, even sizes hide a wrong offset, a norm below `max_norm` hides
     clipping. The built-in workloads avoid all such cases that are known; a workload of your own
-    hides the defects that depend on what it does not vary.
+    hides the defects that depend on what it does not vary. So does what both sides share: a helper
+    that the workload calls and a script or an engine calls too has its defects on both sides, and
+    no comparison sees them.
 
     Attributes:
         max_norm: total L2 norm to which the engine clips the gradient of the mean loss (the sum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,19 @@ def test_a_workload_that_miscounts_its_tokens_is_refused() -> None:
     engine = layouts.adamw(Miscounting(), CELL)
     with pytest.raises(ValueError, match=r"expected loss\(\) of microbatch 0 of step 1 to count"):
         engine.forward_backward(1)
+
+
+@pytest.mark.parametrize("returns", [lambda a, n: a / n, lambda a, n: (a.expand(3), n)])
+def test_a_loss_that_is_no_sum_with_its_tokens_is_refused(returns: Callable[..., Any]) -> None:
+    """Many losses are means; the message says what a trainer of means returns."""
+
+    class Mean(Mlp):
+        def loss(self, model: nn.Module, microbatch: Any) -> Any:
+            return returns(*super().loss(model, microbatch))
+
+    words = r"expected Mean\.loss\(\) to return \(sum, tokens\).* but got loss=.*return \(mean, 1\)"
+    with pytest.raises(TypeError, match=words):
+        layouts.adamw(Mean(), CELL).forward_backward(1)
 
 
 class Uneven(Mlp):

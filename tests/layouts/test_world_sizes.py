@@ -23,7 +23,7 @@ ParityIn = Callable[[Cell], Parity]
 
 FP32 = ("adamw", "ddp", "fsdp2", "fused_adam", "any_precision_adamw", "distributed_optimizer")
 BF16 = ("master_adamw", "distributed_optimizer")
-ON_FP32 = ("adamw", "autocast")
+ON_FP32 = ("autocast",)
 EXPERTS = ("discrete_experts", "grouped_experts")
 TINY = {
     "mlp": partial(workloads.mlp, width=17, depth=1),
@@ -49,7 +49,7 @@ def norms(cell: Cell, names: tuple[str, ...], workload: str) -> dict[str, list[f
 @pytest.mark.parametrize("workload", TINY)
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_every_layout_trains(resources: Resources, ranks: int, workload: str) -> None:
-    """None hangs; and all have the same norm, of the same microbatches, as far as bf16 goes."""
+    """None hangs; and layouts of one arithmetic have the same norm, as far as bf16 goes."""
     run = partial(resources.ranks(Settings(timeout=120, device="cpu")).run, ranks, norms)
     experts = EXPERTS if workload == "moe" else ()
     for names, stored in (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_precision.errors import MatrixError
 from pytest_precision.matrix.axes import build
+from pytest_precision.matrix.cell import BUILT_IN_AXES, Cell
+from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.options import MARKER_OPTIONS
 
 DESIGN = {
@@ -156,3 +160,19 @@ def test_positional_argument() -> None:
     """Axes have names."""
     with pytest.raises(MatrixError, match=r"as keywords but got \['bf16'\] \(list\)"):
         build((["bf16"],), {})
+
+
+def test_the_readme_has_the_axes_with_their_defaults() -> None:
+    """Which precision a cell has, and in what its weights are stored, is what a test says least."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    table = readme.partition("| axis | values |")[2].partition("\n\n")[0]
+    rows = [[re.findall(r"`(.+?)`", part) for part in row.split("|")] for row in table.split("\n")]
+    axes = {name: (values, default) for _, [name], values, default, _ in rows[2:]}
+    assert tuple(axes) == BUILT_IN_AXES
+    assert axes["precision"][0] == [*PRECISIONS]
+    assert axes["primary_weight"][0] == [*PRIMARY_WEIGHTS]
+    for name in set(axes) - {"primary_weight"}:
+        assert axes[name][1] == [str(getattr(Cell(), name))]
+    *own, others = axes["primary_weight"][1]
+    stored = dict.fromkeys(PRECISIONS, others) | dict(zip(own[1::2], own[::2], strict=True))
+    assert stored == {name: Cell(name).primary_weight for name in PRECISIONS}
