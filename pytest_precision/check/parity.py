@@ -24,7 +24,7 @@ from pytest_precision.errors import (
     expected_but_got,
     named,
 )
-from pytest_precision.loops.script import is_script
+from pytest_precision.loops.script import is_script, resumes
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -191,8 +191,16 @@ class Parity:
         mine = self._declared(cell, candidate, reference, workload)
         others = self._declared(other_cell, reference, candidate, workload)
         return (
-            Side.of(ours, theirs, made_by, cell, mine, caller, is_script=scripts[0]),
-            Side.of(theirs, ours, made_by, other_cell, others, caller, is_script=scripts[1]),
+            Side.of(
+                *(ours, theirs, made_by, cell, mine, caller),
+                is_script=scripts[0],
+                resumes=resumes(candidate),
+            ),
+            Side.of(
+                *(theirs, ours, made_by, other_cell, others, caller),
+                is_script=scripts[1],
+                resumes=resumes(reference),
+            ),
         )
 
     def _declared(

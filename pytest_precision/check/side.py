@@ -27,6 +27,7 @@ class Side:
         workload: the workload of both sides; a script does without.
         cell: the cell in which it runs.
         is_script: whether the layout is a script.
+        resumes: whether the script says how it is resumed.
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
     """
@@ -36,6 +37,7 @@ class Side:
     workload: ImportPath | None
     cell: Cell
     is_script: bool = False
+    resumes: bool = False
     needs: Needs = field(default_factory=Needs)
 
     @classmethod
@@ -49,6 +51,7 @@ class Side:
         caller: Environment | None = None,
         *,
         is_script: bool = False,
+        resumes: bool = False,
     ) -> Side:
         """Return a side that names the other layout only if its sequence has a `swap`.
 
@@ -60,6 +63,7 @@ class Side:
             declared: what the layouts and the workload declare.
             caller: environment of both sides; the current one unless given.
             is_script: whether the layout is a script.
+            resumes: whether the script says how it is resumed.
         """
         declared = declared or Declared()
         swapped = other if cell.swaps else None
@@ -70,7 +74,8 @@ class Side:
             declared.fresh_ranks,
             declared.may_leave,
         )
-        return cls(layout, swapped, None if is_script else workload, cell, is_script, needs)
+        own = None if is_script else workload
+        return cls(layout, swapped, own, cell, is_script, resumes, needs)
 
     def record(self, folder: str, window: Window | None) -> int:
         """Write this rank's part of the trace into `folder`; this is the job of each rank.
@@ -79,7 +84,7 @@ class Side:
             the number of observations that it holds.
         """
         # Only ranks need torch for this; the controller sends the job without it.
-        from pytest_precision.loops.record import record_script
+        from pytest_precision.loops.runs import record_script
         from pytest_precision.trace.record import record
 
         layout = self.layout.resolve()
@@ -99,8 +104,8 @@ def incomparable(candidate: Side, reference: Side) -> Ruling | None:
         reason = "the candidate and the reference are the same layout in the same cell"
         return Ruling("vacuous", reason)
     for side in (candidate, reference):
-        lacking = unrecordable(side.layout.name, side.cell) if side.is_script else None
-        if lacking is not None:
+        lacking = side.is_script and unrecordable(side.layout.name, side.cell, resumes=side.resumes)
+        if lacking:
             return Ruling("error", lacking)
     cells = candidate.cell, reference.cell
     ours, theirs = (cell.operations.count("train") for cell in cells)

@@ -25,8 +25,8 @@ class Events(Protocol):
     def forward(self, module: nn.Module) -> None:
         """Hear that a module is called, in whichever mode."""
 
-    def backward(self, loss: Tensor) -> None:
-        """Hear that the backward of a loss starts."""
+    def backward(self, loss: Tensor) -> Tensor:
+        """Hear that the backward of a loss starts; return what it starts from instead."""
 
     def clip(self, norm: Tensor) -> None:
         """Hear that gradients are clipped, which have this norm."""
@@ -37,7 +37,10 @@ class Events(Protocol):
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Hear that it has stepped."""
 
-    def scaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+    def scales(self, scaler: torch.amp.GradScaler) -> None:
+        """Hear that a scaler is about to have an optimizer step."""
+
+    def scaled(self, optimizer: Optimizer) -> None:
         """Hear that a scaler has had an optimizer step, or has skipped the step."""
 
 
@@ -84,19 +87,22 @@ def _has_closure(args: Any, kwargs: Any) -> bool:
     return callable(kwargs.get("closure")) or any(map(callable, given))
 
 
-Told = Callable[..., None]
+Told = Callable[..., object]
 
 
 def _wrapped(events: Events) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
-    """Yield what has no hook: its holder, its name, and what to call before it and after it."""
+    """Yield what has no hook: its holder, its name, and what to call before it and after it.
+
+    What the former returns takes the place of the first argument, unless it is None.
+    """
     yield Tensor, "backward", lambda loss, *_, **__: events.backward(loss), None
     for holder, name in clipping_functions():
         yield holder, name, _before_clip(events), None
     yield (
         torch.amp.GradScaler,
         "step",
-        None,
-        lambda scaler, optimizer, *_, **__: events.scaled(scaler, optimizer),
+        lambda scaler, *_, **__: events.scales(scaler),
+        lambda _, optimizer, *__, **___: events.scaled(optimizer),
     )
 
 
@@ -114,7 +120,8 @@ def _replaced(holder: Any, name: str, before: Told | None, after: Told | None) -
     @wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
-            before(*args, **kwargs)
+            first = before(*args, **kwargs)
+            args = args if first is None else (first, *args[1:])
         result = original(*args, **kwargs)
         if after is not None:
             after(*args, **kwargs)

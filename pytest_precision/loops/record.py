@@ -1,56 +1,27 @@
-"""Record a script on one rank: run it, and write what torch shows of its steps."""
+"""Record: what a script is given to say where its loop is, and to show more of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.loops import hooks
+from pytest_precision.loops.course import Course
 from pytest_precision.loops.locate import Extent, Locate, expect_locate
 from pytest_precision.loops.names import LoopNames, Models
 from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import Enough, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.data import write_data
-from pytest_precision.trace.environment import SEED, environment_of
-from pytest_precision.trace.moment import Window
 from pytest_precision.trace.products import COMPUTED, Products
-from pytest_precision.trace.store import Header
-from pytest_precision.trace.updates import UpdateMeter
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
-
-
-def record_script(
-    script: Callable[..., Any], cell: Cell, folder: Path, window: Window | None
-) -> int:
-    """Run `script` and write this rank's part of its trace into `folder`.
-
-    Args:
-        script: takes the cell and a `Record`.
-        cell: whose train steps are recorded.
-        folder: an existing one, the same for all ranks.
-        window: the train steps whose values are kept; None is the whole run.
-
-    Returns:
-        the number of observations that were written.
-
-    Raises:
-        RuntimeError: the script has not made the steps of the cell in a block of `record()`.
-    """
-    torch.manual_seed(SEED)
-    with Tape(folder, len(cell.operations), window) as tape:
-        record = Record(cell, tape, window)
-        script(cell, record)
-        return record.end(folder)
 
 
 class Record:
@@ -60,14 +31,24 @@ class Record:
     clipping of `torch.nn.utils` and `GradScaler.step` are wrapped; when it ends, also by an error,
     all is as it was. The block ends by itself where the loop begins the step after the last one of
     the cell, and the script goes on behind it.
+
+    Attributes:
+        folder: an existing one, the same for all ranks, for the checkpoint of a sequence that
+            saves.
     """
 
-    def __init__(self, cell: Cell, tape: Tape, window: Window | None) -> None:
-        self._cell, self._tape = cell, tape
-        self._asked = len(cell.operations)
-        self._last = self._asked if window is None else min(self._asked, window.last)
+    def __init__(
+        self, cell: Cell, tape: Tape, course: Course, folder: Path, products: Products
+    ) -> None:
+        self.folder = folder
+        self._cell, self._tape, self._course = cell, tape, course
         self._steps: Steps | None = None
-        self._products = Products()
+        self._products = products
+
+    @property
+    def save_after(self) -> int | None:
+        """Return after how many steps the loop is to save to `folder`; None for no save."""
+        return self._course.save_after
 
     def __call__(
         self,
@@ -103,7 +84,7 @@ class Record:
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
         sight = Sight(LoopNames(model), locate)
-        self._steps = Steps(sight, self._tape, self._last, local_grads=ON_DEMAND in see)
+        self._steps = Steps(sight, self._tape, self._course, local_grads=ON_DEMAND in see)
         return self._block(self._steps)
 
     def see(
@@ -154,28 +135,37 @@ class Record:
                 stack.enter_context(self._products)
             stack.enter_context(followed(steps))
             yield
-        if steps.done < self._last:
+        if self._course.operation is not None:
             raise RuntimeError(
                 expected_but_got(
-                    f"a loop of {self._asked} train steps, those of the cell,",
-                    f"{steps.done} in the block of record()",
+                    f"a loop of {self._course.asked} train steps, those of the cell,",
+                    f"{self._course.made} in the block of record()",
                     "give it more data or epochs, and keep optimizer.step() in the block",
                 )
             )
-        if steps.done == self._asked:
+        if self._course.ends_trained:
             steps.write_end()
 
-    def end(self, folder: Path) -> int:
-        """Finish the trace and the logs beside it; return the number of observations.
+    def end(self) -> Steps:
+        """Return what the script's block has recorded.
 
         Raises:
-            RuntimeError: there was no block.
+            RuntimeError: there was no block, or nothing was saved.
         """
         if self._steps is None:
             raise RuntimeError(
                 "expected a block of record() but got none; put `with record():` around the loop"
             )
-        return finished(self._tape, self._steps, self._cell, folder, self._products)
+        saved = self.save_after is None or any(self.folder.iterdir())
+        if not saved and self._tape.place.rank == 0:
+            raise RuntimeError(
+                expected_but_got(
+                    f"a loop that saves after step {self.save_after}",
+                    "nothing in record.folder",
+                    "save to record.folder after record.save_after steps",
+                )
+            )
+        return self._steps
 
 
 @contextmanager
@@ -187,39 +177,6 @@ def followed(steps: Steps) -> Iterator[None]:
             with hooks.opened(steps):
                 yield
             steps.finish()
-
-
-def finished(tape: Tape, steps: Steps, cell: Cell, folder: Path, products: Products) -> int:
-    """Finish a trace and the logs beside it; return the number of observations."""
-    write_data(folder, tape.place.rank)
-    UpdateMeter().write(folder, tape.place.rank)
-    return tape.end(
-        Header(
-            tape.place.world_size,
-            dict(unobservable(steps)),
-            environment_of(cell),
-            violations=tuple(steps.violations),
-            products=tuple(sorted(products.dtypes)),
-        )
-    )
-
-
-def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:
-    """Yield what was not seen of a loop, or could not be named, each with the reason."""
-    if ON_DEMAND not in steps.seen:
-        yield ON_DEMAND, 'record(see={"grad"}) shows it, on the command line --see grad'
-    if "used_param" not in steps.seen:
-        yield "used_param", "no module was called while gradients were on"
-    if "loss" not in steps.seen:
-        yield "loss", "Tensor.backward was not called"
-    if steps.sight.unnamed:
-        first, *others = steps.sight.unnamed
-        more = f" and {len(others)} more" if others else ""
-        yield (
-            "unnamed",
-            f"what the optimizer has at {first}{more} is in no module that was called, and is "
-            "compared by that place",
-        )
 
 
 def expect_models(model: object) -> None:

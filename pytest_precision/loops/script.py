@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.loops.course import lacking
 from pytest_precision.matrix.cell import Cell
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-RECORDED = "train"
-"""The one operation that a recorder can follow without help."""
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
 
 
-def script(function: F) -> F:
+@overload
+def script(function: F) -> F: ...
+@overload
+def script(*, resume: Function) -> Callable[[F], F]: ...
+
+
+def script(function: Any = None, *, resume: Function | None = None) -> Any:
     """Declare that a function is a side of a check by itself: a training loop, left as it is.
 
         @script
@@ -32,29 +37,64 @@ def script(function: F) -> F:
     between two updates: optimizers that step in a row, without a forward or a backward between
     them, make one update.
 
+    In a sequence such as `train2-save-load-train2` the loop is ended after the save, and `resume`
+    is called in its place, which builds everything anew, loads, and goes on:
+
+        def resumed(cell, record):
+            train(record, resume_from=record.folder)
+
+        @script(resume=resumed)
+        def trainer(cell, record):
+            train(record, save_every=record.save_after, save_to=record.folder)
+
     Args:
         function: takes the cell and `record`; a module-level function, since it travels to the
             ranks by import path.
+        resume: takes the same as `function`, and continues from the checkpoint in
+            `record.folder`.
     """
-    function.is_script = True  # type: ignore[attr-defined]
-    return function
+
+    def declared(function: Any) -> Any:
+        function.is_script, function.resume = True, resume
+        return function
+
+    return declared if function is None else declared(function)
 
 
 def is_script(function: object) -> bool:
     """Return whether a callable, or the function of a `functools.partial`, is a script."""
+    return getattr(_declared(function), "is_script", False) is True
+
+
+def resumes(function: object) -> bool:
+    """Return whether a script says how it is resumed."""
+    return getattr(_declared(function), "resume", None) is not None
+
+
+def resumed(function: Function) -> Function:
+    """Return what continues a script after a load, with the arguments of a `functools.partial`."""
+    if isinstance(function, functools.partial):
+        return functools.partial(resumed(function.func), *function.args, **function.keywords)
+    resume: Function = function.resume  # type: ignore[attr-defined]
+    return resume
+
+
+def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
+    """Return what a script lacks for the sequence of its cell, or None.
+
+    Args:
+        name: of the script.
+        cell: its sequence is asked for.
+        resumes: whether the script says how it is resumed.
+    """
+    for advice in lacking(cell.operations, resumes=resumes):
+        return expected_but_got(
+            f"a sequence that the script {name} can follow", f"sequence={cell.sequence!r}", advice
+        )
+    return None
+
+
+def _declared(function: object) -> object:
     while isinstance(function, functools.partial):
         function = function.func
-    return getattr(function, "is_script", False) is True
-
-
-def unrecordable(name: str, cell: Cell) -> str | None:
-    """Return what a script lacks for the sequence of its cell, or None."""
-    others = [operation for operation in cell.operations if operation != RECORDED]
-    if not others:
-        return None
-    return expected_but_got(
-        f"a sequence of train steps alone for the script {name}",
-        f"sequence={cell.sequence!r}",
-        f"a recorder cannot make a loop do {others[0]!r}; leave it out, or write a layout, whose "
-        "engine has a method for it",
-    )
+    return function

@@ -13,8 +13,10 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.loops.course import Course
 from pytest_precision.loops.names import LoopNames
-from pytest_precision.loops.record import finished, followed
+from pytest_precision.loops.record import followed
+from pytest_precision.loops.runs import finished
 from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import Steps
 from pytest_precision.loops.tape import Tape
@@ -55,7 +57,7 @@ def record_file(
     origin = Origin.now(file, arguments, steps, values)
     torch.manual_seed(SEED)
     with OriginTape(folder, steps, origin) as tape:
-        seen = Steps(Sight(LoopNames()), tape, steps, local_grads=local_grads)
+        seen = Steps(Sight(LoopNames()), tape, Course(("train",) * steps), local_grads=local_grads)
         with followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:
@@ -68,7 +70,7 @@ def record_file(
                 )
             )
         seen.write_end()
-        finished(tape, seen, Cell(world_size=tape.place.world_size), folder, Products())
+        finished(tape, [seen], Cell(world_size=tape.place.world_size), folder, Products())
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return seen.done

@@ -93,6 +93,10 @@ class Sight:
         """Yield everything that outlives a step."""
         yield from _first(seen for one in self.optimizers for seen in self.kept_by(one))
         yield from self.model_state()
+        yield from self.loss_scale()
+
+    def loss_scale(self) -> Iterator[Observation]:
+        """Yield the scale of the loss, and the number of steps since it was changed."""
         if self.scaler is not None:
             scale = {"scale": self.scaler.get_scale()}
             scale["good_steps"] = self.scaler.state_dict().get("_growth_tracker", 0)

@@ -7,21 +7,18 @@ gone by then is kept when it is there, and the whole step is written at once.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import math
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.engine.observable import full
-from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.errors import expected_but_got
+from pytest_precision.loops.course import Course
 from pytest_precision.loops.locate import Extent
-from pytest_precision.loops.model_hooks import ModelHooks
-from pytest_precision.loops.sight import Shown, Sight
+from pytest_precision.loops.notes import Notes
+from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
 
@@ -39,30 +36,28 @@ class Steps:
     Args:
         sight: what can be seen of the loop.
         tape: keeps and writes what was seen.
-        last: number of the step after which the loop is ended.
+        course: what the loop is to make; it is ended after that.
         local_grads: whether gradients are looked at as each backward leaves them.
 
     Attributes:
-        done: number of steps that are over.
+        notes: what the step shows that is running.
         violations: what the loop does that no loop should, in words.
-        seen: kinds that were seen at all.
     """
 
-    def __init__(self, sight: Sight, tape: Tape, last: int, *, local_grads: bool) -> None:
-        self.sight, self._tape, self._last = sight, tape, last
-        self._local_grads = local_grads
-        self.done = 0
+    def __init__(
+        self, sight: Sight, tape: Tape, course: Course, *, local_grads: bool = False
+    ) -> None:
+        self.sight, self.course, self._tape = sight, course, tape
+        self.notes = Notes(sight, tape, course.done + 1, self.clip, local_grads=local_grads)
         self.violations: dict[str, None] = {}
-        self.seen: set[str] = set()
-        self._hooks = ModelHooks(self._used_by, self._accumulated, self._keep_gradients, self.clip)
         self._running: list[Optimizer] = []
         self._updated: list[Optimizer] = []
-        self._begun = self._clipped_late = False
-        self._losses = self._norms = 0
-        self._given: Counter[tuple[str, str]] = Counter()
-        for root in sight.names.roots:
-            self._hooks.watch_clip(root)
-            self._hooks.watch_reads(root, called=False)
+        self._begun = self._clipped = self._clipped_late = self._given_up = False
+
+    @property
+    def done(self) -> int:
+        """Return the number of train steps that are over."""
+        return self.course.done
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -74,25 +69,30 @@ class Steps:
         new = self.sight.names.meet(module)
         self._begin()
         if new:
-            self._hooks.watch_clip(module)
-            self._hooks.watch_reads(module, called=True)
+            self.notes.watch(module, called=True)
 
-    def backward(self, loss: Tensor) -> None:
-        """Keep the loss of a microbatch."""
+    def backward(self, loss: Tensor) -> Tensor:
+        """Keep the loss of a microbatch; return what its backward starts from.
+
+        In a step that is to be skipped, this overflows on the last rank.
+        """
         self._next()
         self._begin()
-        name = f"microbatch{self._losses}"
-        self._keep("loss", name, iter([whole("loss", name, full(loss.detach()), local=True)]))
-        self._losses += 1
+        self.notes.loss(loss)
+        rank, size = self._tape.place
+        overflows = self.course.operation == "skip" and rank == size - 1
+        return loss * math.inf if overflows else loss
 
     def clip(self, norm: Tensor) -> None:
         """Keep the norm, and the gradients as they are before they are clipped."""
         self._begin()
-        self._keep_gradients()
-        name = f"total{self._norms + 1}" if self._norms else "total"
-        self._keep("grad_norm", name, iter([whole("grad_norm", name, full(norm.detach()))]))
-        self._norms += 1
+        self.notes.gradients()
+        self.notes.norm(norm)
+        self._clipped = True
         self._clipped_late = bool(self._updated) and not self._running
+        # A loop that looks at the norm may go on to the next batch without an update.
+        overflowed = not bool(torch.isfinite(norm).all())
+        self._given_up = self.course.operation == "skip" and overflowed
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Keep what the optimizer is about to read; a closure has yet to compute gradients."""
@@ -100,21 +100,24 @@ class Steps:
             self._next()
         self._begin()
         self._running.append(optimizer)
-        self._clipped_late = False
-        self._meet(optimizer)
+        self._clipped_late = self._given_up = False
+        self.notes.meet(optimizer)
         if not closure:
-            self._keep_read(optimizer)
+            self.notes.read_by(optimizer)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Note that the step has made an update."""
         if closure:
-            self._keep_read(optimizer)
+            self.notes.read_by(optimizer)
         self._running = [one for one in self._running if one is not optimizer]
         self._updated.append(optimizer)
 
-    def scaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
-        """Take an update that an overflow has skipped for one."""
+    def scales(self, scaler: torch.amp.GradScaler) -> None:
+        """Note that a scaler is about to have an optimizer step."""
         self.sight.scaler = scaler
+
+    def scaled(self, optimizer: Optimizer) -> None:
+        """Take an update that an overflow has skipped for one."""
         if not any(one is optimizer for one in self._updated):
             self.update(optimizer, closure=False)
             self.updated(optimizer, closure=False)
@@ -133,74 +136,30 @@ class Steps:
                     "call it after the forward",
                 )
             )
-        self._given[kind, name] += 1
-        times = self._given[kind, name]
-        name += f" #{times}" if times > 1 else ""
-        self.seen.add(kind)
-        if self._tape.writes(self.done + 1):
-            own = self.sight.given(kind, name, tensor, of, local=local)
-            self._tape.step.keep(f"see in {self._phase}", f"{kind} {name}", own)
+        phase = "clip_grads" if self._clipped or self._running else "forward_backward"
+        phase = "optimizer_step" if self._updated else phase
+        self.notes.given(kind, name, tensor, of, local=local, phase=phase)
 
     def close(self) -> None:
         """Take back what was put into modules."""
-        self._hooks.close()
+        self.notes.close()
 
     def finish(self) -> None:
         """Write the last step, if the loop has ended by itself after it."""
-        if self._updated:
+        if self._updated or self._given_up:
             self._end_step()
 
-    @property
-    def _phase(self) -> str:
-        """Return the phase that runs, as far as a loop shows it."""
-        if self._updated:
-            return "optimizer_step"
-        return "clip_grads" if self._norms or self._running else "forward_backward"
+    def write_end(self) -> None:
+        """Show what the last step set for a next one."""
+        moment = Moment(self.course.op - 1, "train", self.course.done, END)
+        self._tape.write(moment, self.sight.all_numbers())
 
-    # --- what is kept while a step runs ---------------------------------------------------------
+    # --- the two ends of a step -----------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._begun:
-            return
-        if self._local_grads:
-            self._hooks.watch_gradients(self.sight.names.parameters())
-        if not self.done:
-            self._tape.start(self.sight)
-            self._tape.first.keep("model", "", self.sight.model_state())
-        self._begun = True
-
-    def _meet(self, optimizer: Optimizer) -> None:
-        self.sight.meet(optimizer)
-        name = str(self.sight.optimizers.index(optimizer))
-        if not self.done:
-            self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
-            self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
-        self._keep("numbers", name, self.sight.numbers(optimizer))
-
-    def _accumulated(self, name: str, parameter: Tensor) -> None:
-        self._keep_all("grad", self.sight.accumulated(name, parameter, self._losses - 1))
-
-    def _used_by(self, modules: Sequence[nn.Module]) -> None:
-        for module in modules:
-            self._keep_all("used_param", self.sight.used(module))
-
-    def _keep_gradients(self) -> None:
-        self._keep_all("reduced_grad", self.sight.gradients())
-
-    def _keep_read(self, optimizer: Optimizer) -> None:
-        self._keep_gradients()
-        self._keep_all("final_grad", self.sight.read_by(optimizer))
-
-    def _keep_all(self, kind: str, shown: Shown) -> None:
-        for name, seen in shown:
-            self._keep(kind, name, seen)
-
-    def _keep(self, kind: str, name: str, seen: Iterator[Observation]) -> None:
-        self.seen.add(kind)
-        if self._tape.writes(self.done + 1):
-            self._tape.step.keep(kind, name, seen)
-
-    # --- the end of a step ----------------------------------------------------------------------
+        if not self._begun:
+            self.notes.begin()
+            self._begun = True
 
     def _next(self) -> None:
         """End the step if it has made its update, unless an optimizer is in the middle of one.
@@ -208,38 +167,47 @@ class Steps:
         Raises:
             Enough: that was the last one.
         """
-        if self._updated and not self._running:
+        if (self._updated and not self._running) or self._given_up:
             self._end_step()
-        if self.done == self._last:
+        if self.course.operation is None:
             raise Enough
 
     def _end_step(self) -> None:
+        if self.notes.fresh:
+            self._write_start()
+        op, operation = self.course.op, str(self.course.operation)
+        self.course.advance()
         if self._clipped_late:
-            too_late = f"gradients were clipped after the update of step {self.done + 1}"
+            too_late = f"gradients were clipped after the update of step {self.done}"
             self.violations[too_late] = None
-        if not self.done and self._tape.writes(0):
-            self._tape.write(INIT, self._tape.started())
-        self.done += 1
+        if operation == "skip":
+            self._expect_rates()
+            self._write_state(op, operation)
+        elif self._tape.writes(self.done):
+            for phase, seen in self.notes.phases():
+                self._tape.write(Moment(op, operation, self.done, phase), seen)
+        while self.course.operation == "save":
+            self._write_state(self.course.op, "save")
+            self.course.advance()
+        self._updated = []
+        self._begun = self._clipped = self._clipped_late = self._given_up = False
+        self.notes.end(self.done)
+
+    def _write_start(self) -> None:
         if self._tape.writes(self.done):
-            for phase, seen in zip(STEP_PHASES, self._phases(), strict=True):
-                given = self._tape.step.kept(f"see in {phase}")
-                self._tape.write(self._moment(phase), chain(seen, given))
-        self._updated, self._begun, self._clipped_late = [], False, False
-        self._losses = self._norms = 0
-        self._given.clear()
-        self._tape.begin(self.done + 1)
+            load = Moment(self.course.load, "load", self.done, "load")
+            self._tape.write(INIT if self.course.load < 0 else load, self._tape.started())
 
-    def _phases(self) -> Iterator[Iterator[Observation]]:
-        """Yield what each phase of a step shows."""
-        kept = self._tape.step.kept
-        yield chain(kept("used_param"), kept("loss"), kept("grad"))
-        yield kept("reduced_grad")
-        yield chain(kept("grad_norm"), kept("final_grad"), kept("numbers"))
-        yield self.sight.state()
+    def _write_state(self, op: int, operation: str) -> None:
+        if self._tape.writes(self.done):
+            moment = Moment(op, operation, self.done, operation)
+            self._tape.write(moment, chain(self.sight.all_numbers(), self.sight.state()))
 
-    def write_end(self) -> None:
-        """Show what the last step set for a next one."""
-        self._tape.write(self._moment(END), self.sight.all_numbers())
-
-    def _moment(self, phase: str) -> Moment:
-        return Moment(self.done - 1, "train", self.done, phase)
+    def _expect_rates(self) -> None:
+        """Note a rate that a skipped step has changed: no moment before it shows the rate."""
+        after = {seen.name: seen for seen in self.sight.all_numbers() if seen.kind == "lr"}
+        for seen in self.notes.rates():
+            now = after[seen.name].tensor
+            if not torch.equal(seen.tensor, now):
+                what = f"skip after step {self.done} changed lr of {seen.name}"
+                self.violations[f"{what} from {float(seen.tensor)!r} to {float(now)!r}"] = None

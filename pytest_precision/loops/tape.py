@@ -46,23 +46,29 @@ class Tape(ExitStack):
         super().__init__()
         self._folder, self._steps, self._window = folder, steps, window
         self._values = values
-        self._small = False
+        self._small = self._whole = False
 
     def start(self, sight: Sight) -> None:
-        """Choose between digests and values, once the first model is known; a collective."""
+        """Begin a run, once its first model is known; a collective, the first time."""
+        if not hasattr(self, "writer"):
+            self.open(sight)
+        sight.gathers_shards = self._whole
+        self.first = self._capture(0)
+
+    def open(self, sight: Sight) -> None:
+        """Choose between digests and values."""
         self.place = Place.now()
         self._small = elements(sight.names.parameters()) * self._steps <= SMALL_RUN
         whole = self._values is not None or not self._small
-        sight.gathers_shards = self._window is None and whole
+        self._whole = self._window is None and whole
         self.writer = self.enter_context(
             TraceWriter(
                 self._folder,
                 self.place.rank,
-                digests=sight.gathers_shards,
+                digests=self._whole,
                 threads=digest_threads(self.place.world_size),
             )
         )
-        self.first = self._capture(0)
         self.begin(1)
 
     def begin(self, step: int) -> None:
@@ -75,7 +81,9 @@ class Tape(ExitStack):
 
     def started(self) -> Iterator[Observation]:
         """Yield what the loop started with."""
-        return chain.from_iterable(map(self.first.kept, ("numbers", "state", "model")))
+        return chain.from_iterable(
+            map(self.first.kept, ("numbers", "state", "model", "loss_scale"))
+        )
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
         """Write what was observed at one moment."""

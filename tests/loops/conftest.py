@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision.check.parity import Parity
-from pytest_precision.loops.record import record_script
+from pytest_precision.loops.runs import record_script
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
@@ -33,9 +33,12 @@ def recorded(one_rank: None, tmp_path: Path) -> Callable[..., Trace]:
     """Record a script in this process, which is the only rank."""
 
     def record(
-        script: Callable[..., None], steps: int = 2, window: Window | None = EVERYTHING
+        script: Callable[..., None],
+        steps: int = 2,
+        window: Window | None = EVERYTHING,
+        sequence: str = "",
     ) -> Trace:
-        record_script(script, Cell(sequence=f"train{steps}"), tmp_path, window)
+        record_script(script, Cell(sequence=sequence or f"train{steps}"), tmp_path, window)
         return Trace(tmp_path, 1)
 
     return record

@@ -81,15 +81,6 @@ def test_digests_of_a_large_loop_say_where_it_parts(parity_in: ParityIn) -> None
     assert (found.step, found.kind, found.name) == (2, "reduced_grad", "first.weight")
 
 
-@pytest.mark.parametrize("operation", ["eval", "skip", "save"])
-def test_a_sequence_that_no_loop_can_follow_is_refused(parity_in: ParityIn, operation: str) -> None:
-    """Nothing is trained for it, and what is missing is named."""
-    parity = parity_in(Cell(sequence=f"train1-{operation}-train1"))
-    verdict = failed(parity, partial(unchanged.plain, planted=""), unchanged.plain)
-    assert verdict.outcome == "error"
-    assert f"a recorder cannot make a loop do {operation!r}" in verdict.reason
-
-
 def test_a_layout_needs_a_workload(parity_in: ParityIn) -> None:
     """Only a script has its data with it."""
     with pytest.raises(TypeError, match="expected a workload for a layout but got workload=None"):

@@ -1,0 +1,105 @@
+"""Course: where a loop stands in the sequence that it is to make."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+STEPS = frozenset({"train", "skip"})
+"""Operations that are a step of a loop."""
+
+
+class Course:
+    """One run of a loop: the operations from the start, or from a load, up to the next load.
+
+    Args:
+        operations: those of the whole sequence.
+        load: index of the load that the run begins with; -1 for the first run.
+        done: number of train steps that are over before it.
+        last: number of the train step after which nothing more is recorded.
+
+    Attributes:
+        load: as given.
+        op: index of the operation that the loop is making.
+        done: number of train steps that are over.
+    """
+
+    def __init__(
+        self, operations: Sequence[str], *, load: int = -1, done: int = 0, last: int = sys.maxsize
+    ) -> None:
+        self._operations, self._last = operations, last
+        later = (op for op, name in enumerate(operations) if op > load and name == "load")
+        self._end = next(later, len(operations))
+        self.load, self.op, self.done = load, load + 1, done
+
+    @property
+    def operation(self) -> str | None:
+        """Return the operation that the loop is making, None where the run is over."""
+        if self.op == self._end:
+            return None
+        operation = self._operations[self.op]
+        return None if operation == "train" and self.done == self._last else operation
+
+    @property
+    def ends_trained(self) -> bool:
+        """Return whether the whole sequence has been made, and ends with a train step."""
+        return self.op == len(self._operations) and self._operations[-1] == "train"
+
+    @property
+    def asked(self) -> int:
+        """Return the number of steps of this run, skipped ones too."""
+        return _steps(self._operations[self.load + 1 : self._end])
+
+    @property
+    def made(self) -> int:
+        """Return how many of them are over."""
+        return _steps(self._operations[self.load + 1 : self.op])
+
+    @property
+    def save_after(self) -> int | None:
+        """Return the number of steps of this run after which it saves; None for no save."""
+        own = self._operations[self.load + 1 : self._end]
+        return _steps(own[: own.index("save")]) if "save" in own else None
+
+    def advance(self) -> None:
+        """Go on to the next operation."""
+        self.done += self._operations[self.op] == "train"
+        self.op += 1
+
+    def next_run(self) -> Course | None:
+        """Return the run that begins with the next load; None if this was the last one."""
+        if self.op < self._end or self._end == len(self._operations):
+            return None
+        return Course(self._operations, load=self._end, done=self.done, last=self._last)
+
+
+def _steps(operations: Sequence[str]) -> int:
+    return sum(operation in STEPS for operation in operations)
+
+
+def lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
+    """Yield what a script lacks for a sequence, in words.
+
+    Args:
+        operations: of the sequence.
+        resumes: whether the script says how it is resumed.
+    """
+    for operation in operations:
+        if operation in ("save", "load") and not resumes:
+            yield (
+                f"a recorder cannot make a loop do {operation!r} by itself; say how it is resumed, "
+                "with @script(resume=function)"
+            )
+        elif operation in ("eval", "swap"):
+            yield (
+                f"a recorder cannot make a loop do {operation!r}; leave it out, or write a layout, "
+                "whose engine has a method for it"
+            )
+    for first, second in zip((None, *operations), (*operations, None), strict=True):
+        if second == "save" and first not in STEPS:
+            yield "a loop saves once, after a step; put a train before each save"
+        if first == "load" and second not in STEPS:
+            yield "what a loop has loaded shows in its next step; put a train after each load"
+    runs = "-".join(operations).split("load")
+    if any(run.count("save") > 1 for run in runs):
+        yield "a loop saves once before it is resumed; leave the other saves out"

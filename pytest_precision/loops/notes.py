@@ -1,0 +1,154 @@
+"""Notes: what a loop shows while one step runs, kept until the step is over and written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.engine.observable import full
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.loops.locate import Extent
+from pytest_precision.loops.model_hooks import ModelHooks
+from pytest_precision.loops.sight import Shown, Sight
+from pytest_precision.loops.tape import Tape
+
+
+class Notes:
+    """Keeps what is gone when a step is over.
+
+    Args:
+        sight: what can be seen of the loop.
+        tape: the captures that observations are kept in.
+        local_grads: whether gradients are looked at as each backward leaves them.
+        step: number of the first step.
+        clipped: is called with the norm when a model has clipped by a method of its own.
+
+    Attributes:
+        seen: kinds that were seen at all.
+        fresh: whether no step of this run is over.
+        step: number of the step, whether it is written or not.
+    """
+
+    def __init__(
+        self,
+        sight: Sight,
+        tape: Tape,
+        step: int,
+        clipped: Callable[[Tensor], None],
+        *,
+        local_grads: bool,
+    ) -> None:
+        self.sight, self._tape = sight, tape
+        self._local_grads = local_grads
+        self.seen: set[str] = set()
+        self.fresh = True
+        self.step = step
+        self._losses = self._norms = 0
+        self._given: Counter[tuple[str, str]] = Counter()
+        self._hooks = ModelHooks(self._used_by, self._accumulated, self.gradients, clipped)
+        for root in sight.names.roots:
+            self.watch(root, called=False)
+
+    def watch(self, root: nn.Module, *, called: bool) -> None:
+        """Watch what a model reads, and how it clips; `called` as of `ModelHooks`."""
+        self._hooks.watch_clip(root)
+        self._hooks.watch_reads(root, called=called)
+
+    def close(self) -> None:
+        """Take back what was put into modules."""
+        self._hooks.close()
+
+    def begin(self) -> None:
+        """Keep what the run starts with, in its first step."""
+        if self._local_grads:
+            self._hooks.watch_gradients(self.sight.names.parameters())
+        if self.fresh:
+            self._tape.start(self.sight)
+            self._tape.first.keep("model", "", self.sight.model_state())
+
+    def end(self, done: int) -> None:
+        """Forget a step, after which `done` steps are over."""
+        self.fresh, self.step = False, done + 1
+        self._losses = self._norms = 0
+        self._given.clear()
+        self._tape.begin(self.step)
+
+    def meet(self, optimizer: Optimizer) -> None:
+        """Keep what an optimizer starts with, and the numbers that it is about to read."""
+        self.sight.meet(optimizer)
+        name = str(self.sight.optimizers.index(optimizer))
+        if self.fresh:
+            self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
+            self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
+            self._tape.first.keep("loss_scale", "", self.sight.loss_scale())
+        self._keep("numbers", name, self.sight.numbers(optimizer))
+
+    def loss(self, loss: Tensor) -> None:
+        """Keep the loss of a microbatch."""
+        name = f"microbatch{self._losses}"
+        self._keep("loss", name, iter([whole("loss", name, full(loss.detach()), local=True)]))
+        self._losses += 1
+
+    def norm(self, norm: Tensor) -> None:
+        """Keep the norm of gradients."""
+        name = f"total{self._norms + 1}" if self._norms else "total"
+        self._keep("grad_norm", name, iter([whole("grad_norm", name, full(norm.detach()))]))
+        self._norms += 1
+
+    def gradients(self) -> None:
+        """Keep gradients as they are before they are clipped."""
+        self._keep_all("reduced_grad", self.sight.gradients())
+
+    def read_by(self, optimizer: Optimizer) -> None:
+        """Keep gradients as an optimizer reads them."""
+        self.gradients()
+        self._keep_all("final_grad", self.sight.read_by(optimizer))
+
+    def given(
+        self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool, phase: str
+    ) -> None:
+        """Keep an observation of the script's own; the n-th of one name in a step is numbered."""
+        self._given[kind, name] += 1
+        times = self._given[kind, name]
+        name += f" #{times}" if times > 1 else ""
+        self.seen.add(kind)
+        if self._tape.writes(self.step):
+            own = self.sight.given(kind, name, tensor, of, local=local)
+            self._tape.step.keep(f"see in {phase}", f"{kind} {name}", own)
+
+    def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
+        """Yield each phase of the step with what it has shown."""
+        kept = self._tape.step.kept
+        shown = (
+            chain(kept("used_param"), kept("loss"), kept("grad")),
+            kept("reduced_grad"),
+            chain(kept("grad_norm"), kept("final_grad"), kept("numbers")),
+            self.sight.state(),
+        )
+        for phase, seen in zip(STEP_PHASES, shown, strict=True):
+            yield phase, chain(seen, kept(f"see in {phase}"))
+
+    def rates(self) -> Iterator[Observation]:
+        """Yield the learning rates that the step has started with."""
+        return (seen for seen in self._tape.step.kept("numbers") if seen.kind == "lr")
+
+    def _accumulated(self, name: str, parameter: Tensor) -> None:
+        self._keep_all("grad", self.sight.accumulated(name, parameter, self._losses - 1))
+
+    def _used_by(self, modules: Sequence[nn.Module]) -> None:
+        for module in modules:
+            self._keep_all("used_param", self.sight.used(module))
+
+    def _keep_all(self, kind: str, shown: Shown) -> None:
+        for name, seen in shown:
+            self._keep(kind, name, seen)
+
+    def _keep(self, kind: str, name: str, seen: Iterator[Observation]) -> None:
+        self.seen.add(kind)
+        if self._tape.writes(self.step):
+            self._tape.step.keep(kind, name, seen)

@@ -1,0 +1,96 @@
+"""Runs: record a script on one rank, from its start and from each load, and finish its trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_precision.loops.course import Course
+from pytest_precision.loops.record import ON_DEMAND, Record
+from pytest_precision.loops.script import resumed
+from pytest_precision.loops.steps import Steps
+from pytest_precision.loops.tape import Tape
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.data import write_data
+from pytest_precision.trace.environment import SEED, environment_of
+from pytest_precision.trace.moment import Window
+from pytest_precision.trace.products import Products
+from pytest_precision.trace.record import FRESH_SEED
+from pytest_precision.trace.store import Header
+from pytest_precision.trace.updates import UpdateMeter
+
+
+def record_script(
+    script: Callable[..., Any], cell: Cell, folder: Path, window: Window | None
+) -> int:
+    """Run `script` and write this rank's part of its trace into `folder`.
+
+    Args:
+        script: takes the cell and a `Record`.
+        cell: whose train steps are recorded.
+        folder: an existing one, the same for all ranks.
+        window: the train steps whose values are kept; None is the whole run.
+
+    Returns:
+        the number of observations that were written.
+
+    Raises:
+        RuntimeError: the script has not made the steps of the cell in a block of `record()`, or
+            has saved nothing where the sequence does.
+    """
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir(exist_ok=True)
+    operations, last = cell.operations, sys.maxsize if window is None else window.last
+    run: Course | None = Course(operations, last=last)
+    runs, products = [], Products()
+    with Tape(folder, len(operations), window) as tape:
+        while run is not None:
+            torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
+            record = Record(cell, tape, run, checkpoint, products)
+            (script if run.load < 0 else resumed(script))(cell, record)
+            runs.append(record.end())
+            # A rank must not load, or save over, what another has not finished.
+            dist.barrier()
+            run = run.next_run()
+        return finished(tape, runs, cell, folder, products)
+
+
+def finished(
+    tape: Tape, runs: Sequence[Steps], cell: Cell, folder: Path, products: Products
+) -> int:
+    """Finish a trace and the logs beside it; return the number of observations."""
+    write_data(folder, tape.place.rank)
+    UpdateMeter().write(folder, tape.place.rank)
+    return tape.end(
+        Header(
+            tape.place.world_size,
+            {kind: why for run in runs for kind, why in unobservable(run)},
+            environment_of(cell),
+            violations=tuple(words for run in runs for words in run.violations),
+            products=tuple(sorted(products.dtypes)),
+        )
+    )
+
+
+def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:
+    """Yield what was not seen of a loop, or could not be named, each with the reason."""
+    seen = steps.notes.seen
+    if ON_DEMAND not in seen:
+        yield ON_DEMAND, 'record(see={"grad"}) shows it, on the command line --see grad'
+    if "used_param" not in seen:
+        yield "used_param", "no module was called while gradients were on"
+    if "loss" not in seen:
+        yield "loss", "Tensor.backward was not called"
+    if steps.sight.unnamed:
+        first, *others = steps.sight.unnamed
+        more = f" and {len(others)} more" if others else ""
+        yield (
+            "unnamed",
+            f"what the optimizer has at {first}{more} is in no module that was called, and is "
+            "compared by that place",
+        )

@@ -1,0 +1,54 @@
+"""A loop that saves and is resumed, as people write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import unchanged
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_precision import Cell, script
+
+
+def train(record: Any, planted: str, *, resume: bool) -> None:
+    """Train without end, from the start or from a checkpoint."""
+    model = DistributedDataParallel(unchanged.Net())
+    optimizer = unchanged.adamw(model)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=8)
+    data = torch.Generator().manual_seed(dist.get_rank())
+    held = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    file = record.folder / f"rank{dist.get_rank()}.pt"
+    if resume:
+        saved = torch.load(file)
+        for name in held:
+            if name not in planted:
+                held[name].load_state_dict(saved[name])
+        data.set_state(saved["data"])
+        torch.set_rng_state(saved["rng"])
+    step = 0
+    with record():
+        while True:
+            inputs = torch.randn(5, 7, generator=data)
+            nn.functional.dropout(model(inputs), 0.1).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            step += 1
+            if step == record.save_after and planted != "save":
+                states = {name: one.state_dict() for name, one in held.items()}
+                states |= {"data": data.get_state(), "rng": torch.get_rng_state()}
+                torch.save(states, file)
+
+
+def resumed(cell: Cell, record: Any, planted: str = "") -> None:
+    """The loop, once more in new state."""
+    train(record, planted, resume=True)
+
+
+@script(resume=resumed)
+def trainer(cell: Cell, record: Any, planted: str = "") -> None:
+    """The loop from its start."""
+    train(record, planted, resume=False)

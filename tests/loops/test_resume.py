@@ -1,0 +1,114 @@
+"""A script is ended after its save, and resumed from it in new state."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import resumable
+import unchanged
+from checked import ParityIn, Recorded, failed
+
+from pytest_precision.loops.script import script
+from pytest_precision.matrix.cell import Cell
+
+INTERRUPTED = Cell(sequence="train2-save-load-train2", world_size=2)
+WHOLE = INTERRUPTED.replace(sequence="train4")
+
+
+def test_a_resumed_loop_agrees_with_one_that_was_not_interrupted(parity_in: ParityIn) -> None:
+    """State, data and schedule go on as if nothing had happened."""
+    parity = parity_in(INTERRUPTED)
+    verdict = parity.check(resumable.trainer, resumable.trainer, reference_cell=WHOLE)
+    assert verdict.observations > 100
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "kind"), [("model", "used_param"), ("optimizer", "lr"), ("schedule", "lr")]
+)
+def test_what_is_not_loaded_is_found(parity_in: ParityIn, forgotten: str, kind: str) -> None:
+    """It has the values of a new run."""
+    broken = partial(resumable.trainer, planted=forgotten)
+    verdict = failed(parity_in(INTERRUPTED), broken, resumable.trainer, reference_cell=WHOLE)
+    assert verdict.divergence is not None
+    assert verdict.divergence.kind == kind
+
+
+def test_both_sides_may_be_interrupted(parity_in: ParityIn) -> None:
+    """Then each is held against what it has itself saved."""
+    broken = partial(resumable.trainer, planted="model")
+    verdict = failed(parity_in(INTERRUPTED), broken, partial(broken, planted="model "))
+    assert "load after step 2 changed master in the candidate" in verdict.reason
+
+
+def test_a_loop_that_does_not_save_is_an_error(parity_in: ParityIn) -> None:
+    """There is nothing to resume from."""
+    broken = partial(resumable.trainer, planted="save")
+    verdict = failed(parity_in(INTERRUPTED), broken, resumable.trainer, reference_cell=WHOLE)
+    assert "a loop that saves after step 2 but got nothing in record.folder" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("sequence", "advice"),
+    [
+        ("train1-eval-train1", "a recorder cannot make a loop do 'eval'; leave it out"),
+        ("train1-save-load-train1", r"say how it is resumed, with @script\(resume=function\)"),
+    ],
+)
+def test_a_sequence_that_no_loop_can_follow_is_refused(
+    parity_in: ParityIn, sequence: str, advice: str
+) -> None:
+    """Nothing is trained for it, and what is missing is named."""
+    parity = parity_in(Cell(sequence=sequence))
+    verdict = failed(parity, partial(unchanged.plain, planted=""), unchanged.plain)
+    assert verdict.outcome == "error"
+    assert advice in verdict.reason.replace("(", r"\(").replace(")", r"\)")
+
+
+@pytest.mark.parametrize(
+    ("sequence", "advice"),
+    [
+        ("save-train1-load-train1", "put a train before each save"),
+        ("train1-save-load", "put a train after each load"),
+        ("train1-save-train1-save-train1", "leave the other saves out"),
+    ],
+)
+def test_a_save_and_a_load_stand_between_steps(
+    parity_in: ParityIn, sequence: str, advice: str
+) -> None:
+    """A loop shows nothing elsewhere."""
+    both = partial(resumable.trainer, planted="")
+    verdict = failed(parity_in(Cell(sequence=sequence)), both, resumable.trainer)
+    assert (verdict.outcome, advice in verdict.reason) == ("error", True)
+
+
+def test_an_overflow_is_skipped(parity_in: ParityIn) -> None:
+    """GradScaler leaves all state as it was, but its own."""
+    parity = parity_in(Cell(sequence="train1-skip-train2"))
+    again = partial(unchanged.scaled, planted="")
+    verdict = parity.check(again, unchanged.scaled)
+    assert verdict.observations > 100
+
+
+def test_an_overflow_that_is_not_skipped_is_found(parity_in: ParityIn) -> None:
+    """A loop without a scaler makes the update."""
+    parity = parity_in(Cell(sequence="train1-skip-train1"))
+    again = partial(unchanged.plain, planted="")
+    verdict = failed(parity, again, unchanged.plain)
+    assert "skip after step 1 changed step in the candidate" in verdict.reason
+
+
+def test_a_schedule_that_an_overflow_moves_is_found(parity_in: ParityIn) -> None:
+    """The step is done again with the rate that it had."""
+    parity = parity_in(Cell(sequence="train1-skip-train1"))
+    both = partial(unchanged.scaled, planted="schedule moves")
+    verdict = failed(parity, both, partial(both, planted="schedule moves "))
+    assert "skip after step 1 changed lr of first.weight from" in verdict.reason
+
+
+def test_a_loop_that_looks_at_the_norm_skips_too(recorded: Recorded) -> None:
+    """Its next batch ends the skipped step."""
+    trace = recorded(script(unchanged.careful), sequence="train1-skip-train1")
+    moments = [(m.operation, m.step, m.phase) for m in trace.moments if m.operation == "skip"]
+    assert moments == [("skip", 1, "skip")]
+    assert [*dict.fromkeys(moment.step for moment in trace.moments)] == [0, 1, 2]
