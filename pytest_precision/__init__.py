@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_precision.matrix.contract import Contract as Contract
     from pytest_precision.parity.criterion import bitwise as bitwise
     from pytest_precision.parity.criterion import close as close
+    from pytest_precision.parity.criterion import norm as norm
     from pytest_precision.parity.criterion import ulp as ulp
     from pytest_precision.parity.criterion import unchecked as unchecked
     from pytest_precision.parity.verdict import Verdict as Verdict
@@ -50,6 +51,7 @@ __all__ = [
     "Workload",
     "bitwise",
     "close",
+    "norm",
     "piece",
     "script",
     "ulp",
@@ -69,7 +71,7 @@ __getattr__, __dir__ = _lazy.exports(
         "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
         "loops.script": ("script",),
         "plugin.fixtures": ("Ranks",),
-        "parity.criterion": ("bitwise", "close", "ulp", "unchecked"),
+        "parity.criterion": ("bitwise", "close", "norm", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),
         "workloads.base": ("Workload",),
     },

@@ -9,7 +9,7 @@ import re
 from pytest_precision.errors import expected_but_got
 from pytest_precision.parity import criterion
 
-NAMES = ("bitwise", "close", "ulp", "unchecked")
+NAMES = ("bitwise", "close", "norm", "ulp", "unchecked")
 
 _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from pytest_precision.parity.statistics import Statistics
+
     Magnitudes = npt.NDArray[np.floating[Any]]
 
 
@@ -84,6 +86,14 @@ class Elementwise(Criterion):
             reference: magnitudes of the reference, in fp32 or wider; not to be written to.
         """
         raise NotImplementedError
+
+    def allows(self, statistics: Statistics) -> bool:
+        """Return whether a tensor may be as it is although elements of it are beyond their bound.
+
+        Args:
+            statistics: of the two tensors.
+        """
+        return False
 
 
 @dataclass(frozen=True)
@@ -178,22 +188,8 @@ class Close(Elementwise):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(
-                    expected_but_got(
-                        "a finite number from 0", named(name, value), "pass a Python float"
-                    )
-                )
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(
-                    expected_but_got(
-                        "a finite number from 0",
-                        named(name, value),
-                        "what should not be compared is unchecked(reason=)",
-                    )
-                )
-            object.__setattr__(self, name, float(value))
+            value = _finite_from_0(name, getattr(self, name))
+            object.__setattr__(self, name, value)
 
     @property
     def words(self) -> str:
@@ -213,6 +209,54 @@ class Close(Elementwise):
         bound: Magnitudes = reference * self.rtol
         bound += self.atol
         return bound
+
+
+@dataclass(frozen=True)
+class Norm(Elementwise):
+    """`||candidate - reference|| <= rel * ||reference||` of each logical tensor, in fp64.
+
+    No element has a bound of its own: some may be far off where the others are near. NaN and
+    infinities must be in the same places, and bools must be the same.
+
+    Attributes:
+        rel: the largest relative L2 error that is allowed.
+
+    Raises:
+        TypeError, ValueError: for an error that is no number from 0 to below 1, which a tensor of
+            zeros would have.
+    """
+
+    rel: float
+
+    measure = Measure.BYTES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "rel", _finite_from_0("rel", self.rel))
+        if self.rel >= 1:
+            raise ValueError(
+                expected_but_got("a number below 1", named("rel", self.rel), "1 % is rel=0.01")
+            )
+
+    @property
+    def words(self) -> str:
+        """Return the formula of the bound, with its number."""
+        return f"||difference|| <= rel*||reference||, rel={self.rel!r}, the caller's own"
+
+    @property
+    def call(self) -> str:
+        """Return the call as `norm(rel=0.001)`."""
+        return f"norm(rel={self.rel:g})"
+
+    def bound(self, reference: Magnitudes) -> int:
+        """Return 0: the bound is that of the whole tensor."""
+        return 0
+
+    def allows(self, statistics: Statistics) -> bool:
+        """Return whether the relative L2 error is within the bound, and all else the same."""
+        if statistics.nan_mismatched or statistics.inf_mismatched:
+            return False
+        return statistics.rel_l2 <= self.rel and not isinstance(statistics.candidate_first, bool)
 
 
 @dataclass(frozen=True)
@@ -263,9 +307,34 @@ def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
     return Close(rtol, atol, check_dtype=check_dtype)
 
 
+def norm(*, rel: float, check_dtype: bool = True) -> Norm:
+    """Allow a relative L2 error of each tensor; `check_dtype` as of `bitwise`.
+
+    This is the criterion for another order of summation: some elements, which nearly cancel, are
+    then far off in relative terms, and no bound of elements fits both them and the others.
+    """
+    return Norm(rel, check_dtype=check_dtype)
+
+
 def unchecked(*, reason: str) -> Unchecked:
     """Leave tensors out of the comparison, for a `reason` that every report repeats."""
     return Unchecked(reason)
+
+
+def _finite_from_0(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(
+            expected_but_got("a finite number from 0", named(name, value), "pass a Python float")
+        )
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(
+            expected_but_got(
+                "a finite number from 0",
+                named(name, value),
+                "what should not be compared is unchecked(reason=)",
+            )
+        )
+    return float(value)
 
 
 def no_criterion(name: str, given: object) -> TypeError:
@@ -274,6 +343,7 @@ def no_criterion(name: str, given: object) -> TypeError:
         expected_but_got(
             "a criterion",
             named(name, given),
-            "make one with bitwise(), ulp(n), close(rtol=..., atol=...) or unchecked(reason=...)",
+            "make one with bitwise(), ulp(n), close(rtol=..., atol=...), norm(rel=...) or "
+            "unchecked(reason=...)",
         )
     )

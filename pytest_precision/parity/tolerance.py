@@ -17,7 +17,7 @@ from torch import Tensor
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare import common_dtype
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Elementwise, Measure
+from pytest_precision.parity.criterion import Bitwise, Elementwise, Measure, Norm
 from pytest_precision.parity.explain import percent
 from pytest_precision.trace.store import Entry, Trace
 
@@ -114,7 +114,7 @@ def _histories(
         criterion = criteria.of_tensor(entry.kind, entry.name).criterion
         if entry.kind not in compared or not isinstance(criterion, Elementwise):
             continue
-        if criterion.measure is Measure.BYTES:
+        if isinstance(criterion, Bitwise):
             continue
         place = entry.rank if entry.local else entry.place
         key = entry.name, place, entry.piece
@@ -133,6 +133,8 @@ def _histories(
 
 def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
     """Tell by a sample whether most elements are held at the last moment: the usual case."""
+    if isinstance(criterion, Norm):
+        return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
     for dtype in {history.dtype for history in histories}:
         own = [one.entries for one in histories if one.dtype is dtype]
@@ -149,7 +151,7 @@ def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementw
             way = (end - torch.cat(starts)).abs()
         there = way > 0
         counted += float(share[there].sum())
-        free += float(share[there & (allowed(criterion, end.abs(), dtype) > way)].sum())
+        free += float(share[there & _free(criterion, end.abs(), way, dtype)].sum())
     return counted > 0 and 2 * free <= counted
 
 
@@ -164,8 +166,16 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
         way = torch.maximum(way, (values - start).abs())
     there = way > 0
     counted = int(there.count_nonzero())
-    free = int((there & (allowed(criterion, size, history.dtype) > way)).count_nonzero())
+    free = int((there & _free(criterion, size, way, history.dtype)).count_nonzero())
     return Slack(counted, free, float(way.max()) if counted else 0.0)
+
+
+def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
+    """Tell which elements may be off by more than `way`."""
+    if isinstance(criterion, Norm):
+        free = criterion.rel * float(size.norm()) > float(way.norm())
+        return torch.full(way.shape, free)
+    return allowed(criterion, size, dtype) > way
 
 
 def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:

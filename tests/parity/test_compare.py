@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytest_precision.parity.compare import DTYPES, compare, same_bytes, statistics
-from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
+from pytest_precision.parity.criterion import bitwise, close, norm, ulp, unchecked
 
 INF, NAN = float("inf"), float("nan")
 
@@ -380,3 +380,35 @@ def test_statistics_need_values():
         statistics(fp32(1), fp32(1, 2))
     with pytest.raises(ValueError, match=r"compare\(\) says what is different"):
         statistics(fp32(1).half(), fp32(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])
+def test_norm_bound(dtype):
+    """The error of the whole tensor counts: one element may be far off."""
+    reference = torch.tensor([3, 4, 0] * 100, dtype=dtype)
+    candidate = reference.clone()
+    candidate[2] = 1
+    error = 1 / (5 * 100**0.5)
+    assert compare(candidate, reference, norm(rel=error * 1.01)) is None
+    found = compare(candidate, reference, norm(rel=error * 0.99))
+    assert found.statistics.rel_l2 == pytest.approx(error)
+
+
+@pytest.mark.parametrize("odd", [NAN, INF])
+def test_norm_is_no_bound_of_what_is_not_finite(odd):
+    """A NaN or an infinity on one side only is beyond any."""
+    reference = torch.ones(64)
+    candidate = reference.clone()
+    candidate[3] = odd
+    assert compare(candidate, reference, norm(rel=0.9)) is not None
+    assert compare(candidate, candidate.clone(), norm(rel=0.0)) is None
+
+
+def test_norm_of_bool_and_of_zeros():
+    """Bools must be the same, and nothing but zeros is near zeros."""
+    mask = torch.ones(64, dtype=torch.bool)
+    other = mask.clone()
+    other[0] = False
+    assert compare(other, mask, norm(rel=0.9)) is not None
+    assert compare(torch.full((4,), 1e-30), torch.zeros(4), norm(rel=0.9)) is not None
+    assert compare(-torch.zeros(4), torch.zeros(4), norm(rel=0.0)) is None

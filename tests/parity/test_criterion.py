@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
+from pytest_precision.parity.criterion import bitwise, close, norm, ulp, unchecked
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
             close(rtol=1e-3, atol=1),
             "|difference| <= atol + rtol*|reference|, rtol=0.001, atol=1.0, the caller's own",
         ),
+        (norm(rel=0.01), "||difference|| <= rel*||reference||, rel=0.01, the caller's own"),
         (unchecked(reason="sampled anew"), "not compared: sampled anew"),
     ],
 )
@@ -40,6 +41,8 @@ def test_words(criterion, words):
         (lambda: close(rtol=float("nan"), atol=0), ValueError, r"but got rtol=nan \(float\)"),
         (lambda: close(rtol="1", atol=0), TypeError, r"but got rtol='1' \(str\)"),
         (lambda: close(rtol=0, atol=False), TypeError, r"but got atol=False \(bool\)"),
+        (lambda: norm(rel=1), ValueError, r"below 1 but got rel=1.0 \(float\); 1 % is rel=0.01"),
+        (lambda: norm(rel=True), TypeError, r"but got rel=True \(bool\)"),
         (lambda: unchecked(reason=" "), ValueError, r"expected a sentence but got reason=' '"),
         (lambda: unchecked(reason=None), TypeError, r"but got reason=None \(NoneType\)"),
         (lambda: bitwise(check_dtype=0), TypeError, r"but got check_dtype=0 \(int\)"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_precision.engine.observation import Observation, Span, whole
 from pytest_precision.parity.compare import compare
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Elementwise, close, ulp
+from pytest_precision.parity.criterion import Elementwise, close, norm, ulp
 from pytest_precision.parity.tolerance import allowed, proves_nothing
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
@@ -161,3 +161,12 @@ def test_bounds_are_what_the_comparison_allows(criterion: Elementwise, dtype: to
         beyond = reference.clone()
         beyond[position] += 4 * bound[position]
         assert not agrees(beyond)
+
+
+def test_a_norm_above_the_way_of_a_weight_is_named(write_trace: Write) -> None:
+    """A candidate that never moves has that relative L2 error, whatever single elements do."""
+    trace = write_trace(run(*state("param", [3.0, 4.0], [3.0, 4.05])))
+    words = "allows param of 100 % of w to stay as it was: no element of it moves by more than 0.05"
+    assert empty(trace, norm(rel=0.02), "param") == [f"norm(rel=0.02) {words}"]
+    assert empty(trace, norm(rel=0.005), "param") == []
+    assert empty(trace, norm(rel=0.9), "loss") == []
