@@ -22,7 +22,8 @@ def table(judgement: Judgement) -> list[str]:
     """Return a table of kinds by operations: where a difference starts and how it spreads.
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
-    it (`NaN` where the candidate has more of them), and `.` is not observed.
+    it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
+    `.` is not observed.
     """
     moments = _columns(judgement, COLUMNS)
     rows, notes = [["kind", "dtype", *(_label(moment) for moment in moments)]], []
@@ -119,6 +120,8 @@ def _state(tally: Tally | None) -> str:
 
 
 def _mark(tally: Tally | None) -> str:
+    if tally and any(f.problem == "values" and f.difference is None for f in tally.findings):
+        return f"{_state(tally)} differs".strip()  # of some tensors, digests alone were kept
     found = [(s.mismatched / s.numel, s) for s in _statistics(tally)]
     worst = max(found, key=lambda pair: pair[0], default=None)
     share = "" if worst is None else percent(worst[1].mismatched, worst[1].numel)
