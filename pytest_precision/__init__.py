@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_precision.errors import ParityError as ParityError
     from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.errors import RankError as RankError
+    from pytest_precision.loops.command import command as command
     from pytest_precision.loops.script import script as script
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
@@ -51,6 +52,7 @@ __all__ = [
     "Workload",
     "bitwise",
     "close",
+    "command",
     "norm",
     "piece",
     "script",
@@ -69,6 +71,7 @@ __getattr__, __dir__ = _lazy.exports(
         "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),
         "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
+        "loops.command": ("command",),
         "loops.script": ("script",),
         "plugin.fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "norm", "ulp", "unchecked"),

@@ -1,0 +1,121 @@
+"""Command: a side of a check that is a script file with arguments, as a launcher starts it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_precision.errors import expected_but_got, named
+from pytest_precision.loops.script import script
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.ranks.state.environment import patched
+
+if TYPE_CHECKING:
+    from pytest_precision.loops.record import Record
+
+
+def command(file: str | Path, *arguments: object) -> Callable[..., Any]:
+    """Return a side of a check that runs `python file arguments` on every rank, as torchrun does.
+
+        parity.check(
+            candidate=command("train.py", "--optim", "adamw_torch_fused", "--seed", "{seed}"),
+            reference=command("train.py", "--optim", "adamw_torch", "--seed", "{seed}"),
+        )
+
+    The ranks are new, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` in
+    their environment, and without a process group: the file makes its own. Its first train steps
+    are recorded, as many as the sequence of the cell has, and then it is ended.
+
+    Args:
+        file: the script, relative to the current directory.
+        arguments: of the script; `{precision}`, or any other axis in braces, is its value in the
+            cell.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(
+            expected_but_got(
+                "an existing file",
+                named("file", str(file)),
+                f"relative paths begin in {Path.cwd()}",
+            )
+        )
+    return functools.partial(run, file=str(path), arguments=tuple(map(str, arguments)))
+
+
+@script
+def run(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> None:
+    """Run a file in the place of the ranks' own process group."""
+    # Only ranks need torch for this; the controller asks for the command without it.
+    from pytest_precision.loops.script_file import ended_well, run_file
+
+    words = [_filled(argument, cell) for argument in arguments]
+    with _without_group(), record(), ended_well():
+        run_file(Path(file), words)
+
+
+run.fresh_ranks = True  # type: ignore[attr-defined]
+run.may_leave = ("*",)  # type: ignore[attr-defined]
+
+
+def _filled(argument: str, cell: Cell) -> str:
+    """Put the cell's values in the place of axes.
+
+    Raises:
+        ValueError: there is no such axis.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in cell.axes:
+            raise ValueError(
+                expected_but_got(
+                    f"an axis in braces, one of {', '.join(cell.axes)},",
+                    named("argument", argument),
+                    "leave the braces out, or add the axis to the marker",
+                )
+            )
+        return str(cell.axes[match[1]])
+
+    return re.sub(r"\{([a-z_]\w*)\}", value, argument)
+
+
+@contextmanager
+def _without_group() -> Iterator[None]:
+    """End the ranks' process group, and make another one when the file is over."""
+    import torch.distributed as dist
+
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    backend = str(dist.get_backend_config())
+    ports = [_free_port(), _free_port()]
+    dist.broadcast_object_list(ports)
+    dist.destroy_process_group()
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    # Ranks of their own have the first four already; a test process that is the only rank has not.
+    place = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": 1}
+    variables = {name: os.environ.get(name, str(value)) for name, value in place.items()}
+    ended = False
+    try:
+        with patched(variables | {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}):
+            yield
+        ended = True
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if ended or world_size == 1:  # the peers of a rank that failed would not come
+            again = f"tcp://{address}:{ports[1]}"
+            dist.init_process_group(backend, init_method=again, rank=rank, world_size=world_size)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,96 @@
+"""A script file with arguments is a side of a check."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from checked import ParityIn, failed
+
+from pytest_precision import command
+from pytest_precision.matrix.cell import Cell
+
+SCRIPT = """
+import os, sys
+import torch
+import torch.distributed as dist
+import beside
+
+assert not dist.is_initialized()
+if "--alone" not in sys.argv:
+    dist.init_process_group("gloo")
+    assert dist.get_world_size() == int(os.environ["WORLD_SIZE"])
+model = torch.nn.Linear(3, 2)
+if dist.is_initialized():
+    model = torch.nn.parallel.DistributedDataParallel(model)
+lr = float(sys.argv[1])
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+generator = torch.Generator().manual_seed(int(os.environ["RANK"]))
+os.chdir("/")
+for step in range(beside.STEPS):
+    model(torch.randn(4, 3, generator=generator)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with a script and a module beside it."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("STEPS = 100\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
+def test_a_file_runs_as_a_launcher_starts_it(parity_in: ParityIn) -> None:
+    """Each rank has its place in the environment, and the file makes the process group."""
+    parity = parity_in(Cell(sequence="train3", world_size=2))
+    verdict = parity.check(command("train.py", 0.1), command("train.py", "1e-1"))
+    assert verdict.observations > 50
+
+
+@pytest.mark.usefixtures("folder")
+def test_axes_of_the_cell_are_in_the_arguments(parity_in: ParityIn) -> None:
+    """So that a command line is as long as it is without a matrix."""
+    parity = parity_in(Cell(sequence="train2", extra=(("lr", 0.1),)))
+    other = parity.cell.replace(lr=0.2)
+    sides = command("train.py", "{lr}", "--alone"), command("train.py", "{lr}", "--alone", "x")
+    found = failed(parity, *sides, reference_cell=other).divergence
+    assert found is not None
+    assert (found.kind, found.candidate, found.reference) == ("lr", 0.1, 0.2)
+
+
+@pytest.mark.usefixtures("folder")
+def test_braces_without_an_axis_are_an_error(parity_in: ParityIn) -> None:
+    """The axes are listed."""
+    parity = parity_in(Cell(sequence="train2"))
+    with pytest.raises(ValueError, match="expected an axis in braces, one of precision, "):
+        parity.check(command("train.py", "{rate}"), command("train.py", "0.1"))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_command_that_fails_is_an_error(parity_in: ParityIn) -> None:
+    """Its own exception is shown, and its peers are not waited for."""
+    parity = parity_in(Cell(sequence="train2", world_size=2))
+    verdict = failed(parity, command("train.py", "fast"), command("train.py", "0.1"))
+    assert "could not convert string to float: 'fast'" in verdict.reason
+
+
+def test_a_file_that_does_not_exist_is_refused(folder: Path) -> None:
+    """Nothing is started."""
+    with pytest.raises(FileNotFoundError, match=r"got file='test.py' \(str\); relative paths"):
+        command("test.py")
+
+
+@pytest.mark.usefixtures("folder")
+def test_this_process_is_as_it_was(parity_in: ParityIn) -> None:
+    """A command in the only rank leaves arguments, paths, directory and environment alone."""
+    before = [*sys.argv], [*sys.path], Path.cwd(), dict(os.environ)
+    parity = parity_in(Cell(sequence="train2"))
+    parity.check(command("train.py", "0.1"), command("train.py", "0.1", "--alone"))
+    assert before == (sys.argv, sys.path, Path.cwd(), dict(os.environ))
