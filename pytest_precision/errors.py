@@ -127,7 +127,12 @@ class WorldSizeError(RuntimeError):
     """
 
     def __init__(self, asked: int, available: int, limit: str) -> None:
-        super().__init__(f"expected at most {available} ranks, {limit}, but got world_size={asked}")
+        most = (
+            f"at most {available} ranks, {limit},"
+            if available
+            else "a CUDA GPU, and none is visible,"
+        )
+        super().__init__(f"expected {most} but got world_size={asked}")
         self.asked = asked
         self.available = available
 

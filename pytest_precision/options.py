@@ -32,6 +32,7 @@ class Settings:
         strict_isolation: whether a job that leaves process-global state changed fails its test.
         ranks_per_device: how many ranks may share a GPU.
         may_leave: patterns of the state that any job may leave changed.
+        require: whether a session fails in which no cell ran, or one lacked ranks or devices.
     """
 
     enabled: bool = False
@@ -46,6 +47,7 @@ class Settings:
     strict_isolation: bool = False
     ranks_per_device: int = 1
     may_leave: tuple[str, ...] = ()
+    require: bool = False
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -350,6 +352,14 @@ OPTIONS = (
         "PATTERN",
         "state that any job may leave changed, named as in the leak warning; repeatable",
         "linelist",
+    ),
+    Option(
+        "require",
+        _flag,
+        "true or false",
+        "",
+        "fail a session in which no cell ran, or one was skipped for want of ranks or devices",
+        "bool",
     ),
 )
 

@@ -23,6 +23,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "strict_isolation": ("true", True),
     "ranks_per_device": ("2", 2),
     "may_leave": ("environment variable A", ("environment variable A",)),
+    "require": ("true", True),
 }
 
 OTHERS = {

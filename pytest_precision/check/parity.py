@@ -231,6 +231,8 @@ class Parity:
                 case = CellCase.opened(recordings, terms)
                 return ruled(case, GATES), case.figures()
             except (RanksSkipped, WorldSizeError) as error:
+                if self.settings.require and isinstance(error, WorldSizeError):
+                    return Ruling("error", f"{error}, which --precision-require forbids"), {}
                 pytest.skip(str(error))
             except SideFailed as failed:
                 return Ruling("error", failed.reason, tuple(failed.details)), {}

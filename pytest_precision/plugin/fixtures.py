@@ -88,6 +88,8 @@ class Ranks:
                 needs=Needs.of(path, declared),
             )
         except (RanksSkipped, WorldSizeError) as error:
+            if self._settings.require and isinstance(error, WorldSizeError):
+                pytest.fail(f"{error}, which --precision-require forbids", pytrace=False)
             pytest.skip(str(error))
 
 

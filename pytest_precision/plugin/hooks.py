@@ -90,8 +90,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
         role = launched.RankHolder if launch.rank else launched.LaunchController
         config.pluginmanager.register(role(launch, config.stash[COLLECTION]), "precision-launch")
-    if config.stash[SETTINGS].enabled and (launch is None or launch.rank == 0):
+    if launch is None or launch.rank == 0:
+        _report(config)
+
+
+def _report(config: pytest.Config) -> None:
+    settings = config.stash[SETTINGS]
+    if settings.enabled:
         config.pluginmanager.register(Controller(config), "precision-report")
+    if settings.require:
+        from pytest_precision.plugin.requirement import Requirement
+
+        config.pluginmanager.register(Requirement(enabled=settings.enabled), "precision-require")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

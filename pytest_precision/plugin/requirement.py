@@ -1,0 +1,42 @@
+"""Requirement: a session in which no cell ran fails, where CI must not pass by skipping."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_precision.report.session import RUNS_NOTHING
+
+
+class Requirement:
+    """Hooks of the process that reports, with `--precision-require`.
+
+    Args:
+        enabled: whether cells run at all.
+    """
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._advice = (
+            "look at why they were skipped: pytest -rs" if enabled else "add --precision-matrix"
+        )
+        self._ran = 0
+        self._failed = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count the cells that ran; an expected failure did."""
+        skipped = report.skipped and not hasattr(report, "wasxfail")
+        if report.when == "call" and hasattr(report, "precision_cell") and not skipped:
+            self._ran += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a session that would be green without a cell."""
+        idle = any(session.config.getoption(name, False) for name in RUNS_NOTHING)
+        green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if green and not idle and not self._ran:
+            self._failed = True
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say why the session fails."""
+        if self._failed:
+            line = f"precision: expected at least one cell to run but got none; {self._advice}"
+            terminalreporter.write_line(line, red=True)
