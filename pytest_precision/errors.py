@@ -182,6 +182,13 @@ class RecordingError(ValueError):
     """
 
 
+class ReportError(ValueError):
+    """A file is not a report.json that this release can read; the message says what it is.
+
+    Such a file is written by `pytest --precision-matrix --precision-report DIR`.
+    """
+
+
 class NotMeasurableError(ValueError):
     """The state of an optimizer does not determine what its update should have been.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_precision.parity.explain import percent
+from pytest_precision.parity.words import percent
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Trace
 from pytest_precision.trace.updates import Counts, UpdateLog

@@ -6,6 +6,7 @@ from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.parity.diagnosis import Diagnosis
 from pytest_precision.parity.judge import Finding, Judgement
 from pytest_precision.parity.statistics import NotFinite, Statistics
+from pytest_precision.parity.words import percent
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
 
@@ -127,14 +128,6 @@ def property_of(finding: Finding) -> tuple[str, str]:
     if finding.problem == "dtype":
         return ours.dtype, theirs.dtype
     return str(list(ours.shape)), str(list(theirs.shape))
-
-
-def percent(part: int, whole: int) -> str:
-    """Format a share that is never rounded to 0 % or to 100 %."""
-    share = 100 * part / whole
-    if 0 < share < 1:
-        return f"{share:.1g} %"
-    return "over 99 %" if 99 < share < 100 else f"{share:.0f} %"
 
 
 def statistics_lines(finding: Finding, other: str = "in the reference") -> list[str]:

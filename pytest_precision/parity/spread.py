@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank
-from pytest_precision.parity.explain import percent
 from pytest_precision.parity.judge import Finding, Judgement, Tally
 from pytest_precision.parity.statistics import Statistics
+from pytest_precision.parity.words import percent
 from pytest_precision.trace.moment import Moment
 
 COLUMNS = 10

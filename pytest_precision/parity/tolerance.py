@@ -18,7 +18,7 @@ from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare import common_dtype
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Bitwise, Elementwise, Measure, Norm
-from pytest_precision.parity.explain import percent
+from pytest_precision.parity.words import percent
 from pytest_precision.trace.store import Entry, Trace
 
 WEIGHTS = frozenset(name for name, kind in KINDS.items() if kind.weight)

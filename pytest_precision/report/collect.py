@@ -61,6 +61,11 @@ class CellResult:
     checks: tuple[CheckResult, ...]
 
     @property
+    def position(self) -> tuple[str, int, int]:
+        """Where the cell stands in the order of the files, not in that in which workers finish."""
+        return self.test.partition("::")[0], self.line, self.number
+
+    @property
     def status(self) -> str:
         """The worst status of the checks."""
         return worst(check.status for check in self.checks)

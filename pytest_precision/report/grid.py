@@ -28,7 +28,7 @@ Line = list[tuple[str, str]]
 """Pieces of text, each with the status that colours it; an empty status means no colour."""
 
 
-class _Axis(NamedTuple):
+class Axis(NamedTuple):
     """One axis of a test: its name and its values as text, in the order of the matrix."""
 
     name: str
@@ -36,6 +36,7 @@ class _Axis(NamedTuple):
 
     @property
     def width(self) -> int:
+        """Return the length of the longest value."""
         return max(map(len, self.values))
 
 
@@ -55,16 +56,24 @@ def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
         cells: cells of one test; of several at one place (repeats) the worst is shown.
         width: width of the terminal in characters; a table that cannot be so narrow is wider.
     """
+    table, found = arranged(cells, width - INDENT)
+    statuses = {place: [cell.status for cell in own] for place, own in found.items()}
+    return table.lines({place: worst(own) for place, own in statuses.items()})
+
+
+def arranged(
+    cells: Sequence[CellResult], width: int
+) -> tuple[GridTable, dict[Place, list[CellResult]]]:
+    """Return the table of the cells of one test, and the cells at each place of it."""
     axes, places = _axes(cells)
     varying = [index for index, axis in enumerate(axes) if len(axis.values) > 1]
-    found: dict[Place, list[str]] = {}
+    found: dict[Place, list[CellResult]] = {}
     for cell, place in zip(cells, places, strict=True):
-        found.setdefault(tuple(place[index] for index in varying), []).append(cell.status)
-    marks = {place: worst(statuses) for place, statuses in found.items()}
-    return _smallest([axes[index] for index in varying], marks, width - INDENT).lines(marks)
+        found.setdefault(tuple(place[index] for index in varying), []).append(cell)
+    return _smallest([axes[index] for index in varying], found, width), found
 
 
-def _axes(cells: Sequence[CellResult]) -> tuple[list[_Axis], list[Place]]:
+def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[Place]]:
     """Return the axes of all cells, and the places of the cells in the order of `cells`."""
     ordered = sorted(cells, key=lambda cell: cell.number)
     names = list(dict.fromkeys(name for cell in ordered for name in cell.axes))
@@ -74,7 +83,7 @@ def _axes(cells: Sequence[CellResult]) -> tuple[list[_Axis], list[Place]]:
         for known, value in zip(values, _values(cell, names), strict=True):
             known.setdefault(value, len(known))
     axes = [
-        _Axis(name, [_text(value) for value in known])
+        Axis(name, [_text(value) for value in known])
         for name, known in zip(names, values, strict=True)
     ]
     return axes, [
@@ -91,11 +100,11 @@ def _text(value: str) -> str:
     return value[1:-1] if value[:1] in ("'", '"') else value
 
 
-def _smallest(axes: Sequence[_Axis], marks: Iterable[Place], width: int) -> _Table:
+def _smallest(axes: Sequence[Axis], marks: Iterable[Place], width: int) -> GridTable:
     # Two axes are easiest to read with one across and one down.
     most = 1 if len(axes) <= 2 else 2
     across = [c for size in range(most + 1) for c in permutations(range(len(axes)), size)]
-    tables = [_Table(axes, marks, (), _without(axes, columns), columns) for columns in across]
+    tables = [GridTable(axes, marks, (), _without(axes, columns), columns) for columns in across]
     fitting = [table for table in tables if table.width <= width]
     if fitting:
         # A table narrower than a quarter of the screen is no better, but a shorter one is.
@@ -106,17 +115,17 @@ def _smallest(axes: Sequence[_Axis], marks: Iterable[Place], width: int) -> _Tab
         for count in range(1, len(rows) + 1):
             headings = by_width[:count]
             rest = _without(axes, (*columns, *headings))
-            tables.append(_Table(axes, marks, headings, rest, columns))
+            tables.append(GridTable(axes, marks, headings, rest, columns))
     # Headings have a fixed width, so only lines can be saved.
     fitting = [table for table in tables if table.width <= width] or tables
     return min(fitting, key=lambda table: (table.height, table.width))
 
 
-def _without(axes: Sequence[_Axis], chosen: Sequence[int]) -> list[int]:
+def _without(axes: Sequence[Axis], chosen: Sequence[int]) -> list[int]:
     return [index for index in range(len(axes)) if index not in chosen]
 
 
-class _Table:
+class GridTable:
     """One assignment of the axes to headings, rows and columns.
 
     Args:
@@ -127,7 +136,7 @@ class _Table:
 
     def __init__(
         self,
-        axes: Sequence[_Axis],
+        axes: Sequence[Axis],
         marks: Iterable[Place],
         headings: Sequence[int],
         rows: Sequence[int],

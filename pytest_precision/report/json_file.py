@@ -24,6 +24,8 @@ import pytest
 from pytest_precision.errors import expected_but_got
 from pytest_precision.report.environment import differing
 
+NAME = "report.json"
+
 SCHEMA = 1
 
 SHARE = 20
@@ -58,7 +60,7 @@ class JsonFile:
         clock: Callable[[], float] = time.monotonic,
         option: str = "--precision-report",
     ) -> None:
-        self.path = folder / "report.json"
+        self.path = folder / NAME
         self.planned: int | None = None
         self.problem = ""
         self._temporary = folder / f"report.json.{os.getpid()}.tmp"

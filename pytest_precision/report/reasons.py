@@ -17,6 +17,8 @@ class Reason:
     Attributes:
         status: status of the checks.
         text: reason of the first check, without the name of its cell.
+        check: the first check.
+        kind: what all checks have in common.
         cells: each cell once, in the given order.
         identical: whether all checks have this text; otherwise they concern the same kind of the
             same tensor but have different numbers.
@@ -24,6 +26,8 @@ class Reason:
 
     status: str
     text: str
+    check: CheckResult
+    kind: tuple[object, ...]
     cells: list[CellResult] = field(default_factory=list)
     identical: bool = True
 
@@ -43,7 +47,8 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
         for check in cell.checks:
             if check.status in wanted:
                 text = _text(cell, check)
-                reason = found.setdefault(_kind(check, text), Reason(check.status, text))
+                kind = _kind(check, text)
+                reason = found.setdefault(kind, Reason(check.status, text, check, kind))
                 reason.identical = reason.identical and reason.text == text
                 if reason.cells[-1:] != [cell]:
                     reason.cells.append(cell)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pytest_precision.errors import ReportError
 from pytest_precision.options import Settings
-from pytest_precision.report import progress, terminal
+from pytest_precision.report import page, progress, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
@@ -47,6 +48,7 @@ class SessionReport:
         self._environment = environment
         self._file: JsonFile | None = None
         self._progress: Progress | None = None
+        self._page: Path | None = None
         self._ended = False
 
     def start(self) -> None:
@@ -60,6 +62,8 @@ class SessionReport:
         idle = any(self._config.getoption(name, False) for name in RUNS_NOTHING)
         if self._folder is not None and not idle:
             self._file = JsonFile(self._folder, self._environment)
+            # The page of an earlier session would pass for that of one that is killed.
+            (self._folder / page.NAME).unlink(missing_ok=True)
 
     def plan(self, cells: int | None) -> None:
         """Write how many cells are to run; do nothing while that is unknown."""
@@ -95,7 +99,19 @@ class SessionReport:
             planned = self._file.planned
             all_ran = planned is not None and len(self.results.cells) >= planned
             self._file.close(finished=self._ended and all_ran)
+            self._write_page(self._file)
+
+    def _write_page(self, file: JsonFile) -> None:
+        # Only here, so that no session waits for the template engine before its tests.
+        from pytest_precision.report.page.render import write
+
+        if not file.problem:
+            try:
+                self._page = write(file.path.parent)
+            except (OSError, ReportError) as error:
+                file.problem = f"{page.NAME} could not be written: {error}"
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:
         """Write the section of the terminal summary."""
-        terminal.summary(reporter, self.results, "" if self._file is None else self._file.problem)
+        problem = "" if self._file is None else self._file.problem
+        terminal.summary(reporter, self.results, problem, self._page)

@@ -21,6 +21,8 @@ MAX_CONDITIONS = 3
 MAX_VALUES = 3
 """Most values of one axis in a statement."""
 
+Values = tuple["str | None", ...]
+
 TEST = "test"
 """The name under which the test itself counts as an axis."""
 
@@ -93,7 +95,8 @@ def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> lis
         return [whole]
     found: list[Shared] = []
     rest = list(failing)
-    while (part := _largest_part(rest, without)) is not None:
+    taken: dict[tuple[str, ...], set[Values]] = {}
+    while (part := _largest_part(rest, without, taken)) is not None:
         found.append(part)
         rest = [cell for cell in rest if not part.holds(cell)]
     return [*found, Shared(tuple(rest))] if rest else found
@@ -131,21 +134,31 @@ def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) 
 
 
 def _largest_part(
-    failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]
+    failing: Sequence[CellResult],
+    passing: Sequence[Mapping[str, str]],
+    taken: dict[tuple[str, ...], set[Values]],
 ) -> Shared | None:
+    """Return the most failing cells that share values which no passing cell has together.
+
+    Args:
+        failing: the cells that are in no part yet.
+        passing: traits of the passing cells.
+        taken: axes to the values that passing cells have on them, as far as they are known.
+    """
     own = [traits(cell) for cell in failing]
     axes = list(dict.fromkeys(axis for cell in own for axis in cell))
     best: tuple[int, tuple[Condition, ...]] = (0, ())
     for size in range(1, MAX_CONDITIONS + 1):
         for chosen in combinations(axes, size):
-            taken = {tuple(cell.get(axis) for axis in chosen) for cell in passing}
+            if chosen not in taken:
+                taken[chosen] = {tuple(cell.get(axis) for axis in chosen) for cell in passing}
             found = Counter(
                 tuple(cell[axis] for axis in chosen)
                 for cell in own
                 if all(axis in cell for axis in chosen)
             )
             for values, count in found.items():
-                if values not in taken and count - size > best[0]:
+                if values not in taken[chosen] and count - size > best[0]:
                     conditions = zip(chosen, values, strict=True)
                     best = (count - size, tuple(Condition(a, (v,)) for a, v in conditions))
     if not best[1]:

@@ -33,6 +33,8 @@ STATUSES = {
 }
 """Worst first: the outcomes of a verdict, and `xpass` and `xfail` for what pytest expected."""
 
+FAILING = tuple(name for name, status in STATUSES.items() if status.failing)
+
 _RANK = {name: rank for rank, name in enumerate(STATUSES)}
 
 

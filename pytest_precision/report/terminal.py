@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, fixed, grid
 from pytest_precision.report.reasons import Reason, fold, not_compared
 from pytest_precision.report.sharing import explain
-from pytest_precision.report.status import STATUSES
+from pytest_precision.report.status import FAILING, STATUSES
 from pytest_precision.report.words import count, duration
 
 TITLE = "precision matrix"
@@ -23,19 +24,22 @@ MAX_REASONS = 20
 MAX_LINES = 200
 """If all grids together have more lines, a test whose cells all pass gets one line."""
 
-FAILING = [name for name, status in STATUSES.items() if status.failing]
 
-
-def summary(terminal: pytest.TerminalReporter, results: Results, problem: str = "") -> None:
+def summary(
+    terminal: pytest.TerminalReporter,
+    results: Results,
+    problem: str = "",
+    page: Path | None = None,
+) -> None:
     """Write the section; nothing if no cell ran, and with `-q` only the failures.
 
     Args:
         terminal: pytest's terminal reporter.
         results: results of the session.
-        problem: why report.json could not be written; empty if it was written.
+        problem: why the report could not be written; empty if it was written.
+        page: the file report.html, if it was written.
     """
-    # The order is that of the files, not that in which xdist's workers finished.
-    cells = sorted(results.cells.values(), key=_position)
+    cells = sorted(results.cells.values(), key=lambda cell: cell.position)
     section = _Section(terminal)
     if cells and terminal.verbosity >= 0:
         terminal.write_sep("=", TITLE)
@@ -47,6 +51,8 @@ def summary(terminal: pytest.TerminalReporter, results: Results, problem: str = 
     elif any(cell.failing for cell in cells):
         terminal.write_sep("=", TITLE)
         section.failures(cells)
+    if page is not None and terminal.verbosity >= 0:
+        terminal.write_line(f"precision: the report is {page}")
     if problem:
         terminal.write_line(f"precision: {problem}", red=True)
 
@@ -163,10 +169,6 @@ class _Section:
             break_on_hyphens=False,
         ):
             self.terminal.write_line(line, **markup)
-
-
-def _position(cell: CellResult) -> tuple[str, int, int]:
-    return cell.test.partition("::")[0], cell.line, cell.number
 
 
 def _joined(line: Iterable[tuple[str, str]]) -> Line:

@@ -45,3 +45,25 @@ def test_cells_without_a_check(matrix):
 def test_nothing_is_written_where_no_cell_runs(matrix, options):
     """The report of the last run survives a session that runs no cell."""
     assert matrix(*options) is None
+
+
+def test_a_page_is_written_next_to_it(matrix):
+    """After the last test, and only then: that of the session before is gone at the start."""
+    page = Path("report/report.html")
+    Path("report").mkdir()
+    page.write_text("of an earlier session")
+    matrix("--precision-matrix", "-p", "no:cacheprovider")
+    assert "<h1>1 of 2 cells passed</h1>" in page.read_text()
+
+
+def test_the_page_of_an_earlier_session_is_not_that_of_a_killed_one(pytester):
+    """While tests run there is no page, since it would be read as theirs."""
+    pytester.makepyfile(test_it=MATRIX)
+    pytester.makeconftest(
+        "import pathlib\n"
+        "def pytest_runtest_setup(): assert not pathlib.Path('report/report.html').exists()\n"
+    )
+    pytester.mkdir("report").joinpath("report.html").write_text("of an earlier session")
+    found = pytester.runpytest_inprocess("--precision-report=report", "--precision-matrix")
+    found.assert_outcomes(passed=1, skipped=1)
+    found.stdout.fnmatch_lines(["precision: the report is *report/report.html"])

@@ -1,0 +1,87 @@
+"""Filters: radio buttons by outcome and axis value, which need style and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pytest_precision.report.collect import CellResult
+from pytest_precision.report.status import STATUSES
+
+VALUES = 12
+"""Most values of an axis to choose from; an axis with more has no filter."""
+
+
+class Button(NamedTuple):
+    """One button: its element, its text, and the class of the cells that it shows."""
+
+    anchor: str
+    text: str
+    shows: str
+
+
+class ButtonGroup(NamedTuple):
+    """Buttons of which one is chosen."""
+
+    name: str
+    choices: list[Button]
+
+
+class Filters:
+    """The filters of a page.
+
+    Args:
+        cells: all cells of the page.
+
+    Attributes:
+        groups: by outcome and by axis, of those that have something to choose.
+    """
+
+    def __init__(self, cells: Sequence[CellResult]) -> None:
+        self._axes = _axes(cells)
+        there = {cell.status for cell in cells}
+        statuses = [name for name in STATUSES if name in there]
+        outcomes = [Button(f"f-{n}", STATUSES[n].word, f"s-{n}") for n in statuses]
+        axes = [
+            ButtonGroup(
+                axis, [Button(f"f{place}-{n}", _text(v), f"v{place}-{n}") for v, n in known]
+            )
+            for place, (axis, known) in enumerate(
+                (axis, values.items()) for axis, values in self._axes.items()
+            )
+        ]
+        groups = [ButtonGroup("outcome", outcomes), *axes]
+        self.groups = [group for group in groups if len(group.choices) > 1]
+
+    def classes(self, cell: CellResult) -> str:
+        """Return the classes by which the filters choose a cell."""
+        own = [
+            f"v{place}-{values[repr(cell.axes[axis])]}"
+            for place, (axis, values) in enumerate(self._axes.items())
+            if axis in cell.axes
+        ]
+        return " ".join([f"s-{cell.status}", *own])
+
+    def style(self) -> str:
+        """Return the rules that pale or hide what is not chosen."""
+        rules = []
+        for group in self.groups:
+            for choice in group.choices:
+                chosen = f"body:has(#{choice.anchor}:checked)"
+                rules.append(f"{chosen} td.cell:not(.{choice.shows}){{opacity:.15}}")
+                rules.append(f"{chosen} li.cell:not(.{choice.shows}){{display:none}}")
+        return "\n".join(rules)
+
+
+def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, int]]:
+    """Return axis to its values, as `repr`, each with its number."""
+    axes: dict[str, dict[str, int]] = {}
+    for cell in cells:
+        for axis, value in cell.axes.items():
+            known = axes.setdefault(axis, {})
+            known.setdefault(repr(value), len(known))
+    return {axis: values for axis, values in axes.items() if 1 < len(values) <= VALUES}
+
+
+def _text(value: str) -> str:
+    return value.strip("'\"")

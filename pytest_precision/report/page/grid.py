@@ -1,0 +1,128 @@
+"""Grid: the cells of one test as rows of an HTML table, arranged as in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from pytest_precision.report.collect import CellResult
+from pytest_precision.report.grid import GridTable, Place, arranged, fixed
+from pytest_precision.report.status import STATUSES, worst
+
+WIDTH = 120
+"""Characters of text that a screen holds next to each other."""
+
+
+class Label(NamedTuple):
+    """A value of an axis in a header, and how many rows or columns it spans."""
+
+    text: str
+    span: int
+
+
+class Mark(NamedTuple):
+    """How one place of the grid is shown.
+
+    Attributes:
+        status: that of the worst cell there.
+        sign: its character.
+        words: the status and the values of the axes.
+        classes: what the filters choose by.
+        target: the element that tells more of the cell; empty for none.
+    """
+
+    status: str
+    sign: str
+    words: str
+    classes: str
+    target: str
+
+
+class Row(NamedTuple):
+    """A row: the labels that begin in it, and its marks; None where there is no cell."""
+
+    labels: list[Label]
+    marks: list[Mark | None]
+
+
+class PageGrid(NamedTuple):
+    """The grid of one test.
+
+    Attributes:
+        test: node id without parameters.
+        fixed: axes that have one value, as `name=value`.
+        size: number of cells.
+        calm: whether all cells passed.
+        row_axes: names of the axes whose values are at the left.
+        header: the axes whose values are above, each with its labels.
+        rows: from top to bottom.
+    """
+
+    test: str
+    fixed: str
+    size: int
+    calm: bool
+    row_axes: list[str]
+    header: list[tuple[str, list[Label]]]
+    rows: list[Row]
+
+
+def page_grid(
+    cells: Sequence[CellResult],
+    target: Callable[[CellResult], str],
+    classes: Callable[[CellResult], str],
+) -> PageGrid:
+    """Arrange the cells of one test.
+
+    Args:
+        cells: cells of one test.
+        target: the element that tells more of a cell.
+        classes: what the filters choose a cell by.
+    """
+    table, found = arranged(cells, WIDTH)
+    order = [*table.headings, *table.rows, *table.columns]
+    marks = {
+        tuple(place[index] for index in order): _mark(own, target, classes)
+        for place, own in found.items()
+    }
+    return PageGrid(
+        cells[0].test,
+        ", ".join(f"{name}={value}" for name, value in fixed(cells)),
+        len(cells),
+        all(cell.status == "pass" for cell in cells),
+        [table.axes[index].name for index in (*table.headings, *table.rows)],
+        [
+            (table.axes[index].name, [label for _, label in _labels(table, index, level, False)])
+            for level, index in enumerate(table.columns)
+        ],
+        _rows(table, marks),
+    )
+
+
+def _rows(table: GridTable, marks: dict[Place, Mark]) -> list[Row]:
+    rows = [Row([], [marks.get((*key, *c)) for c in table.column_keys]) for key in table.row_keys]
+    for level, index in enumerate((*table.headings, *table.rows)):
+        for start, label in _labels(table, index, level, True):
+            rows[start].labels.append(label)
+    return rows
+
+
+def _labels(table: GridTable, index: int, level: int, of_rows: bool) -> Iterator[tuple[int, Label]]:
+    """Yield where each value of an axis begins, once for neighbours that share it."""
+    keys = table.row_keys if of_rows else table.column_keys
+    for prefix, group in groupby(enumerate(keys), key=lambda pair: pair[1][: level + 1]):
+        places = [place for place, _ in group]
+        yield places[0], Label(table.axes[index].values[prefix[-1]], len(places))
+
+
+def _mark(
+    cells: Sequence[CellResult],
+    target: Callable[[CellResult], str],
+    classes: Callable[[CellResult], str],
+) -> Mark:
+    status = worst(cell.status for cell in cells)
+    cell = next(cell for cell in cells if cell.status == status)
+    values = ", ".join(f"{name} {value}" for name, value in cell.axes.items())
+    shown = STATUSES[status]
+    return Mark(status, shown.mark, f"{shown.word}: {values}", classes(cell), target(cell))

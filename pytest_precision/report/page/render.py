@@ -1,0 +1,128 @@
+"""Render: a report becomes the text of a page, and the page a file next to report.json."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from pytest_precision._visible import visible
+from pytest_precision.report.collect import CellResult
+from pytest_precision.report.page import NAME
+from pytest_precision.report.page.failures import LISTED, Failures
+from pytest_precision.report.page.filters import Filters
+from pytest_precision.report.page.grid import page_grid
+from pytest_precision.report.page.settings import settings
+from pytest_precision.report.read import Report, read
+from pytest_precision.report.reasons import fold, not_compared
+from pytest_precision.report.sharing import explain
+from pytest_precision.report.status import FAILING, STATUSES
+from pytest_precision.report.words import count, duration
+
+HERE = Path(__file__).parent
+
+
+def write(folder: Path) -> Path:
+    """Render the report.json of a folder next to it; return the page's path.
+
+    Raises:
+        ReportError: there is no report.json that this release can read.
+        OSError: the page cannot be written.
+    """
+    path = folder / NAME
+    text = render(Report.of(read(folder)))
+    temporary = folder / f"{NAME}.{os.getpid()}.tmp"
+    try:
+        temporary.write_text(text, "utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def render(report: Report) -> str:
+    """Return the page of a report."""
+    cells = report.cells
+    failing = [cell for cell in cells if cell.failing]
+    passing = [cell for cell in cells if cell.status == "pass"]
+    failures, filters = Failures(failing), Filters(cells)
+    parts = [
+        (part.statement(failing), failures.of(part.cells, filters.classes))
+        for part in (explain(failing, passing) if failing else [])
+    ]
+    style = (HERE / "page.css").read_text("utf-8") + filters.style()
+    script = (HERE / "search.js").read_text("utf-8")
+    return _template().render(
+        report=report,
+        headline=_headline(cells, failing),
+        counts=_counts(cells),
+        seconds=duration(sum(cell.seconds for cell in cells)),
+        parts=parts,
+        total=failures.total,
+        listed=LISTED,
+        others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
+        left_out=not_compared(cells),
+        grids=[page_grid(own, failures.target, filters.classes) for own in _tests(cells)],
+        filters=filters.groups,
+        settings=settings(report.environment),
+        # Nothing of others is in either.
+        style=Markup(style),
+        script=Markup(script),
+        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    engine = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_inert,
+    )
+    engine.globals.update(count=count, STATUSES=STATUSES)
+    return engine.get_template("page.html")
+
+
+def _inert(value: Any) -> Any:
+    """Make control characters, and those that turn the direction of text, visible."""
+    return visible(value) if type(value) is str else value
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _headline(cells: Sequence[CellResult], failing: Sequence[CellResult]) -> str:
+    if not cells:
+        return "No cell ran"
+    if failing:
+        return f"{len(failing)} of {count(len(cells), 'cell')} failed"
+    passed = sum(cell.status == "pass" for cell in cells)
+    return "All cells passed" if passed == len(cells) else f"{passed} of {len(cells)} cells passed"
+
+
+def _counts(cells: Sequence[CellResult]) -> Mapping[str, int]:
+    found = Counter(cell.status for cell in cells)
+    return {name: found[name] for name in STATUSES if found[name]}
+
+
+def _tests(cells: Sequence[CellResult]) -> list[list[CellResult]]:
+    tests: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        # The axes of a cell are unknown after a worker crash: it has no place in a grid.
+        if cell.axes:
+            tests.setdefault(cell.test, []).append(cell)
+    return list(tests.values())

@@ -1,0 +1,108 @@
+"""Read: report.json files become cells again, as the session that wrote them had them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.errors import ReportError, expected_but_got
+from pytest_precision.report.attributes import test_of
+from pytest_precision.report.collect import CellResult, CheckResult
+from pytest_precision.report.json_file import NAME, SCHEMA
+from pytest_precision.report.status import STATUSES
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one report.json says.
+
+    Attributes:
+        finished: whether all planned cells ran.
+        planned: number of cells that were to run; None where it was unknown.
+        environment: as in the file.
+        cells: in the order of the files and of their matrices.
+    """
+
+    finished: bool
+    planned: int | None
+    environment: Mapping[str, Any]
+    cells: tuple[CellResult, ...]
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Report:
+        """Return what the content of a file says.
+
+        Raises:
+            ReportError: the content is not that of a report.json.
+        """
+        try:
+            cells = sorted(_cells(data["cells"]), key=lambda cell: cell.position)
+            return cls(data["finished"], data["planned"], data["environment"], tuple(cells))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ReportError(
+                expected_but_got(
+                    "entries as the schema of report.json describes them",
+                    f"{type(error).__name__}: {error}",
+                    "write the report again",
+                )
+            ) from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the content of a report.json.
+
+    Args:
+        path: the file, or its folder.
+
+    Raises:
+        ReportError: there is none, or it is not one that this release can read.
+    """
+    file = path / NAME if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ReportError(
+            expected_but_got("a report.json", f"{file} ({why})", "run with --precision-report DIR")
+        ) from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise ReportError(
+            expected_but_got(
+                f"a report.json of schema {SCHEMA}", f"{file} of schema={schema!r}", "update this"
+            )
+        )
+    return dict(data)
+
+
+def _cells(entries: Iterable[Mapping[str, Any]]) -> list[CellResult]:
+    """Put the checks of each cell together; `--dist=each` has one per worker."""
+    cells: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        key = entry["nodeid"], entry.get("worker", ""), repr(entry["axes"])
+        cells.setdefault(key, []).append(entry)
+    return [_cell(found) for found in cells.values()]
+
+
+def _cell(entries: Sequence[Mapping[str, Any]]) -> CellResult:
+    first = entries[0]
+    return CellResult(
+        first["nodeid"],
+        test_of(first["nodeid"]),
+        first["axes"],
+        first.get("number", 0),
+        first.get("line", 0),
+        sum(entry["seconds"] for entry in entries),
+        tuple(map(_check, entries)),
+    )
+
+
+def _check(entry: Mapping[str, Any]) -> CheckResult:
+    status = entry.get("status", entry["outcome"])
+    if status not in STATUSES:
+        raise ValueError(f"status={status!r}")
+    reason = entry.get("xfail", entry["reason"]) if status == "xfail" else entry["reason"]
+    return CheckResult(status, reason, entry)

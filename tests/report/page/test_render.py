@@ -1,0 +1,153 @@
+"""The page: all that report.json says, in an order for people, and inert whatever the names are."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+from pages import entry, parse
+
+from pytest_precision.errors import ReportError
+from pytest_precision.report.page.render import write
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'`{{7*7}}&lt;\u202egnp.exe\x1b[31m"
+
+
+def test_the_order_of_the_page(make):
+    """Verdict, what failing cells share, failures, cells, what was left out, environment."""
+    cells = [entry("fail" if n % 2 else "pass", n, left_out={"rng": "by design"}) for n in range(8)]
+    page = parse(make(*cells))
+    assert [head.text for head in page.all("h1")] == ["4 of 8 cells failed"]
+    headings = ["Failures", "Cells", "Not compared", "Environment"]
+    assert [head.text for head in page.all("h2")] == headings
+    statement = "all 4 failing cells have world_size=2; no passing cell has"
+    assert page.all("h3")[0].text == statement
+
+
+def test_one_cell_of_a_reason_is_shown_in_full(make):
+    """Its sentence, its facts, the heat table, the plots and the command; the others by name."""
+    page = parse(make(*(entry("fail", n) for n in range(5))))
+    (failure,) = page.all("details", **{"class": "failure"})
+    assert "5×" in failure.text
+    assert "pytest x" in failure.text
+    assert len(failure.all("svg", role="img")) == 4
+    assert len(failure.all("li")) - len(failure.all("ul", **{"class": "legend"})[0].children) >= 5
+
+
+def test_heat_table(make):
+    """Kinds by operations, as states and shares, with further figures as a label."""
+    (table,) = parse(make(entry("fail"))).all("table", **{"class": "heat"})
+    rows = [[field.text for field in row.children] for row in table.all("tr")]
+    assert rows == [
+        ["kind", "dtype", "init", "1", "eval", "2"],
+        ["loss", "float32", ".", "=", "~", "25 %"],
+        ["param", "bfloat16, not float32", "=", "=", ".", "dtype NaN 100 %"],
+    ]
+    assert table.all("td")[-1].attributes["title"] == "worst ulp 3"
+
+
+def test_grid(make):
+    """A mark has a label with the values of its axes, and leads to its failure."""
+    page = parse(make(*(entry("fail" if n == 3 else "pass", n) for n in range(6))))
+    (grid,) = page.all("table", **{"class": "grid"})
+    assert [[part.text for part in row.children] for row in grid.all("tr")] == [
+        ["seed", "0", "1", "2"],
+        ["world_size"],
+        ["1", ".", ".", "."],
+        ["2", ".", "F", "."],
+    ]
+    (link,) = grid.all("a")
+    assert link.attributes["aria-label"] == "failed: precision bf16, world_size 2, seed 1"
+    assert page.all("details", id=str(link.attributes["href"]).removeprefix("#"))
+
+
+def test_every_link_leads_somewhere_and_no_id_is_there_twice(make):
+    """Also where reasons are folded, cut off and shown again under another statement."""
+    cells = [entry("fail" if n % 3 else "pass", n) for n in range(400)]
+    text = make(*cells).read_text()
+    anchors = re.findall(r'\bid="([^"]+)"', text)
+    assert len(anchors) == len(set(anchors))
+    assert {*re.findall(r'href="#([^"]+)"', text)} <= {*anchors}
+
+
+def test_many_failing_cells_are_cut_off(make):
+    """At most 200 are listed, and the page says how many more there are."""
+    page = parse(make(*(entry("fail", n) for n in range(250))))
+    (cells,) = page.all("ul", **{"class": "cells"})
+    assert len(cells.children) == 201
+    assert cells.children[-1].text.startswith("and 50 more;")
+
+
+def test_different_environments_of_the_sides(make):
+    """What is not the same on both sides is told with the failure."""
+    sides = {"candidate": {"torch": "2.13", "A": "1"}, "reference": {"torch": "2.12", "A": "1"}}
+    page = parse(make(entry("fail", environment=sides)))
+    (failure,) = page.all("details", **{"class": "failure"})
+    assert "torch2.132.12" in failure.text
+    assert "Ranks ran with 2 different sets of settings" in page.text
+
+
+def test_a_session_that_was_cut_short(make):
+    """The page says that cells are missing, before anything else."""
+    page = parse(make(entry(), finished=False))
+    (warning,) = page.all("p", **{"class": "warning"})
+    assert warning.text.startswith("Not finished: 1 cell of 1 ran")
+
+
+def test_a_report_of_an_older_release(make, tmp_path):
+    """Cells without status and place are shown by their outcome."""
+    make(entry("fail"))
+    file = tmp_path / "report.json"
+    report = json.loads(file.read_text())
+    for name in ("status", "number", "line", "repeat", "spread", "histogram"):
+        del report["cells"][0][name]
+    file.write_text(json.dumps(report))
+    assert parse(write(tmp_path)).all("h1")[0].text == "1 of 1 cell failed"
+
+
+def test_hostile_names_are_inert(make):
+    """Markup in any text of others is text, and what would turn or hide it is made visible."""
+    axes = {"precision": HOSTILE, HOSTILE: HOSTILE}
+    more = {"candidate": HOSTILE, "left_out": {HOSTILE: HOSTILE}, "details": (HOSTILE,)}
+    sides = {"candidate": {HOSTILE: HOSTILE}, "reference": {HOSTILE: "1"}}
+    found = entry("fail", nodeid=f"{HOSTILE}::t[{HOSTILE}]", axes=axes, environment=sides, **more)
+    page = make(found | {"reason": HOSTILE, "repeat": HOSTILE})
+    root = parse(page)
+    assert not root.all("img")
+    assert len(root.all("script")) == 1
+    assert not [e for e in root.all("td") if any(name.startswith("on") for name in e.attributes)]
+    assert "\\u202egnp.exe\\x1b[31m" in root.text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", page.read_text("utf-8"))
+    assert "{{7*7}}" in root.text
+
+
+def test_nothing_but_its_own_style_and_script_is_allowed(make):
+    """The policy names both by their hashes; there is no other, no attribute with either."""
+    text = make(entry("fail")).read_text()
+    page = parse(make(entry("fail")))
+    (policy,) = (m.attributes["content"] for m in page.all("meta") if "http-equiv" in m.attributes)
+    for name in ("style", "script"):
+        (own,) = re.findall(f"<{name}>(.*?)</{name}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in str(policy)
+    assert not re.search(r'<[^>]+ (style|on\w+)="', text)
+    assert not re.search(r'(src|href)="(?!#)', text)
+
+
+def test_script_is_short():
+    """It is for text search only."""
+    from pytest_precision.report.page.render import HERE
+
+    assert (HERE / "search.js").stat().st_size < 2048
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"schema": 1, "cells": [{}]}'])
+def test_what_is_no_report_is_refused(tmp_path, text):
+    """With what is wrong, and no page."""
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(ReportError, match="expected "):
+        write(tmp_path)
+    assert not (tmp_path / "report.html").exists()
