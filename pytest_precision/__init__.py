@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.errors import RankError as RankError
     from pytest_precision.loops.command import command as command
+    from pytest_precision.loops.current import record as record
     from pytest_precision.loops.script import script as script
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
@@ -55,6 +56,7 @@ __all__ = [
     "command",
     "norm",
     "piece",
+    "record",
     "script",
     "ulp",
     "unchecked",
@@ -72,6 +74,7 @@ __getattr__, __dir__ = _lazy.exports(
         "engine.engine": ("Engine",),
         "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
         "loops.command": ("command",),
+        "loops.current": ("record",),
         "loops.script": ("script",),
         "plugin.fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "norm", "ulp", "unchecked"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from pytest_precision._torch import flat_pieces
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops.locate import PieceFields, Pieces
 
 WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"})
@@ -22,24 +22,38 @@ class LoopNames:
     A module that is called, and is part of no other one that was, is a root. The first root's
     tensors have their names in it; those of a further one are named `model2.head.weight`.
 
-    Args:
-        models: the roots, where calls do not show them; by name where there are several.
-
     Attributes:
         roots: module to the beginning of the names of what it holds, empty or with a dot.
     """
 
-    def __init__(self, models: Models = None) -> None:
+    def __init__(self) -> None:
         self.roots: dict[nn.Module, str] = {}
         self._modules: dict[nn.Module, str] = {}
         # Keeps each tensor alive, and with it its id: FSDP2 puts two in turn into a module.
         self._named: dict[int, tuple[str, Tensor]] = {}
         # What FSDP1 keeps, by the id of a tensor that holds it: these live as long as the modules.
         self._flat: dict[int, nn.Module] = {}
-        if isinstance(models, nn.Module):
-            models = {"": models}
-        for name, model in (models or {}).items():
-            self._add(model, f"{name}." if name else "")
+
+    def add(self, models: Models) -> list[nn.Module]:
+        """Take in roots that calls do not show, by name where there are several; list them.
+
+        Raises:
+            TypeError: what is given is no module, and no dict of modules.
+            ValueError: a part of a model was called before, by itself.
+        """
+        given = models if isinstance(models, Mapping) else {"": models}
+        roots = [*given.values()] if models is not None else []
+        if not all(isinstance(root, nn.Module) for root in roots):
+            raise TypeError(
+                expected_but_got(
+                    "a module or a dict from name to module",
+                    named("model", models),
+                    "write record(model=model)",
+                )
+            )
+        for name, root in zip(given, roots, strict=False):
+            self._add(root, f"{name}." if name else "")
+        return roots
 
     def meet(self, module: nn.Module) -> bool:
         """Take in a module that is called; return whether it is a root that was not known.

@@ -24,11 +24,11 @@ class Notes:
     Args:
         sight: what can be seen of the loop.
         tape: the captures that observations are kept in.
-        local_grads: whether gradients are looked at as each backward leaves them.
         step: number of the first step.
         clipped: is called with the norm when a model has clipped by a method of its own.
 
     Attributes:
+        local_grads: whether gradients are looked at as each backward leaves them.
         seen: kinds that were seen at all.
         fresh: whether no step of this run is over.
         step: number of the step, whether it is written or not.
@@ -40,19 +40,15 @@ class Notes:
         tape: Tape,
         step: int,
         clipped: Callable[[Tensor], None],
-        *,
-        local_grads: bool,
     ) -> None:
         self.sight, self._tape = sight, tape
-        self._local_grads = local_grads
+        self.local_grads = False
         self.seen: set[str] = set()
         self.fresh = True
         self.step = step
         self._losses = self._norms = 0
         self._given: Counter[tuple[str, str]] = Counter()
         self._hooks = ModelHooks(self._used_by, self._accumulated, self.gradients, clipped)
-        for root in sight.names.roots:
-            self.watch(root, called=False)
 
     def watch(self, root: nn.Module, *, called: bool) -> None:
         """Watch what a model reads, and how it clips; `called` as of `ModelHooks`."""
@@ -65,7 +61,7 @@ class Notes:
 
     def begin(self) -> None:
         """Keep what the run starts with, in its first step."""
-        if self._local_grads:
+        if self.local_grads:
             self._hooks.watch_gradients(self.sight.names.parameters())
         if self.fresh:
             self._tape.start(self.sight)

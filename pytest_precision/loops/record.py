@@ -6,22 +6,19 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from pytest_precision.errors import expect_type, expected_but_got, named
+from pytest_precision.errors import expected_but_got
 from pytest_precision.loops import hooks
 from pytest_precision.loops.course import Course
-from pytest_precision.loops.locate import Extent, Locate, expect_locate
+from pytest_precision.loops.current import record
+from pytest_precision.loops.locate import Extent, Locate
 from pytest_precision.loops.names import LoopNames, Models
 from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import Enough, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.products import COMPUTED, Products
-
-ON_DEMAND = "grad"
-"""The kind that is seen only where it is asked for."""
 
 
 class Record:
@@ -75,16 +72,12 @@ class Record:
             ValueError: nothing but `grad` is seen on demand.
             RuntimeError: the script has had its block already, or trains too few steps in it.
         """
-        expect_models(model)
-        expect_locate(locate)
-        if {*see} - {ON_DEMAND}:
-            raise ValueError(expected_but_got(f"see={{{ON_DEMAND!r}}}", named("see", see)))
         if self._steps is not None:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        sight = Sight(LoopNames(model), locate)
-        self._steps = Steps(sight, self._tape, self._course, local_grads=ON_DEMAND in see)
+        self._steps = Steps(Sight(LoopNames()), self._tape, self._course)
+        self._steps.tell(model, see, locate)
         return self._block(self._steps)
 
     def see(
@@ -121,12 +114,7 @@ class Record:
                 "expected record.see in the block of record() but got it before; move it into "
                 "the loop"
             )
-        expect_type("tensor", tensor, Tensor, "a tensor", "wrap a number in torch.tensor")
-        if local and of is not None:
-            raise ValueError(
-                expected_but_got("a piece of a tensor of all ranks", named("local", local))
-            )
-        self._steps.see(kind, name, tensor, of, local=local)
+        self._steps.see(kind, name, tensor, of=of, local=local)
 
     @contextmanager
     def _block(self, steps: Steps) -> Iterator[None]:
@@ -173,24 +161,8 @@ def followed(steps: Steps) -> Iterator[None]:
     """Tell `steps` what the loop inside does; end the block where the last step is over."""
     with ExitStack() as stack:
         stack.callback(steps.close)
+        stack.enter_context(record.opened(steps))
         with suppress(Enough):
             with hooks.opened(steps):
                 yield
             steps.finish()
-
-
-def expect_models(model: object) -> None:
-    """Look at what is given as a model.
-
-    Raises:
-        TypeError: it is no module, and no dict of modules.
-    """
-    models = [*model.values()] if isinstance(model, dict) else [model]
-    if model is not None and not all(isinstance(one, torch.nn.Module) for one in models):
-        raise TypeError(
-            expected_but_got(
-                "a module or a dict from name to module",
-                named("model", model),
-                "write record(model=model)",
-            )
-        )

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.loops.course import Course
-from pytest_precision.loops.record import ON_DEMAND, Record
+from pytest_precision.loops.record import Record
 from pytest_precision.loops.script import resumed
-from pytest_precision.loops.steps import Steps
+from pytest_precision.loops.steps import ON_DEMAND, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import write_data

@@ -18,7 +18,7 @@ from pytest_precision.loops.names import LoopNames
 from pytest_precision.loops.record import followed
 from pytest_precision.loops.runs import finished
 from pytest_precision.loops.sight import Sight
-from pytest_precision.loops.steps import Steps
+from pytest_precision.loops.steps import ON_DEMAND, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.environment import SEED
@@ -57,7 +57,8 @@ def record_file(
     origin = Origin.now(file, arguments, steps, values)
     torch.manual_seed(SEED)
     with OriginTape(folder, steps, origin) as tape:
-        seen = Steps(Sight(LoopNames()), tape, Course(("train",) * steps), local_grads=local_grads)
+        seen = Steps(Sight(LoopNames()), tape, Course(("train",) * steps))
+        seen.tell(None, {ON_DEMAND} if local_grads else (), None)
         with followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from pytest_precision.engine import groups
 from pytest_precision.engine.observation import Observation, tensors_in, whole
+from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
 from pytest_precision.loops.names import LoopNames
 
@@ -23,17 +24,18 @@ class Sight:
 
     Args:
         names: of the tensors.
-        locate: says which pieces of logical tensors lie in a parameter.
 
     Attributes:
+        locate: says which pieces of logical tensors lie in a parameter.
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
         optimizers: those that have stepped, in the order of their first steps.
         scaler: of the loss, once it has had an optimizer step.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
     """
 
-    def __init__(self, names: LoopNames, locate: Locate | None = None) -> None:
-        self.names, self._locate = names, locate
+    def __init__(self, names: LoopNames) -> None:
+        self.names = names
+        self.locate: Locate | None = None
         self.gathers_shards = False
         self.optimizers: list[Optimizer] = []
         self.scaler: torch.amp.GradScaler | None = None
@@ -75,7 +77,17 @@ class Sight:
     def given(
         self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool
     ) -> Iterator[Observation]:
-        """Yield what a script shows of its own, a whole tensor or a piece of one."""
+        """Yield what a script shows of its own, a whole tensor or a piece of one.
+
+        Raises:
+            TypeError: it is no tensor.
+            ValueError: it has not as many elements as `of` says, or a piece is local.
+        """
+        expect_type("tensor", tensor, Tensor, "a tensor", "wrap a number in torch.tensor")
+        if local and of is not None:
+            raise ValueError(
+                expected_but_got("a piece of a tensor of all ranks", named("local", local))
+            )
         held = located(name, tensor, None if of is None else lambda _: [(name, *of)])
         return self._show(kind, held, tensor, local=local)
 
@@ -140,7 +152,7 @@ class Sight:
         return located(name, parameter, self._pieces)
 
     def _pieces(self, tensor: Tensor) -> Pieces | None:
-        given = None if self._locate is None else self._locate(tensor)
+        given = None if self.locate is None else self.locate(tensor)
         return self.names.pieces(tensor) if given is None else given
 
     def _show(self, kind: str, held: Held, tensor: Tensor, **how: Any) -> Iterator[Observation]:

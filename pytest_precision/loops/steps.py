@@ -8,19 +8,24 @@ gone by then is kept when it is there, and the whole step is written at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops.course import Course
-from pytest_precision.loops.locate import Extent
+from pytest_precision.loops.locate import Extent, Locate, expect_locate
+from pytest_precision.loops.names import Models
 from pytest_precision.loops.notes import Notes
 from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
+
+ON_DEMAND = "grad"
+"""The kind that is seen only where it is asked for."""
 
 
 class Enough(BaseException):
@@ -37,18 +42,15 @@ class Steps:
         sight: what can be seen of the loop.
         tape: keeps and writes what was seen.
         course: what the loop is to make; it is ended after that.
-        local_grads: whether gradients are looked at as each backward leaves them.
 
     Attributes:
         notes: what the step shows that is running.
         violations: what the loop does that no loop should, in words.
     """
 
-    def __init__(
-        self, sight: Sight, tape: Tape, course: Course, *, local_grads: bool = False
-    ) -> None:
+    def __init__(self, sight: Sight, tape: Tape, course: Course) -> None:
         self.sight, self.course, self._tape = sight, course, tape
-        self.notes = Notes(sight, tape, course.done + 1, self.clip, local_grads=local_grads)
+        self.notes = Notes(sight, tape, course.done + 1, self.clip)
         self.violations: dict[str, None] = {}
         self._running: list[Optimizer] = []
         self._updated: list[Optimizer] = []
@@ -58,6 +60,30 @@ class Steps:
     def done(self) -> int:
         """Return the number of train steps that are over."""
         return self.course.done
+
+    def tell(self, models: Models, see: Collection[str], locate: Locate | None) -> None:
+        """Take in what the loop does not show; see `Record`.
+
+        Raises:
+            TypeError: something is of another type.
+            ValueError: nothing but `grad` is seen on demand.
+            RuntimeError: the loop has begun.
+        """
+        expect_locate(locate)
+        if {*see} - {ON_DEMAND}:
+            raise ValueError(expected_but_got(f"see={{{ON_DEMAND!r}}}", named("see", see)))
+        if self._begun or not self.notes.fresh:
+            raise RuntimeError(
+                expected_but_got(
+                    "record() before the first forward of the loop",
+                    "it after that",
+                    "move it up, to where the model and the optimizer have been made",
+                )
+            )
+        for root in self.sight.names.add(models):
+            self.notes.watch(root, called=False)
+        self.sight.locate = locate
+        self.notes.local_grads |= ON_DEMAND in see
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -122,7 +148,15 @@ class Steps:
             self.update(optimizer, closure=False)
             self.updated(optimizer, closure=False)
 
-    def see(self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool) -> None:
+    def see(
+        self,
+        kind: str,
+        name: str,
+        tensor: Tensor,
+        *,
+        of: Extent | None = None,
+        local: bool = False,
+    ) -> None:
         """Keep an observation of the script's own; the n-th of one name in a step is numbered.
 
         Raises:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from checked import ParityIn, failed
 
-from pytest_precision import command
+from pytest_precision import bitwise, command, unchecked
 from pytest_precision.matrix.cell import Cell
 
 SCRIPT = """
@@ -63,6 +64,23 @@ def test_axes_of_the_cell_are_in_the_arguments(parity_in: ParityIn) -> None:
     found = failed(parity, *sides, reference_cell=other).divergence
     assert found is not None
     assert (found.kind, found.candidate, found.reference) == ("lr", 0.1, 0.2)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_may_tell_more(parity_in: ParityIn, folder: Path) -> None:
+    """It has the recording that is open, and runs without one."""
+    inside = SCRIPT.replace("for step", "record({'net': model}, see={'grad'})\nfor step")
+    inside += "    record.see('weights', 'sum', model.weight.detach().sum())\n"
+    text = f"from pytest_precision import record\n{inside}"
+    (folder / "telling.py").write_text(text)
+    parity = parity_in(Cell(sequence="train2"))
+    sides = (command("telling.py", lr, "--alone") for lr in (0.1, 0.2))
+    no_rates = {"default": unchecked(reason="another rate"), "weights": bitwise()}
+    found = failed(parity, *sides, criterion=no_rates).divergence
+    assert found is not None
+    assert (found.step, found.kind, found.name) == (1, "weights", "sum")
+    alone = [sys.executable, "telling.py", "0.1", "--alone"]
+    subprocess.run(alone, check=True, env={**os.environ, "RANK": "0"})
 
 
 @pytest.mark.usefixtures("folder")

@@ -1,0 +1,62 @@
+"""Current: the recording that is open in this process, as a script file finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pytest_precision.loops.steps import Steps
+
+
+class CurrentRecord:
+    """What a script file imports to tell a recording more: `from pytest_precision import record`.
+
+        with record(locate=locate_of(optimizer)):
+            train()
+
+    A file that runs as a command, or under `python -m pytest_precision record`, is recorded from
+    its start, so that it needs none of this. If nothing is recorded, nothing happens here.
+    """
+
+    def __init__(self) -> None:
+        self._steps: Steps | None = None
+
+    def __call__(
+        self,
+        model: Any = None,
+        *,
+        see: Collection[str] = (),
+        locate: Callable[[Tensor], Any] | None = None,
+    ) -> AbstractContextManager[None]:
+        """Tell the recording what the loop does not show; takes what `Record` takes.
+
+        Returns:
+            a context manager, which does nothing: the recording is open already.
+
+        Raises:
+            RuntimeError: the loop has begun.
+        """
+        if self._steps is not None:
+            self._steps.tell(model, see, locate)
+        return nullcontext()
+
+    def see(self, kind: str, name: str, tensor: Tensor, **how: Any) -> None:
+        """Observe a tensor at this place of the step, as `Record.see` does."""
+        if self._steps is not None:
+            self._steps.see(kind, name, tensor, **how)
+
+    @contextmanager
+    def opened(self, steps: Steps) -> Iterator[None]:
+        """Take a recording for the current one."""
+        before, self._steps = self._steps, steps
+        try:
+            yield
+        finally:
+            self._steps = before
+
+
+record = CurrentRecord()
