@@ -116,13 +116,21 @@ def _before_clip(events: Events) -> Told:
 @contextmanager
 def _replaced(holder: Any, name: str, before: Told | None, after: Told | None) -> Iterator[None]:
     original = vars(holder)[name]
+    running: list[Any] = []
 
     @wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # Under a function mode, such as `with torch.device(...)`, torch calls it once more.
+        if running and args and args[0] is running[-1]:
+            return original(*args, **kwargs)
         if before is not None:
             first = before(*args, **kwargs)
             args = args if first is None else (first, *args[1:])
-        result = original(*args, **kwargs)
+        running.append(args[0] if args else None)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            running.pop()
         if after is not None:
             after(*args, **kwargs)
         return result

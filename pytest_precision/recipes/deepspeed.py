@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.loops.locate import Locate
 from pytest_precision.recipes.release import expect_release
 
@@ -14,17 +15,29 @@ TESTED = "0.19"
 
 
 def locate(engine: Any) -> Locate:
-    """Return the `locate` of an engine of ZeRO 1 or 2, which `deepspeed.initialize` has made."""
+    """Return the `locate` of an engine of ZeRO 1 or 2, which `deepspeed.initialize` has made.
+
+    Raises:
+        RuntimeError: the release is another one.
+        ValueError: it is another stage, or the optimizer has several groups, which DeepSpeed
+            updates one after the other, so that each would be taken for a step.
+    """
     expect_release("deepspeed", TESTED)
+    zero, stage = engine.optimizer, engine.zero_optimization_stage()
+    if stage not in (1, 2) or len(zero.single_partition_of_fp32_groups) != 1:
+        raise ValueError(
+            expected_but_got(
+                "ZeRO 1 or 2 with one parameter group",
+                f"ZeRO {stage} with {len(zero.optimizer.param_groups)}",
+                "write an engine that shows what deepspeed.utils.safe_get_full_fp32_param returns",
+            )
+        )
+    (partition,) = zero.single_partition_of_fp32_groups
     names = {parameter: name for name, parameter in engine.module.named_parameters()}
-    zero, pieces = engine.optimizer, {}
-    for number, partition in enumerate(zero.single_partition_of_fp32_groups):
-        parameters = zero.round_robin_bit16_groups[number]
-        offsets = zero.round_robin_bit16_offsets[number]
-        first = dist.get_rank(zero.real_dp_process_group[number]) * partition.numel()
-        held = [(names[p], tuple(p.shape), p.numel()) for p in parameters]
-        pieces[partition] = [*_cut(held, offsets, first, first + partition.numel())]
-    return pieces.get
+    held = [(names[p], tuple(p.shape), p.numel()) for p in zero.round_robin_bit16_groups[0]]
+    first = dist.get_rank(zero.real_dp_process_group[0]) * partition.numel()
+    pieces = [*_cut(held, zero.round_robin_bit16_offsets[0], first, first + partition.numel())]
+    return {partition: pieces}.get
 
 
 def _cut(

@@ -1,4 +1,4 @@
-"""Megatron-core: its optimizers, distributed or not, and its CUDA calls on a CPU."""
+"""Megatron-core: DDP and the distributed optimizer, and their CUDA calls on a CPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from pytest_precision.loops.locate import Locate
 from pytest_precision.recipes.release import expect_release
 
 TESTED = "0.16"
 
 
-def locate(model: nn.Module, optimizer: Any) -> Any:
+def locate(model: nn.Module, optimizer: Any) -> Locate:
     """Return the `locate` of what `get_megatron_optimizer` has made for `model`, unwrapped."""
     expect_release("megatron-core", TESTED)
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -41,11 +42,8 @@ class _OnCpu(TorchFunctionMode):
         if func is Tensor.cuda:
             return args[0]
         result = func(*args, **kwargs)
-        return (
-            result.replace("torch.", "torch.cuda.")
-            if func is Tensor.type and len(args) == 1
-            else result
-        )
+        names_type = func is Tensor.type and len(args) == 1
+        return result.replace("torch.", "torch.cuda.") if names_type else result
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import torch
 import unchanged
-from checked import Recorded
+from checked import Recorded, named
 from torch import nn
 
 from pytest_precision.ranks.state.baseline import Baseline
@@ -43,6 +43,16 @@ def test_modules_keep_no_hook(recorded: Recorded) -> None:
     recorded(loop)
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def test_a_function_mode_repeats_no_loss(recorded: Recorded) -> None:
+    """Torch calls `Tensor.backward` once more there."""
+
+    def loop(cell, record):  # type: ignore[no-untyped-def]
+        with record(), torch.device("cpu"):
+            unchanged.run(unchanged.accumulating(unchanged.Net(), 9))
+
+    assert len(named(recorded(loop), "loss")) == unchanged.ACCUMULATED
 
 
 def test_an_error_of_the_loop_is_its_own(recorded: Recorded) -> None:
