@@ -46,8 +46,9 @@ def compare(
         expect_values(side, terms.criteria)
     case = Case(*sides, terms)
     ruling = _same(candidate, reference) or ruled(case, RECORDED_GATES)
+    apart = tuple(made_otherwise(*sides))
     if ruling is not None:
-        ruling = ruling._replace(details=(*made_otherwise(*sides), *ruling.details))
+        ruling = ruling._replace(details=(*apart, *ruling.details))
     verdict = Verdict(
         nodeid=nodeid,
         axes={"world_size": sides[0].cell.world_size, "sequence": sides[0].cell.sequence},
@@ -56,6 +57,7 @@ def compare(
         workload="",
         criterion=str(terms.criteria),
         outcome="pass",
+        details=apart,
     )
     figures = case.figures() | {"seconds": time.perf_counter() - started}
     return verdict.ruled(ruling, figures, repeat)

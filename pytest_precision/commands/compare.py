@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_precision._visible import visible
 from pytest_precision.errors import RecordingError
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def lines(verdict: Verdict) -> list[str]:
         f"{verdict.observations} tensors in {verdict.axes['sequence'].removeprefix('train')} steps"
     )
     agreed = f"{verdict.nodeid}: {size} agree; criterion {verdict.criterion}"
-    left_out = verdict.left_out or {}
-    return [agreed, *(f"  {kind} is not compared: {why}" for kind, why in left_out.items())]
+    left_out = (f"{kind} is not compared: {why}" for kind, why in (verdict.left_out or {}).items())
+    return [agreed, *(f"  {visible(line)}" for line in (*verdict.details, *left_out))]
 
 
 def write_report(folder: Path, verdict: Verdict) -> None:

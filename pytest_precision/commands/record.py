@@ -6,8 +6,11 @@ To record several ranks: torchrun --nproc-per-node 2 -m pytest_precision record 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from pytest_precision.errors import expected_but_got, named
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
+
+THREAD_SECONDS = 5.0
+"""Time that threads of a script have to end after it."""
 
 
 def add_to(commands: Any) -> None:
@@ -84,7 +90,24 @@ def run(given: argparse.Namespace) -> int:
     )
     if done < given.steps:
         print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
+    _leave_threads()
     return 0
+
+
+def _leave_threads() -> None:
+    """End the process if the script, cut short, has left threads that would keep it alive."""
+    until = time.monotonic() + THREAD_SECONDS
+    main = threading.main_thread()
+    left = [one for one in threading.enumerate() if one is not main and not one.daemon]
+    for thread in left:
+        thread.join(max(0.0, until - time.monotonic()))
+    alive = [thread.name for thread in left if thread.is_alive()]
+    if alive:
+        names = ", ".join(alive)
+        print(f"pytest_precision: the script's threads {names} still run", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _expect_empty(given: argparse.Namespace) -> None:

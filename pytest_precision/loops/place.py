@@ -9,6 +9,9 @@ import torch.distributed as dist
 
 from pytest_precision.errors import expected_but_got
 
+LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Variables in which torchrun, and Slurm's srun, say how many processes they have started."""
+
 
 class Place(NamedTuple):
     """The place of this process among those that train together.
@@ -30,13 +33,13 @@ class Place(NamedTuple):
         """
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
-        launched = os.environ.get("WORLD_SIZE", "1")
-        if launched != "1":
+        launched = {name: os.environ.get(name, "1") for name in LAUNCHED}
+        if {*launched.values()} != {"1"}:
             raise RuntimeError(
                 expected_but_got(
                     "a process group before the first forward, since a launcher started several "
                     "processes,",
-                    f"none and the environment variable WORLD_SIZE={launched!r}",
+                    f"none and the environment variables {launched}",
                     "call torch.distributed.init_process_group() earlier in the script",
                 )
             )

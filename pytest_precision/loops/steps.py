@@ -211,9 +211,9 @@ class Steps:
             self._write_start()
         op, operation = self.course.op, str(self.course.operation)
         self.course.advance()
-        if self._clipped_late:
-            too_late = f"gradients were clipped after the update of step {self.done}"
-            self.violations[too_late] = None
+        too_late = "gradients were clipped after the update of step"
+        if self._clipped_late and not any(known.startswith(too_late) for known in self.violations):
+            self.violations[f"{too_late} {self.done}"] = None
         if operation == "skip":
             self._expect_rates()
             self._write_state(op, operation)

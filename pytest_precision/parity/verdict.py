@@ -85,7 +85,8 @@ class Verdict:
         bytes: number of bytes that were compared, of one side.
         seconds: duration of the check.
         divergence: the first divergence, on a `fail` that has one.
-        details: the lines below `reason` in the failure message.
+        details: the lines below `reason` in the failure message; on a pass, how two recordings were
+            not made alike.
         lost_updates: for `candidate` and `reference` over the whole run, where it was measured:
             `share` of the updates that left the effective weight as it was, `share_by_size`, where
             an update counts as much as it would have moved its weight, `absorbed`, the share of the

@@ -139,3 +139,21 @@ def test_bad_options_are_refused(
     with pytest.raises(SystemExit, match="2"):
         main(["record", *words])
     assert message in capsys.readouterr().err
+
+
+def test_local_gradients_are_recorded_on_demand(record: RecordFile) -> None:
+    """As each backward leaves them."""
+    trace = Recording.of_folder("candidate", record("a", "--steps", "1", "--see", "grad")).trace
+    assert {"0.weight after microbatch0"} <= trace.dtypes()["grad"].keys()
+    assert "grad" not in trace.header.unobservable
+
+
+@pytest.mark.slow
+def test_a_thread_of_the_script_does_not_keep_the_process(in_folder: Path) -> None:
+    """It was to be ended by the lines that were cut off; the recording is whole all the same."""
+    thread = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+    (in_folder / "train.py").write_text(thread + (in_folder / "train.py").read_text())
+    words = ["-m", "pytest_precision", "record", "--out", "a", "--", "train.py", "0.01", "99"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "Thread-1 (wait) still run" in done.stderr) == (0, True)
+    assert Recording.of_folder("candidate", Path("a")).cell.sequence == "train10"

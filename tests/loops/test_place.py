@@ -12,8 +12,9 @@ def test_a_process_without_a_group_is_alone() -> None:
     assert Place.now() == (0, 1)
 
 
-def test_a_process_of_a_launch_needs_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_a_process_of_a_launch_needs_a_group(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Otherwise each of them would take itself for rank 0."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match=r"a process group before the first.*WORLD_SIZE='2'"):
+    monkeypatch.setenv(name, "2")
+    with pytest.raises(RuntimeError, match=rf"a process group before the first.*{name}': '2'"):
         Place.now()

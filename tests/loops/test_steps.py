@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -195,3 +196,10 @@ def test_a_script_goes_on_after_its_steps(recorded: Recorded) -> None:
 
     recorded(goes_on)
     assert len(after) == 1
+
+
+def test_clipping_too_late_is_said_once(recorded: Recorded) -> None:
+    """A loop that does so in one step does so in all of them."""
+    late = partial(unchanged.plain, planted="clip after step")
+    words = "gradients were clipped after the update of step 1"
+    assert recorded(late, 3).header.violations == (words,)

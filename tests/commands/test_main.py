@@ -1,0 +1,48 @@
+"""The command line: what it offers, under which names, and what it costs to ask."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import pytest_precision
+from pytest_precision.__main__ import main
+from pytest_precision.commands.criterion import NAMES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest requires there
+
+
+def test_help_is_fast() -> None:
+    """It names the commands, and imports no torch."""
+    code = "import sys; from pytest_precision.__main__ import main\ntry: main(['--help'])\n"
+    code += "finally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for command in ("record", "compare", "init"):
+        assert f"\n    {command} " in done.stdout
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the known ones."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["recrod"])
+    assert "invalid choice: 'recrod' (choose from" in capsys.readouterr().err
+
+
+def test_it_is_installed_under_the_name_of_the_package() -> None:
+    """As `pytest-precision`."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert EntryPoint("", project["scripts"]["pytest-precision"], "").load() is main
+
+
+def test_every_criterion_can_be_written() -> None:
+    """Those that a test can import."""
+    home = "pytest_precision.parity.criterion"
+    exported = (getattr(pytest_precision, name) for name in pytest_precision.__all__)
+    assert {one.__name__ for one in exported if one.__module__ == home} == {*NAMES}
