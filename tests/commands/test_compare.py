@@ -59,6 +59,19 @@ def test_two_runs_of_a_script_agree(record: RecordFile, capsys: Output) -> None:
     assert "grad is not compared: candidate: record(see={" in found
 
 
+def test_how_they_were_made_is_said_of_those_that_agree(
+    record: RecordFile, in_folder: Path, capsys: Output
+) -> None:
+    """Two releases that agree are the reason for comparing them."""
+    (in_folder / "copy.py").write_text((in_folder / "train.py").read_text())
+    record("a", "--steps", "1")
+    record("b", "--steps", "1", script=("copy.py", "0.01", "99"))
+    assert main(["compare", "b", "a"]) == 0
+    found = capsys.readouterr().out
+    assert "  script: copy.py here, train.py in the reference\n" in found
+    assert "  arguments: 0.01 99 here, 0.01 9 in the reference\n" in found
+
+
 def test_the_first_divergence_is_named(
     record: RecordFile, other: tuple[str, ...], capsys: Output
 ) -> None:
