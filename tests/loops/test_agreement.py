@@ -78,7 +78,8 @@ def test_digests_of_a_large_loop_say_where_it_parts(parity_in: ParityIn) -> None
     large = partial(unchanged.fsdp2, width=14_000)
     found = failed(parity, partial(large, planted="zero_grad forgotten"), large).divergence
     assert found is not None
-    assert (found.step, found.kind, found.name) == (2, "reduced_grad", "first.weight")
+    assert (found.step, found.kind) == (2, "reduced_grad")
+    assert found.name in dict(unchanged.Net().named_parameters())
 
 
 def test_a_layout_needs_a_workload(parity_in: ParityIn) -> None:
