@@ -44,6 +44,16 @@ Place = tuple[int, ...]
 """Place of one cell: for each axis the position of its value."""
 
 
+def by_test(cells: Iterable[CellResult]) -> list[list[CellResult]]:
+    """Return the cells of each test that have a place in its grid."""
+    tests: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        # The axes of a cell are unknown after a worker crash.
+        if cell.axes:
+            tests.setdefault(cell.test, []).append(cell)
+    return list(tests.values())
+
+
 def fixed(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """Return name and value of each axis on which all cells have the same value."""
     return [(axis.name, axis.values[0]) for axis in _axes(cells)[0] if len(axis.values) == 1]

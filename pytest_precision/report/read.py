@@ -60,7 +60,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         ReportError: there is none, or it is not one that this release can read.
     """
-    file = path / NAME if path.is_dir() else path
+    file = path if path.is_file() else path / NAME
     try:
         data = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -75,6 +75,8 @@ def read(path: Path) -> dict[str, Any]:
                 f"a report.json of schema {SCHEMA}", f"{file} of schema={schema!r}", "update this"
             )
         )
+    # What is wrong with an entry is said now, and not by whoever needs it.
+    Report.of(data)
     return dict(data)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision.report.collect import CellResult, Results
-from pytest_precision.report.grid import Line, fixed, grid
+from pytest_precision.report.grid import Line, by_test, fixed, grid
 from pytest_precision.report.reasons import Reason, fold, not_compared
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES
@@ -66,11 +66,7 @@ class _Section:
 
     def grids(self, cells: Sequence[CellResult]) -> None:
         """Write one grid per test, or one line for a test that needs no grid."""
-        tests: dict[str, list[CellResult]] = {}
-        for cell in cells:
-            # The axes of the cell are unknown after a worker crash: it has no place in the grid.
-            if cell.axes:
-                tests.setdefault(cell.test, []).append(cell)
+        tests = {own[0].test: own for own in by_test(cells)}
         grids = {test: grid(own, self.width) for test, own in tests.items()}
         long = sum(map(len, grids.values())) > MAX_LINES
         for test, lines in grids.items():

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult
+from pytest_precision.report.grid import by_test
 from pytest_precision.report.page import NAME
 from pytest_precision.report.page.failures import LISTED, Failures
 from pytest_precision.report.page.filters import Filters
@@ -71,7 +72,7 @@ def render(report: Report) -> str:
         listed=LISTED,
         others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
         left_out=not_compared(cells),
-        grids=[page_grid(own, failures.target, filters.classes) for own in _tests(cells)],
+        grids=[page_grid(own, failures.target, filters.classes) for own in by_test(cells)],
         filters=filters.groups,
         settings=settings(report.environment),
         # Nothing of others is in either.
@@ -117,12 +118,3 @@ def _headline(cells: Sequence[CellResult], failing: Sequence[CellResult]) -> str
 def _counts(cells: Sequence[CellResult]) -> Mapping[str, int]:
     found = Counter(cell.status for cell in cells)
     return {name: found[name] for name in STATUSES if found[name]}
-
-
-def _tests(cells: Sequence[CellResult]) -> list[list[CellResult]]:
-    tests: dict[str, list[CellResult]] = {}
-    for cell in cells:
-        # The axes of a cell are unknown after a worker crash: it has no place in a grid.
-        if cell.axes:
-            tests.setdefault(cell.test, []).append(cell)
-    return list(tests.values())

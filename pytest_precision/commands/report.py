@@ -1,0 +1,76 @@
+"""Read report.json files: merge shards, write the page, summarize, annotate. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.errors import ReportError
+from pytest_precision.report.merge import merge
+from pytest_precision.report.read import Report, read
+
+
+def add_to(commands: Any) -> None:
+    """Add the command and its own commands to a parser."""
+    parser = commands.add_parser(
+        "report", help="merge, show and summarize reports", description=__doc__
+    )
+    own = parser.add_subparsers(required=True, metavar="COMMAND")
+    kinds: dict[str, tuple[str, Callable[[argparse.Namespace], str]]] = {
+        "merge": ("write report.json and report.html of several reports", _merge),
+        "html": ("write report.html next to report.json", _html),
+        "summary": ("print Markdown for a job summary, at most 900 KiB", _summary),
+        "annotations": ("print at most ten workflow commands of GitHub", _annotations),
+    }
+    for name, (text, make) in kinds.items():
+        kind = own.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if name == "merge":
+            kind.add_argument("--out", metavar="DIR", type=Path, required=True, help="a folder")
+        kind.add_argument(
+            "reports", metavar="DIR", nargs="+", type=Path, help="folder of a report.json"
+        )
+        kind.set_defaults(run=run, make=make, parser=kind)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run one of the commands; return the exit status."""
+    try:
+        text = given.make(given)
+    except (ReportError, OSError) as error:
+        given.parser.error(str(error))
+    print(text)
+    return 0
+
+
+def _merged(given: argparse.Namespace) -> dict[str, Any]:
+    return merge({str(path): read(path) for path in given.reports})
+
+
+def _merge(given: argparse.Namespace) -> str:
+    from pytest_precision.report.json_file import NAME, encode
+    from pytest_precision.report.page.render import write
+
+    merged = _merged(given)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / NAME).write_bytes(encode(merged) + b"\n")
+    return str(write(given.out))
+
+
+def _html(given: argparse.Namespace) -> str:
+    from pytest_precision.report.page.render import write
+
+    return "\n".join(str(write(path)) for path in given.reports)
+
+
+def _summary(given: argparse.Namespace) -> str:
+    from pytest_precision.report.summary import summary
+
+    return summary(Report.of(_merged(given)))
+
+
+def _annotations(given: argparse.Namespace) -> str:
+    from pytest_precision.report.annotations import workflow_commands
+
+    return "\n".join(workflow_commands(Report.of(_merged(given))))

@@ -1,0 +1,63 @@
+"""Merge: the reports of shards, or of several machines, become one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from pytest_precision.report.json_file import SCHEMA
+
+AXIS = "report"
+"""The axis that tells cells apart which several reports have: those of two machines, say."""
+
+
+def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one report of several.
+
+    If two of them have the same cell, all cells get one more axis with the name of their report.
+
+    Args:
+        reports: name to the content of report.json, as `read` returns it.
+    """
+    own = {name: {entry["nodeid"] for entry in data["cells"]} for name, data in reports.items()}
+    twice = any(count > 1 for count in Counter(chain.from_iterable(own.values())).values())
+    planned = [data["planned"] for data in reports.values()]
+    return {
+        "schema": SCHEMA,
+        "finished": all(data["finished"] for data in reports.values()),
+        "planned": None if None in planned else sum(planned),
+        "environment": _environment([data["environment"] for data in reports.values()]),
+        "cells": [
+            {**entry, "axes": {**entry["axes"], **({AXIS: name} if twice else {})}}
+            for name, data in reports.items()
+            for entry in data["cells"]
+        ],
+    }
+
+
+def _environment(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = _joined(found)
+    merged["world_sizes"] = _distinct(chain.from_iterable(e.get("world_sizes", []) for e in found))
+    if any("ranks" in own for own in found):
+        merged["ranks"] = _distinct(chain.from_iterable(own.get("ranks", []) for own in found))
+    return merged
+
+
+def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of all; where they are not the same, all of them as one text."""
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys(chain.from_iterable(found)):
+        values = [own[name] for own in found if name in own]
+        if all(isinstance(value, Mapping) for value in values):
+            merged[name] = _joined(values)
+        else:
+            distinct = _distinct(values)
+            merged[name] = distinct[0] if len(distinct) == 1 else " or ".join(map(str, distinct))
+    return merged
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Return each value once, in order; a mapping is not hashable."""
+    return list({repr(value): value for value in values}.values())

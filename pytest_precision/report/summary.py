@@ -1,0 +1,86 @@
+"""Summary: a report as Markdown, for the page of a CI job.
+
+All text of others stands in `<pre>`, escaped, where neither Markdown nor HTML has a meaning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from pytest_precision._visible import visible
+from pytest_precision.report.collect import CellResult
+from pytest_precision.report.grid import by_test, fixed, grid
+from pytest_precision.report.read import Report
+from pytest_precision.report.reasons import Reason, fold, not_compared
+from pytest_precision.report.sharing import explain
+from pytest_precision.report.status import FAILING, STATUSES
+from pytest_precision.report.words import count, duration
+
+MOST = 900 * 1024
+"""Bytes. GitHub drops a summary above 1 MiB as a whole."""
+
+ROOM = 200
+"""Bytes for the sentence that says what was cut off."""
+
+WIDTH = 120
+
+
+def summary(report: Report, most: int = MOST) -> str:
+    """Return the Markdown, cut off after a whole section where it would be too long.
+
+    Args:
+        report: what to summarize.
+        most: bytes that it may have.
+    """
+    sections = [*_sections(report)]
+    text = ""
+    for number, section in enumerate(sections):
+        if len((text + section).encode()) > most - ROOM:
+            return f"{text}\n{count(len(sections) - number, 'more section')} did not fit here.\n"
+        text += section
+    return text
+
+
+def _sections(report: Report) -> Iterator[str]:
+    cells = report.cells
+    failing = [cell for cell in cells if cell.failing]
+    verdict = f"{len(failing)} of {count(len(cells), 'cell')} failed"
+    yield f"## Precision matrix: {verdict if failing else count(len(cells), 'cell')}\n\n"
+    found = Counter(cell.status for cell in cells)
+    words = [f"{found[name]} {STATUSES[name].word}" for name in STATUSES if found[name]]
+    yield f"{', '.join(words) or 'No cell ran'} in {duration(sum(c.seconds for c in cells))}.\n"
+    if not report.finished:
+        planned = "an unknown number" if report.planned is None else report.planned
+        yield f"\n**Not finished:** {count(len(cells), 'cell')} of {planned} ran.\n"
+    passing = [cell for cell in cells if cell.status == "pass"]
+    for part in explain(failing, passing) if failing else []:
+        yield _pre([part.statement(failing)]) if part.conditions else ""
+        for reason in fold(part.cells, FAILING):
+            yield _pre(_lines(reason))
+    for own in by_test(cells):
+        yield _pre(_grid(own))
+    left_out = [f"in {count(number, 'cell')}: {text}" for text, number in not_compared(cells)]
+    if left_out:
+        yield "\n### Not compared\n" + _pre(left_out)
+
+
+def _pre(lines: Sequence[str]) -> str:
+    return f"\n<pre>{escape(visible(chr(10).join(lines)))}</pre>\n"
+
+
+def _lines(reason: Reason) -> list[str]:
+    times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
+    head = f"{STATUSES[reason.status].mark} {times}{reason.text or 'no reason given'}"
+    repeat = reason.check.entry.get("repeat")
+    return [head, f"  {reason.where}", *([f"  {repeat}"] if repeat else [])]
+
+
+def _grid(cells: Sequence[CellResult]) -> list[str]:
+    head = cells[0].test
+    alike = ", ".join(f"{name}={value}" for name, value in fixed(cells))
+    if all(cell.status == "pass" for cell in cells):
+        return [f"{head}: {count(len(cells), 'cell')}, all passed"]
+    lines = ["".join(text for text, _ in line).rstrip() for line in grid(cells, WIDTH)]
+    return [head, *([f"  with {alike}"] if alike else []), *lines]

@@ -1,0 +1,85 @@
+"""The report commands, on report.json files alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_precision.__main__ import main
+
+
+def report(folder: Path, **changes: Any) -> str:
+    """Write the report of one failing cell; return the name of its folder."""
+    entry = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "x")
+    entry |= {"nodeid": f"test_it.py::test_it[{folder.name}]", "axes": {}, "outcome": "fail"}
+    numbers = {"observations": 1, "bytes": 4, "seconds": 0.5}
+    cell = entry | numbers | {"reason": "param differs", "details": [], **changes}
+    head = {"schema": 1, "finished": True, "planned": 1, "environment": {"world_sizes": [1]}}
+    folder.mkdir()
+    (folder / "report.json").write_text(json.dumps(head | {"cells": [cell]}))
+    return folder.name
+
+
+def test_shards_become_one_page(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both files are in the folder that was named, and the page is what is printed."""
+    names = report(in_folder / "a"), report(in_folder / "b")
+    assert main(["report", "merge", *names, "--out", "all"]) == 0
+    assert capsys.readouterr().out == "all/report.html\n"
+    assert "2 of 2 cells failed" in Path("all/report.html").read_text()
+    assert len(json.loads(Path("all/report.json").read_text())["cells"]) == 2
+
+
+def test_a_page_is_made_later(in_folder: Path) -> None:
+    """Of a session that was killed before it wrote its own."""
+    assert main(["report", "html", report(in_folder / "a")]) == 0
+    assert "1 of 1 cell failed" in Path("a/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "begins"),
+    [("summary", "## Precision matrix: 2 of 2 cells failed"), ("annotations", "::error file=")],
+)
+def test_text_for_ci(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], command: str, begins: str
+) -> None:
+    """Several reports are summarized as if they were one."""
+    assert main(["report", command, report(in_folder / "a"), report(in_folder / "b")]) == 0
+    assert capsys.readouterr().out.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "expected a report.json but got lost/report.json (No such file or directory)"),
+        ("{", "expected a report.json but got lost/report.json (Expecting property name"),
+        (
+            '{"schema": 2}',
+            "expected a report.json of schema 1 but got lost/report.json of schema=2",
+        ),
+        ('{"schema": 1}', "expected entries as the schema of report.json describes them but got"),
+    ],
+)
+def test_what_is_no_report_is_refused(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], text: str | None, message: str
+) -> None:
+    """Before anything is written, with what is there instead."""
+    if text is not None:
+        Path("lost").mkdir()
+        Path("lost/report.json").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "summary", "lost"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_torch_is_not_needed(in_folder: Path) -> None:
+    """The job of a workflow that only merges installs none."""
+    (in_folder / "torch.py").write_text("raise ImportError('not here')")
+    words = [sys.executable, "-m", "pytest_precision", "report", "merge", "--out", "all"]
+    found = subprocess.run([*words, report(in_folder / "a")], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")

@@ -1,0 +1,37 @@
+"""Annotations: as many as GitHub shows, each one line that cannot be another command."""
+
+from __future__ import annotations
+
+from test_summary import failing, report
+
+from pytest_precision.report.annotations import workflow_commands
+
+
+def test_one_per_reason():
+    """At the line of the test, with the number of cells."""
+    assert workflow_commands(report(failing(0), failing(1))) == [
+        "::error file=test_moe.py,line=2,title=2x test_experts::"
+        "why%0Atest_moe.py::test_experts[0] and 1 more"
+    ]
+
+
+def test_at_most_ten():
+    """The last one counts the others."""
+    found = workflow_commands(report(*(failing(n, f"reason {n}") for n in range(25))))
+    assert len(found) == 10
+    assert found[-1].endswith("::16 more reasons to fail: see report.html")
+    assert len(workflow_commands(report(*(failing(n, f"reason {n}") for n in range(10))))) == 10
+
+
+def test_an_unfinished_report_is_an_error():
+    """Also where every cell that ran passed."""
+    assert workflow_commands(report(finished=False)) == [
+        "::error title=precision matrix::not finished: 0 cells of 0 ran"
+    ]
+
+
+def test_text_of_others_is_no_command():
+    """Line ends, and what ends a property, are escaped."""
+    (found,) = workflow_commands(report(failing(0, "100 %\r\n::set-env name=x::y")))
+    assert "\n" not in found
+    assert "::100 %25\\r%0A::set-env name=x::y%0A" in found
