@@ -25,12 +25,14 @@ from pytest_precision.parity.verdict import Divergence, Verdict
 from pytest_precision.report import json_file, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.environment import environment
+from pytest_precision.report.page import render
 
 TESTS = 500
 """Empty tests of the base."""
 
-RATIO, GROWTH, SUMMARY = 0.25, 1.5, 2.0
-"""Targets: ratio to an empty test; last half of the cells to the first; seconds of the summary."""
+RATIO, GROWTH, SUMMARY, PAGE = 0.25, 1.5, 2.0, 3.0
+"""Targets: ratio to an empty test; last half of the cells to the first; seconds of the summary; MB
+of the page."""
 
 DIVERGENCE = Divergence(
     op=1,
@@ -47,6 +49,34 @@ DIVERGENCE = Divergence(
     mismatched=0.38,
     signature="",
 )
+
+KINDS = (
+    "used_param",
+    "loss",
+    "grad",
+    "reduced_grad",
+    "grad_norm",
+    "lr",
+    "exp_avg",
+    "master",
+    "param",
+)
+
+SPREAD = {
+    "op": [-1, 0, 1, 2, 3],
+    "operation": ["init", "train", "train", "train", "train"],
+    "step": [0, 1, 2, 3, 4],
+    "kinds": {
+        kind: {
+            "dtypes": [["bfloat16", "bfloat16"]],
+            "state": [".", "=", "values", "values", "values"],
+            "mismatched": [None, None, 1 / 7, 1.0, 33 / 49],
+            "max_ulp": [None, None, 91, 29551, 30553],
+            "rel_l2": [None, None, 1 / 1517, 1 / 29, 1 / 13],
+        }
+        for kind in KINDS
+    },
+}
 
 SEQUENCES = ("train4", "train2-eval-train2", "train2-save-load-train2")
 
@@ -77,6 +107,7 @@ def reports(number: int) -> list[pytest.TestReport]:
         bytes=1_000_000,
         seconds=0.2,
         divergence=DIVERGENCE if fails else None,
+        spread=SPREAD if fails else None,
         details=tuple("a line of the table of kinds and steps" for _ in range(12 * fails)),
     )
     cell = {"test": test, "axes": axes, "number": number, "total": 0}
@@ -145,6 +176,13 @@ def one_write(folder: Path, results: Results) -> tuple[float, int]:
     return time.perf_counter() - begin, file.path.stat().st_size
 
 
+def one_page(folder: Path) -> tuple[float, float]:
+    """Seconds of rendering the page of a folder, and its MB."""
+    begin = time.perf_counter()
+    page = render.write(folder)
+    return time.perf_counter() - begin, page.stat().st_size / 1e6
+
+
 def row(name: str, figure: str, target: str = "", missed: bool = False) -> None:
     """Print one row of the table."""
     print(f"{name:<44} {figure:>9} {target:>8}  {'MISSED' if missed else ''}", flush=True)
@@ -179,6 +217,7 @@ def main() -> None:
         results, _ = add(cells, None)
         write, size = one_write(folder / "write", results)
         summary = summarise(folder, results)
+        page, page_size = one_page(folder / "write")
     print(f"{options.cells} cells, per cell")
     row("an empty test, ms", f"{statistics.median(seconds['empty']) / TESTS * 1e3:.3f}")
     for name in ("without", "with"):
@@ -191,6 +230,8 @@ def main() -> None:
     row("size of report.json, MB", f"{size / 1e6:.1f}")
     row("a write after every cell would take, s", f"{write * len(cells) / 2:.0f}")
     row("report.json is behind by at most, s", f"{write * json_file.SHARE:.2f}")
+    row("the page, s", f"{page:.2f}")
+    row("size of the page, MB", f"{page_size:.1f}", f"<= {PAGE}", page_size > PAGE)
     row("summary, s", f"{summary:.2f}", f"<= {SUMMARY}", summary > SUMMARY)
 
 

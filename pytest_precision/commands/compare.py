@@ -32,7 +32,10 @@ def add_to(commands: Any) -> None:
         "'loss=unchecked(reason=\"other batches\")'; repeatable (default: bitwise())",
     )
     parser.add_argument(
-        "--report", metavar="DIR", type=Path, help="write report.json into this folder"
+        "--report",
+        metavar="DIR",
+        type=Path,
+        help="write report.json and a page there",
     )
     parser.set_defaults(run=run, parser=parser)
 
@@ -72,13 +75,14 @@ def lines(verdict: Verdict) -> list[str]:
 
 
 def write_report(folder: Path, verdict: Verdict) -> None:
-    """Write report.json with this one check.
+    """Write report.json and report.html with this one check.
 
     Raises:
         pytest.UsageError: the folder cannot be written to.
     """
     from pytest_precision.report.environment import environment
     from pytest_precision.report.json_file import JsonFile
+    from pytest_precision.report.page.render import write
 
     file = JsonFile(folder, environment(device="", flags={}), option="--report")
     file.plan(1)
@@ -86,3 +90,4 @@ def write_report(folder: Path, verdict: Verdict) -> None:
     file.close()
     if file.problem:
         raise pytest.UsageError(file.problem)
+    write(folder)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from written import read_report
 
 from pytest_precision.__main__ import main
 from pytest_precision.check.parity import Parity
@@ -157,11 +157,12 @@ def test_one_recording_proves_nothing(record: RecordFile, capsys: Output) -> Non
 def test_the_report_has_the_verdict(
     record: RecordFile, other: tuple[str, ...], in_folder: Path, capsys: Output
 ) -> None:
-    """In report.json, as that of a cell."""
+    """In report.json, as that of a cell, and on a page."""
     record("a")
     record("b", script=other)
     main(["compare", "b", "a", "--report", "out"])
-    report = json.loads((in_folder / "out" / "report.json").read_text())
+    report = read_report(in_folder / "out" / "report.json")
+    assert "1 of 1 cell failed" in (in_folder / "out" / "report.html").read_text()
     [cell] = report["cells"]
     assert (report["finished"], cell["outcome"], cell["candidate"]) == (True, "fail", "b")
     assert (cell["divergence"]["step"], cell["divergence"]["kind"]) == (3, "hyper")

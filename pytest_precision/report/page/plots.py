@@ -131,7 +131,7 @@ def lines(
     )
     curves = [Curve(name, _points(steps, column, x, y)) for name, column in shown.items()]
     unscaled: Callable[[float], float] = (lambda v: 10**v) if logarithmic else float
-    every = f", every {stride}th step" if stride > 1 else ""
+    every = f", every {stride} steps" if stride > 1 else ""
     return Plot(
         title + every,
         "; ".join(_words(name, steps, column) for name, column in columns.items()),
