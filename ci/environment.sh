@@ -8,7 +8,7 @@ wanted() {
     cat "$root/pyproject.toml" "$root/ci/constraints.txt" "$root/ci/environment.sh"
 }
 
-if ! wanted | cmp -s - "$root/.venv/installed"; then
+if [ ! -f "$root/.venv/installed" ] || ! wanted | cmp -s - "$root/.venv/installed"; then
     base=${PYTHON:-python3}
     if ! "$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
         echo "expected Python 3.10 or later but got $("$base" --version 2>&1) from '$base';" \
