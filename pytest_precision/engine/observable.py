@@ -96,9 +96,7 @@ class Observable:
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
         if "step" not in self.unobservable:
-            yield from groups.counters(
-                groups.named(self.optimizer, ([name] for name, _ in self.masters()))
-            )
+            yield from groups.counters(self._named_groups())
         for name, parameter in self.masters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 for suffix, tensor in tensors_in(value):

@@ -60,7 +60,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
         found = [Diagnosis(one, times(factor), telling=True) for one in alike]
     telling = [one for one in found if one.telling]
     if not telling:
-        return found[-1] if first.pair.kind in BACKWARD else found[0]
+        return _last(found) if first.pair.kind in BACKWARD else found[0]
     chosen = telling[0]
     same = [one.finding.pair.name for one in telling[1:] if one.signature == chosen.signature]
     if not same:
@@ -68,6 +68,16 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     which = "each of" if len(same) == len(found) - 1 else f"{len(same) + 1} of"
     words = f"{chosen.signature} in {which} {len(found)} tensors that differ"
     return chosen._replace(signature=words, likewise=tuple(same))
+
+
+def _last(found: list[Diagnosis]) -> Diagnosis:
+    """Return the last tensor of the microbatch in which the first one differs, if it is in one."""
+    own = [one for one in found if _microbatch(one) == _microbatch(found[0])]
+    return own[-1]
+
+
+def _microbatch(diagnosis: Diagnosis) -> str:
+    return diagnosis.finding.pair.name.rpartition(": ")[0]
 
 
 def _with(first: Finding, judgement: Judgement) -> Iterator[Finding]:

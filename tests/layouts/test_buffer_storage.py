@@ -37,6 +37,9 @@ DECLARATIONS = ("fresh_ranks", "may_leave", "supports", "with_environment")
 PARTS = ("compute_in", "resident")
 """What `layouts` has besides layouts."""
 
+KEEPS_FP32 = ("autocast",)
+"""Layouts that cast no parameter either."""
+
 
 @pytest.mark.parametrize(
     ("layout", "axes"),
@@ -44,7 +47,7 @@ PARTS = ("compute_in", "resident")
         *(
             (layout, {"precision": precision, "primary_weight": "bf16"})
             for layout in layouts.__all__
-            if layout not in (*DECLARATIONS, *PARTS)
+            if layout not in (*DECLARATIONS, *PARTS, *KEEPS_FP32)
             for precision in ("bf16", "mxfp8")
         ),
         ("master_adamw", {"precision": "fp16", "primary_weight": "fp16"}),

@@ -56,7 +56,7 @@ def test_a_quantized_cell_without_a_quantized_forward_is_vacuous(parity_in: Pari
 @pytest.mark.parametrize(
     ("kind", "precision", "name"),
     [
-        (planted.UsesDummies, "mxfp8", "microbatch 0: blocks.0.linear.weight"),
+        (planted.UsesDummies, "mxfp8", "microbatch 0: blocks.2.linear.weight"),
         (planted.RoundsBeforeAccumulating, "nvfp4", "microbatch 0: blocks.0.linear.weight"),
         (planted.ForgetsAMicrobatch, "bf16", "microbatch 3: blocks.1.linear.bias"),
     ],

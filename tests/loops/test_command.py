@@ -17,7 +17,7 @@ SCRIPT = """
 import os, sys
 import torch
 import torch.distributed as dist
-import beside
+import next_to_it
 
 assert not dist.is_initialized()
 if "--alone" not in sys.argv:
@@ -30,7 +30,7 @@ lr = float(sys.argv[1])
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 generator = torch.Generator().manual_seed(int(os.environ["RANK"]))
 os.chdir("/")
-for step in range(beside.STEPS):
+for step in range(next_to_it.STEPS):
     model(torch.randn(4, 3, generator=generator)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -41,7 +41,7 @@ for step in range(beside.STEPS):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory, with a script and a module beside it."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "beside.py").write_text("STEPS = 100\n")
+    (tmp_path / "next_to_it.py").write_text("STEPS = 100\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

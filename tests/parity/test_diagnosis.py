@@ -90,3 +90,15 @@ def test_a_tensor_of_another_step_is_named(look) -> None:
 def test_a_tensor_of_another_name_is_named(look) -> None:
     """As where two shards have changed places."""
     assert look(up=SECOND["down"])[0].signature == "the reference's down"
+
+
+def test_the_microbatch_in_which_gradients_part_is_named(write_trace: Write) -> None:
+    """Its last tensor stands for the others, and not the last of the sum over all microbatches."""
+    moment = Moment(0, "train", 1, "forward_backward")
+    names = ["microbatch 0: up", "microbatch 0: down", "microbatch 1: up", "up", "down"]
+    ours, theirs = (
+        write_trace([(moment, [whole("grad", n, noise(seed + i)) for i, n in enumerate(names)])])
+        for seed in (10, 20)
+    )
+    found = diagnose(judge(ours, theirs, Criteria.of(None)))
+    assert found.finding.pair.name == "microbatch 0: down"
