@@ -55,9 +55,11 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     alike = [*_with(first, judgement)]
     if len(alike) < 2 or _tensors(first) is None or first.pair.kind in SETTINGS:
         return single(first)
-    found = [single(finding) for finding in alike]
-    if (factor := _pooled(alike)) is not None:
-        found = [Diagnosis(one, times(factor), telling=True) for one in alike]
+    factor = _pooled(alike)
+    if factor is None:
+        found = [single(finding) for finding in alike]
+    else:
+        found = [Diagnosis(finding, times(factor), telling=True) for finding in alike]
     telling = [one for one in found if one.telling]
     if not telling:
         return _last(found) if first.pair.kind in BACKWARD else found[0]

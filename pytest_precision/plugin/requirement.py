@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.report.session import RUNS_NOTHING
+from pytest_precision.report.session import runs_nothing
 
 
 class Requirement:
@@ -29,9 +29,8 @@ class Requirement:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a session that would be green without a cell."""
-        idle = any(session.config.getoption(name, False) for name in RUNS_NOTHING)
         green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if green and not idle and not self._ran:
+        if green and not self._ran and not runs_nothing(session.config):
             self._failed = True
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

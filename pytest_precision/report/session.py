@@ -21,6 +21,11 @@ RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
 """pytest's options under which no test is called."""
 
 
+def runs_nothing(config: pytest.Config) -> bool:
+    """Return whether the session calls no test."""
+    return any(config.getoption(name, False) for name in RUNS_NOTHING)
+
+
 class SessionReport:
     """The report of one session.
 
@@ -59,8 +64,7 @@ class SessionReport:
         Raises:
             pytest.UsageError: the folder cannot be written to.
         """
-        idle = any(self._config.getoption(name, False) for name in RUNS_NOTHING)
-        if self._folder is not None and not idle:
+        if self._folder is not None and not runs_nothing(self._config):
             self._file = JsonFile(self._folder, self._environment)
             # The page of an earlier session would pass for that of one that is killed.
             (self._folder / page.NAME).unlink(missing_ok=True)
