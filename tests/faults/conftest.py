@@ -24,6 +24,12 @@ from slack import slack
 import pytest_precision.plugin.fixtures  # noqa: F401
 from pytest_precision.errors import RankError
 
+START = 120.0
+"""Seconds for a pytest, a fork server and two ranks to start, while the suite's other worker works.
+
+Nothing is measured by it; what cannot start ends here.
+"""
+
 SUITE = """
     import pytest
     from around import process, sum_of_ranks
@@ -143,7 +149,7 @@ class Session:
 
     def until_busy(self) -> None:
         """Waits until one rank works and the other is stopped."""
-        until = time.monotonic() + slack()
+        until = time.monotonic() + START
         while len(self.numbers) < 4 or not self._stopped:
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < until
