@@ -89,6 +89,13 @@ class Held(NamedTuple):
             else:
                 yield from self._pieces_of(part, suffix)
 
+    def parts(self, tensor: Tensor) -> list[Observation]:
+        """List the pieces that this rank holds of the logical tensors in a tensor of its shape."""
+        plain = Stored("lost_updates", tensor.detach())
+        if self.pieces is None:
+            return [piece(plain.kind, self.name, plain.tensor)]
+        return [*self._pieces_of(plain, "")]
+
     def _pieces_of(self, part: Stored, suffix: str) -> Iterator[Observation]:
         own = part.tensor
         if own.shape == self.tensor.shape and not part.local:

@@ -19,6 +19,7 @@ from pytest_precision.loops.steps import Enough, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.products import COMPUTED, Products
+from pytest_precision.trace.updates import UpdateMeter
 
 
 class Record:
@@ -35,12 +36,18 @@ class Record:
     """
 
     def __init__(
-        self, cell: Cell, tape: Tape, course: Course, folder: Path, products: Products
+        self,
+        cell: Cell,
+        tape: Tape,
+        course: Course,
+        folder: Path,
+        products: Products,
+        meter: UpdateMeter | None = None,
     ) -> None:
         self.folder = folder
         self._cell, self._tape, self._course = cell, tape, course
         self._steps: Steps | None = None
-        self._products = products
+        self._products, self._meter = products, meter
 
     @property
     def save_after(self) -> int | None:
@@ -76,7 +83,7 @@ class Record:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        self._steps = Steps(Sight(LoopNames()), self._tape, self._course)
+        self._steps = Steps(Sight(LoopNames()), self._tape, self._course, self._meter)
         self._steps.tell(model, see, locate)
         return self._block(self._steps)
 

@@ -18,7 +18,7 @@ from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.environment import SEED, environment_of
-from pytest_precision.trace.moment import Window
+from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.products import Products
 from pytest_precision.trace.record import FRESH_SEED
 from pytest_precision.trace.store import Header
@@ -48,24 +48,30 @@ def record_script(
     operations, last = cell.operations, sys.maxsize if window is None else window.last
     run: Course | None = Course(operations, last=last)
     runs, products = [], Products()
+    meter = UpdateMeter() if window in (None, EVERYTHING) else None
     with Tape(folder, len(operations), window) as tape:
         while run is not None:
             torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
-            record = Record(cell, tape, run, checkpoint, products)
+            record = Record(cell, tape, run, checkpoint, products, meter)
             (script if run.load < 0 else resumed(script))(cell, record)
             runs.append(record.end())
             # A rank must not load, or save over, what another has not finished.
             dist.barrier()
             run = run.next_run()
-        return finished(tape, runs, cell, folder, products)
+        return finished(tape, runs, cell, folder, products, meter)
 
 
 def finished(
-    tape: Tape, runs: Sequence[Steps], cell: Cell, folder: Path, products: Products
+    tape: Tape,
+    runs: Sequence[Steps],
+    cell: Cell,
+    folder: Path,
+    products: Products,
+    meter: UpdateMeter | None = None,
 ) -> int:
     """Finish a trace and the logs beside it; return the number of observations."""
     write_data(folder, tape.place.rank)
-    UpdateMeter().write(folder, tape.place.rank)
+    (meter or UpdateMeter()).write(folder, tape.place.rank)
     return tape.end(
         Header(
             tape.place.world_size,

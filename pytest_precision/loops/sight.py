@@ -14,6 +14,7 @@ from pytest_precision.engine.observation import Observation, tensors_in, whole
 from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
 from pytest_precision.loops.names import LoopNames
+from pytest_precision.trace.updates import Weight
 
 Shown = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""
@@ -131,6 +132,11 @@ class Sight:
                 for suffix, tensor in tensors_in(value):
                     yield from self._show(str(key), held, tensor, suffix=suffix)
             yield from self._show("master", held, held.tensor)
+
+    def weights(self, optimizer: Optimizer) -> Iterator[Weight]:
+        """Yield what an optimizer updates; no loop says what else a parameter represents."""
+        for held in self._held_by(optimizer):
+            yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
 
     def _groups(self, optimizer: Optimizer) -> groups.Groups:
         return groups.named(optimizer, (held.names for held in self._held_by(optimizer)))

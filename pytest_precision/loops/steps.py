@@ -23,6 +23,7 @@ from pytest_precision.loops.notes import Notes
 from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
+from pytest_precision.trace.updates import UpdateMeter, Watched
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
@@ -42,18 +43,22 @@ class Steps:
         sight: what can be seen of the loop.
         tape: keeps and writes what was seen.
         course: what the loop is to make; it is ended after that.
+        meter: measures the updates; None for a loop that pays nothing for it.
 
     Attributes:
         notes: what the step shows that is running.
         violations: what the loop does that no loop should, in words.
     """
 
-    def __init__(self, sight: Sight, tape: Tape, course: Course) -> None:
-        self.sight, self.course, self._tape = sight, course, tape
+    def __init__(
+        self, sight: Sight, tape: Tape, course: Course, meter: UpdateMeter | None = None
+    ) -> None:
+        self.sight, self.course, self._tape, self._meter = sight, course, tape, meter
         self.notes = Notes(sight, tape, course.done + 1, self.clip)
         self.violations: dict[str, None] = {}
         self._running: list[Optimizer] = []
         self._updated: list[Optimizer] = []
+        self._watched: list[Watched] = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
 
     @property
@@ -130,11 +135,17 @@ class Steps:
         self.notes.meet(optimizer)
         if not closure:
             self.notes.read_by(optimizer)
+        if self._meter is not None and self.course.operation == "train":
+            # An optimizer that runs others is not measured; those that it runs are.
+            self._watched = self._meter.before(optimizer, self.sight.weights(optimizer))
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Note that the step has made an update."""
         if closure:
             self.notes.read_by(optimizer)
+        if self._meter is not None and self._watched:
+            self._meter.after(optimizer, self._watched, self.notes.step)
+            self._watched = []
         self._running = [one for one in self._running if one is not optimizer]
         self._updated.append(optimizer)
 
@@ -146,6 +157,7 @@ class Steps:
         """Take an update that an overflow has skipped for one."""
         if not any(one is optimizer for one in self._updated):
             self.update(optimizer, closure=False)
+            self._watched = []
             self.updated(optimizer, closure=False)
 
     def see(

@@ -10,13 +10,15 @@ that add up over shards; agreement of the two sides does not depend on them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
@@ -123,8 +125,32 @@ class UpdateLog:
         return totals
 
 
+@dataclass(frozen=True)
+class Weight:
+    """A tensor that an optimizer updates.
+
+    Attributes:
+        name: its logical name.
+        parameter: as the optimizer has it.
+        effective: returns the weight that it represents now, in its shape.
+        pieces: returns what this rank holds of the logical tensors in a tensor of its shape.
+    """
+
+    name: str
+    parameter: Tensor
+    effective: Callable[[], Tensor]
+    pieces: Callable[[Tensor], list[Observation]]
+
+    @classmethod
+    def of(cls, engine: Engine) -> Iterator[Weight]:
+        """Yield those of an engine."""
+        for name, parameter in engine.masters():
+            effective, pieces = partial(engine.effective, parameter), partial(_pieces, engine, name)
+            yield cls(name, parameter, effective, pieces)
+
+
 class UpdateMeter:
-    """Measures the updates of one rank's engine, step by step."""
+    """Measures the updates of one rank, step by step."""
 
     def __init__(self) -> None:
         # Slot of each logical tensor's piece: its name, and its place as text that tells it apart.
@@ -137,13 +163,20 @@ class UpdateMeter:
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
         """Measure the `engine.optimizer_step()` inside; a step that overflowed is left out."""
-        with torch.no_grad():
-            watched = [*self._watched(engine)]
+        watched = self.before(engine.optimizer, Weight.of(engine))
         yield
-        if not bool(torch.isfinite(engine.grad_norm).all()):
-            return
-        with torch.no_grad():
-            rows = [row for parameter in watched for row in self._measured(engine, parameter)]
+        if bool(torch.isfinite(engine.grad_norm).all()):
+            self.after(engine.optimizer, watched, step)
+
+    @torch.no_grad()
+    def before(self, optimizer: Optimizer, weights: Iterable[Weight]) -> list[Watched]:
+        """Keep what must be known of the weights before `optimizer` updates them."""
+        return [*self._watched(optimizer, weights)]
+
+    @torch.no_grad()
+    def after(self, optimizer: Optimizer, watched: Iterable[Watched], step: int) -> None:
+        """Measure how the weights have moved in a step that was made."""
+        rows = [row for weight in watched for row in self._measured(optimizer, weight)]
         self._steps.append((step, rows))
 
     def write(self, folder: Path, rank: int) -> None:
@@ -151,24 +184,24 @@ class UpdateMeter:
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
         write_whole(_path(folder, rank), part)
 
-    def _watched(self, engine: Engine) -> Iterator[_Watched]:
+    def _watched(self, optimizer: Optimizer, weights: Iterable[Weight]) -> Iterator[Watched]:
         groups = {
             id(parameter): {
                 key: value.clone() if isinstance(value, Tensor) else value
                 for key, value in group.items()
                 if key != "params"
             }
-            for group in engine.optimizer.param_groups
+            for group in optimizer.param_groups
             for parameter in group["params"]
         }
-        for name, parameter in engine.masters():
-            grad = gradient(engine.optimizer, parameter)
+        for weight in weights:
+            grad = gradient(optimizer, weight.parameter)
             if grad is not None:
-                pieces = _pieces(engine, name, engine.effective(parameter))
                 before = [
-                    self._copy((name, number), piece.tensor) for number, piece in enumerate(pieces)
+                    self._copy((weight.name, number), piece.tensor)
+                    for number, piece in enumerate(weight.pieces(weight.effective()))
                 ]
-                yield _Watched(name, parameter, grad, groups[id(parameter)], before)
+                yield Watched(weight, grad, groups[id(weight.parameter)], before)
 
     def _copy(self, place: tuple[str, int], tensor: Tensor) -> Tensor:
         kept = self._before.get(place)
@@ -176,14 +209,14 @@ class UpdateMeter:
             kept = self._before[place] = torch.empty_like(tensor)
         return kept.copy_(tensor)
 
-    def _measured(self, engine: Engine, watched: _Watched) -> Iterator[tuple[float, ...]]:
+    def _measured(self, optimizer: Optimizer, watched: Watched) -> Iterator[tuple[float, ...]]:
+        weight = watched.weight
         try:
-            own = rule(engine.optimizer, watched.group, watched.parameter, watched.grad)
+            own = rule(optimizer, watched.group, weight.parameter, watched.grad)
         except NotMeasurableError as reason:
-            self._unmeasured[watched.name] = str(reason)
+            self._unmeasured[weight.name] = str(reason)
             return
-        after = engine.effective(watched.parameter)
-        columns = [_pieces(engine, watched.name, tensor) for tensor in (after, *own.operands)]
+        columns = [weight.pieces(tensor) for tensor in (weight.effective(), *own.operands)]
         for before, (now, *operands) in zip(
             watched.before, zip(*columns, strict=True), strict=True
         ):
@@ -193,11 +226,10 @@ class UpdateMeter:
 
 
 @dataclass(frozen=True)
-class _Watched:
-    """What must be known about a parameter before the step."""
+class Watched:
+    """What must be known about a weight before the step."""
 
-    name: str
-    parameter: Tensor
+    weight: Weight
     grad: Tensor
     group: Hyperparameters
     before: list[Tensor]

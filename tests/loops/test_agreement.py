@@ -88,12 +88,22 @@ def test_a_layout_needs_a_workload(parity_in: ParityIn) -> None:
         parity_in(Cell()).check(unchanged.plain, layouts.adamw)
 
 
-def test_lost_updates_of_a_script_are_not_measured(parity_in: ParityIn) -> None:
-    """A limit on what nobody measures proves nothing."""
-    again = partial(unchanged.plain, planted="")
-    parity = parity_in(Cell(sequence="train2"))
-    verdict = failed(parity, again, unchanged.plain, max_lost_updates=0.1)
-    assert (verdict.outcome, "no update was measured" in verdict.reason) == ("vacuous", True)
+def test_updates_that_a_script_loses_are_counted(parity_in: ParityIn) -> None:
+    """AdamW on bf16 parameters swallows updates; the verdict says so beside the divergence."""
+    parity = parity_in(Cell(sequence="train4"))
+    candidate = partial(unchanged.plain, planted="bf16 parameters")
+    verdict = failed(parity, candidate, unchanged.plain)
+    assert any(
+        "of updates lost in" in line and "(reference: 0 %)" in line for line in verdict.details
+    )
+
+
+def test_a_limit_on_lost_updates_holds_for_scripts(parity_in: ParityIn) -> None:
+    """What loses more than the limit fails, also against itself."""
+    parity = parity_in(Cell(precision="bf16", primary_weight="bf16"))
+    both = partial(unchanged.plain, planted="bf16 parameters")
+    verdict = failed(parity, both, partial(both, scale=1.0), max_lost_updates=1e-6)
+    assert "over max_lost_updates=1e-06" in verdict.reason
 
 
 def test_an_engine_and_a_script_are_compared(parity_in: ParityIn) -> None:

@@ -65,6 +65,7 @@ def accumulating(
     for step in range(1, steps + 1):
         for _ in range(accumulated):
             inputs, targets = next(data)
+            inputs = inputs.to(next(model.parameters()).dtype)
             loss = nn.functional.mse_loss(model(inputs), targets) / divisor
             if planted == "overflow" and step == 2:
                 loss = loss * torch.inf
@@ -99,6 +100,8 @@ def run(steps: Iterator[int]) -> None:
 def plain(cell: Cell, record: Record, planted: str = "", scale: float = 0.0) -> None:
     """A loop on one rank."""
     model = Net()
+    if planted == "bf16 parameters":
+        model.bfloat16()
     with record():
         run(accumulating(model, 1000, planted))
 
