@@ -1,4 +1,4 @@
-"""The README's table of optimizer layouts: `python ci/bench/optimizers.py`.
+"""The table of optimizers in docs/reference/layouts.md: `python ci/bench/optimizers.py`.
 
 Each trains `workloads.gpt` for 40 steps at lr 1e-4 on one rank, bf16 compute, and is compared with
 AdamW on fp32 masters: how many bytes per parameter it takes between steps, which updates were

@@ -103,7 +103,8 @@ class Record:
         shows one name several times, the later ones are `name #2`, `name #3`.
 
         Args:
-            kind: one of those in the README, or a new one, which is then compared before weights.
+            kind: one of those in docs/reference/kinds.md, or a new one, which is then compared
+                before weights.
             name: of the logical tensor.
             tensor: it, a DTensor, or the piece that `of` describes.
             of: shape of the logical tensor, and the elements from start to before stop of the

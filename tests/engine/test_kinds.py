@@ -12,16 +12,16 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.matrix.cell import Cell
 
-README = Path(__file__).parents[2] / "README.md"
+KINDS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kinds.md"
 
 
-def test_the_readme_lists_the_kinds() -> None:
+def test_the_reference_lists_the_kinds() -> None:
     """The table for users is that of the package, in its order."""
     rows = [
         f"| `{name}` | {kind.meaning} | {kind.dtype} |{' yes' if kind.local else ''} |"
         for name, kind in KINDS.items()
     ]
-    assert "\n".join(rows) + "\n\n" in README.read_text()
+    assert "\n".join(rows) + "\n\n" in KINDS_PAGE.read_text()
 
 
 def test_state_without_a_row_comes_before_the_master() -> None:

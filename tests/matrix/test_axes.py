@@ -162,10 +162,10 @@ def test_positional_argument() -> None:
         build((["bf16"],), {})
 
 
-def test_the_readme_has_the_axes_with_their_defaults() -> None:
+def test_the_reference_has_the_axes_with_their_defaults() -> None:
     """Which precision a cell has, and in what its weights are stored, is what a test says least."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    table = readme.partition("| axis | values |")[2].partition("\n\n")[0]
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "axes.md").read_text()
+    table = page.partition("| axis | values |")[2].partition("\n\n")[0]
     rows = [[re.findall(r"`(.+?)`", part) for part in row.split("|")] for row in table.split("\n")]
     axes = {name: (values, default) for _, [name], values, default, _ in rows[2:]}
     assert tuple(axes) == BUILT_IN_AXES
