@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pytest_precision import _torch
 
@@ -28,47 +26,54 @@ class ComputeIn(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module, with its own arguments, on cast parameters."""
-        cast = {
-            name: p.to(self.dtype) if p.is_floating_point() else p
-            for name, p in self.module.named_parameters()
-        }
-        result = functional_call(self.module, cast, args, kwargs)
-        backward = _Backward(self.module, cast)
+        cast = _Cast(self.module, self.dtype)
+        cast.put()
+        try:
+            result = self.module(*args, **kwargs)
+        finally:
+            cast.take_back()
         for output in _torch.tree_leaves(result):
             if isinstance(output, Tensor) and output.requires_grad:
-                output.register_hook(backward.begin)  # type: ignore[no-untyped-call]
+                output.register_hook(cast.begin_backward)  # type: ignore[no-untyped-call]
         return result
 
 
-class _Backward:
-    """Keeps the cast parameters in a module while a backward runs.
+class _Cast:
+    """The cast parameters of one call, which a module holds during it and during its backward.
 
-    Activation recomputation calls parts of the module there, long after `functional_call` is over.
+    Activation recomputation calls parts of the module in the backward. `torch.func.functional_call`
+    would do for the forward alone, and leaves a tensor behind in a module that has two names.
     """
 
-    def __init__(self, module: nn.Module, cast: Mapping[str, Tensor]) -> None:
-        stored = dict(module.named_parameters())
-        self._cast = {id(stored[name]): tensor for name, tensor in cast.items()}
-        self._module = module
-        self._stored: list[tuple[nn.Module, str, nn.Parameter]] = []
-
-    def begin(self, _gradient: Tensor) -> None:
-        """Put the cast parameters into the module when the first gradient of an output arrives."""
-        if self._stored:
-            return
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self._stored = [
-            (module, name, parameter)
-            for module in self._module.modules()
-            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            (part, name, parameter)
+            for part in module.modules()
+            for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False)
         ]
-        for module, name, parameter in self._stored:
-            _torch.put_parameter(module, name, self._cast[id(parameter)])
-        _torch.after_backward(self._end)
+        # Places that share a parameter share the cast one, too.
+        self._cast = {
+            id(p): p.to(dtype) if p.is_floating_point() else p for _, _, p in self._stored
+        }
+        self._is_put = False
 
-    def _end(self) -> None:
-        for module, name, parameter in self._stored:
-            _torch.put_parameter(module, name, parameter)
-        self._stored = []
+    def put(self) -> None:
+        """Put the cast parameters into the module."""
+        for part, name, parameter in self._stored:
+            _torch.put_parameter(part, name, self._cast[id(parameter)])
+        self._is_put = True
+
+    def take_back(self) -> None:
+        """Put the parameters themselves back."""
+        for part, name, parameter in self._stored:
+            _torch.put_parameter(part, name, parameter)
+        self._is_put = False
+
+    def begin_backward(self, _gradient: Tensor) -> None:
+        """Put them in when the first gradient of an output arrives, until the backward is over."""
+        if not self._is_put:
+            self.put()
+            _torch.after_backward(self.take_back)
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
