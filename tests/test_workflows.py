@@ -27,13 +27,14 @@ SOUND = {"trigger": "push", "job": "test", "what": "hello"}
 
 def checks(file: Path) -> list[str]:
     """The names of the tools that find something in a workflow."""
-    schema = "vendor.github-actions" if "actions" in file.parts else "vendor.github-workflows"
+    is_action = file.stem == "action"
+    schema = "vendor.github-actions" if is_action else "vendor.github-workflows"
     commands = {
         "check-jsonschema": ["--builtin-schema", schema, str(file)],
         "zizmor": ["--offline", "--no-progress", "--min-severity", "medium", str(file)],
         "actionlint": [str(file)],
     }
-    if "actions" in file.parts:
+    if is_action:
         del commands["actionlint"]  # it knows workflows only
     found = []
     for name, arguments in commands.items():
@@ -70,9 +71,19 @@ def test_what_is_wrong_is_found(tmp_path: Path, change: dict[str, str], tool: st
     assert tool in checks(file)
 
 
-@pytest.mark.parametrize("script", ["ci/matrix", "ci/stacks", "ci/test", ".ci/run"])
+def scripts() -> list[str]:
+    """The shell scripts that people and workflows start."""
+    folders = [ROOT / "ci", ROOT / ".ci", *(ROOT / ".github" / "actions").iterdir()]
+    files = [file for folder in folders for file in folder.iterdir() if file.is_file()]
+    return [
+        str(f.relative_to(ROOT)) for f in files if f.read_text().startswith("#!/usr/bin/env bash")
+    ]
+
+
+@pytest.mark.parametrize("script", scripts())
 def test_shellcheck_finds_nothing_in_a_script(script: str) -> None:
     """In what it sources neither."""
     program = Path(sys.executable).with_name("shellcheck")
-    found = subprocess.run([program, "-x", "-P", ROOT, script], capture_output=True, cwd=ROOT)
+    paths = ["-P", "SCRIPTDIR", "-P", str(ROOT)]
+    found = subprocess.run([program, "-x", *paths, script], capture_output=True, cwd=ROOT)
     assert (found.returncode, found.stdout.decode()) == (0, "")

@@ -1,4 +1,4 @@
-"""Read report.json files: merge shards, write the page, summarize, annotate. Imports no torch."""
+"""Read report.json files: merge, write pages, summarize, annotate, count. Imports no torch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def add_to(commands: Any) -> None:
         "html": ("write report.html next to report.json", _html),
         "summary": ("print Markdown for a job summary, at most 900 KiB", _summary),
         "annotations": ("print at most ten workflow commands of GitHub", _annotations),
+        "counts": ("print outcome, cells and failed, as lines NAME=VALUE", _counts),
     }
     for name, (text, make) in kinds.items():
         kind = own.add_parser(name, help=text, description=text, allow_abbrev=False)
@@ -74,3 +75,9 @@ def _annotations(given: argparse.Namespace) -> str:
     from pytest_precision.report.annotations import workflow_commands
 
     return "\n".join(workflow_commands(Report.of(_merged(given))))
+
+
+def _counts(given: argparse.Namespace) -> str:
+    from pytest_precision.report.counts import counts
+
+    return counts(Report.of(_merged(given)))

@@ -83,3 +83,31 @@ def test_torch_is_not_needed(in_folder: Path) -> None:
     words = [sys.executable, "-m", "pytest_precision", "report", "merge", "--out", "all"]
     found = subprocess.run([*words, report(in_folder / "a")], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "failed"),
+        ({"outcome": "pass"}, "passed"),
+        ({"outcome": "skip"}, "passed"),
+    ],
+)
+def test_counts_for_a_script(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, str], outcome: str
+) -> None:
+    """Lines that GitHub takes as outputs."""
+    assert main(["report", "counts", report(in_folder / "a", **changes)]) == 0
+    failed = int(outcome == "failed")
+    assert capsys.readouterr().out == f"outcome={outcome}\ncells=1\nfailed={failed}\n"
+
+
+@pytest.mark.parametrize("changes", [{"finished": False}, {"cells": []}])
+def test_what_is_not_finished_has_not_passed(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object]
+) -> None:
+    """Nor has a report in which no cell ran."""
+    file = in_folder / report(in_folder / "a", outcome="pass") / "report.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    assert main(["report", "counts", "a"]) == 0
+    assert capsys.readouterr().out.startswith("outcome=unfinished\n")
