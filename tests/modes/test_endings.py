@@ -126,14 +126,13 @@ def test_a_temporary_folder_of_each_node(tmp_path: Path) -> None:
     here = {"TMPDIR": os.fspath(temp)}
     elsewhere = ([*alone, own, "sh", *host[0]], {**host[1], **here})
     both = [(controller[0], {**controller[1], **here}), elsewhere]
-    asked = time.monotonic()
+    asked, told = time.monotonic(), ""
+    words = f"all processes must see the folder {temp}/pytest-precision-launch-"
     with launches.started(tmp_path, both) as (_, running):
-        told = ""
-        while told.count("precision: waits") < 2 and time.monotonic() - asked < launches.SECONDS:
+        while told.count(words) < 2 and time.monotonic() - asked < launches.SECONDS:
             time.sleep(0.2)
             told = (tmp_path / "output").read_text()
         for process in running:
             process.kill()
-    words = f"all processes must see the folder {temp}/pytest-precision-launch-"
     assert told.count(words) == 2
     assert told.count("(set TMPDIR to one on a shared filesystem)") == 2
