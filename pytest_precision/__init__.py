@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
+    from pytest_precision.auditing.audit import Audit as Audit
+    from pytest_precision.auditing.audit import audit as audit
+    from pytest_precision.auditing.finding import AuditFinding as AuditFinding
     from pytest_precision.check.parity import Parity as Parity
     from pytest_precision.engine.capture import Capture as Capture
     from pytest_precision.engine.engine import Engine as Engine
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_precision.engine.observation import Span as Span
     from pytest_precision.engine.observation import piece as piece
     from pytest_precision.engine.observation import whole as whole
+    from pytest_precision.errors import AuditError as AuditError
     from pytest_precision.errors import ParityError as ParityError
     from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.errors import RankError as RankError
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
     from pytest_precision.workloads.base import Workload as Workload
 
 __all__ = [
+    "Audit",
+    "AuditError",
+    "AuditFinding",
     "Capture",
     "Cell",
     "Chunk",
@@ -51,6 +58,7 @@ __all__ = [
     "Span",
     "Verdict",
     "Workload",
+    "audit",
     "bitwise",
     "close",
     "command",
@@ -66,9 +74,11 @@ __all__ = [
 __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
+        "auditing.audit": ("Audit", "audit"),
+        "auditing.finding": ("AuditFinding",),
         "matrix.cell": ("Cell",),
         "check.parity": ("Parity",),
-        "errors": ("ParityError", "PrecisionLeakWarning", "RankError"),
+        "errors": ("AuditError", "ParityError", "PrecisionLeakWarning", "RankError"),
         "matrix.contract": ("Contract",),
         "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),

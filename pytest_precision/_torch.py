@@ -243,3 +243,31 @@ def clipping_functions() -> Iterator[tuple[ModuleType, str]]:
 
     yield clip_grad, "_clip_grads_with_norm_"
     yield nn.utils, "clip_grads_with_norm_"
+
+
+def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
+    """Return `FSDP1` or `FSDP2` and the policy of mixed precision of a module that is sharded.
+
+    That of FSDP1 is public and may be None; no public name gives the one of `fully_shard`.
+    """
+    if not torch.distributed.is_available():
+        return None
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    if isinstance(module, FullyShardedDataParallel):
+        return "FSDP1", module.mixed_precision
+    if isinstance(module, FSDPModule):
+        return "FSDP2", module._get_fsdp_state()._mp_policy
+    return None
+
+
+def stage_outputs(stage: Any) -> list[torch.dtype]:
+    """Return the dtypes that a pipeline stage was told to send; empty if it was not.
+
+    torch 2.9 has a public method for it, which later releases have not.
+    """
+    if hasattr(stage, "_user_meta"):
+        metas = stage._user_meta.outputs or stage._stage_meta.outputs
+    else:
+        metas = stage._outputs_meta
+    return [meta.dtype for meta in metas or ()]

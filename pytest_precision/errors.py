@@ -68,6 +68,20 @@ class ParityError(AssertionError):
         self.verdict = verdict
 
 
+class AuditError(AssertionError):
+    """An audit found what the test does not allow.
+
+    Each finding ends with its remedy; where it is meant, give `fail_on` a worse severity.
+    """
+
+
+class NoSetupError(TypeError):
+    """What is to be audited has no model or no optimizer, or a part that is neither.
+
+    Give `audit` what the training loop is built of.
+    """
+
+
 class SideFailed(Exception):  # noqa: N818, it reads as what happened
     """One side of a check could not be recorded, so the two sides cannot be compared.
 

@@ -18,8 +18,9 @@ from pytest_precision.plugin.collection import Collection, cell_of
 from pytest_precision.ranks.launch.launch import Launch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
+    from pytest_precision.auditing.audit import Audit
     from pytest_precision.check.parity import Parity
     from pytest_precision.matrix.cell import Cell
     from pytest_precision.plugin.fixtures import Ranks
@@ -225,6 +226,14 @@ def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
     return fixtures.parity(request.node, cell, settings)
+
+
+@pytest.fixture
+def precision_audit() -> Callable[..., Audit]:
+    """Audit a model and its optimizer; fail the test where a finding is an error."""
+    from pytest_precision.auditing.audit import checked
+
+    return checked
 
 
 @pytest.fixture

@@ -18,23 +18,49 @@ def workflow_commands(report: Report) -> list[str]:
     if not report.finished:
         planned = "an unknown number" if report.planned is None else report.planned
         ran = count(len(report.cells), "cell")
-        found.insert(0, f"::error title=precision matrix::not finished: {ran} of {planned} ran")
+        unfinished = f"not finished: {ran} of {planned} ran"
+        found.insert(0, workflow_command("error", unfinished, title="precision matrix"))
+    return at_most(found, "error", "precision matrix", "reason", "to fail: see report.html")
+
+
+def at_most(found: list[str], level: str, title: str, noun: str, words: str) -> list[str]:
+    """Return `MOST` workflow commands of one level; the last one counts what has none of its own.
+
+    Args:
+        found: one per thing.
+        level: that of all of them.
+        title: of the last one.
+        noun: what a thing is called.
+        words: what follows the number of things.
+    """
     if len(found) <= MOST:
         return found
-    more = len(found) - MOST + 1
-    return [
-        *found[: MOST - 1],
-        f"::error title=precision matrix::{count(more, 'more reason')} to fail: see report.html",
-    ]
+    more = count(len(found) - MOST + 1, f"more {noun}")
+    return [*found[: MOST - 1], workflow_command(level, f"{more} {words}", title=title)]
+
+
+def workflow_command(level: str, text: str, **properties: object) -> str:
+    """Return one line that GitHub shows as an annotation.
+
+    Args:
+        level: `error`, `warning` or `notice`.
+        text: any text; nothing in it is a command.
+        properties: `file`, `line`, `title`.
+    """
+    own = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    return f"::{level} {own}::{_escaped(text)}"
 
 
 def _annotation(reason: Reason) -> str:
     first = reason.cells[0]
-    file = _property(first.test.partition("::")[0])
     times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
-    title = _property(f"{times}{first.test.rpartition('::')[2]}")
-    text = _escaped(f"{reason.text or 'no reason given'}\n{reason.where}")
-    return f"::error file={file},line={first.line + 1},title={title}::{text}"
+    return workflow_command(
+        "error",
+        f"{reason.text or 'no reason given'}\n{reason.where}",
+        file=first.test.partition("::")[0],
+        line=first.line + 1,
+        title=f"{times}{first.test.rpartition('::')[2]}",
+    )
 
 
 def _escaped(text: str) -> str:

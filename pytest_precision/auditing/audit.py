@@ -1,0 +1,154 @@
+"""Audit: what a set-up will do, read from what it was built of, without a step of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pytest_precision.auditing import text
+from pytest_precision.auditing.checks import (
+    groups,
+    membership,
+    policies,
+    schedules,
+    ties,
+    updates,
+)
+from pytest_precision.auditing.facts import SetupFacts
+from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, Severity, worst_first
+from pytest_precision.auditing.pipeline import StageOutput
+from pytest_precision.auditing.sharding import ShardingUnit
+from pytest_precision.auditing.table import TableRow
+from pytest_precision.errors import AuditError, expect_one_of
+
+CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
+    updates.updates,
+    updates.states,
+    updates.decay,
+    membership.foreign,
+    membership.stale,
+    membership.missing,
+    membership.twice,
+    groups.decay_on_vectors,
+    groups.ignored_options,
+    policies.reductions,
+    policies.outputs,
+    policies.stages,
+    schedules.endless,
+    schedules.other_optimizer,
+    ties.ties,
+    ties.broken,
+)
+"""All checks, in the order in which their findings of one severity stand."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found, and what everything is stored in.
+
+    `str(audit)` is what the command line writes.
+
+    Attributes:
+        findings: the worst ones first.
+        rows: one per parameter and buffer.
+        units: what FSDP shards, and what its policy says.
+        stages: what pipeline stages send.
+    """
+
+    findings: tuple[AuditFinding, ...]
+    rows: tuple[TableRow, ...]
+    units: tuple[ShardingUnit, ...]
+    stages: tuple[StageOutput, ...]
+
+    @classmethod
+    def of(cls, facts: SetupFacts) -> Audit:
+        """Make all checks."""
+        found = worst_first(finding for check in CHECKS for finding in check(facts))
+        return cls(tuple(found), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
+
+    def at_least(self, severity: Severity) -> list[AuditFinding]:
+        """Return the findings that are as bad as this, or worse."""
+        bad = SEVERITIES[: SEVERITIES.index(severity) + 1]
+        return [finding for finding in self.findings if finding.severity in bad]
+
+    @classmethod
+    def together(cls, audits: Iterable[Audit]) -> Audit:
+        """Join the audits of several ranks; what several of them say stands in it once."""
+        parts = [*audits]
+        return cls(
+            tuple(worst_first(finding for part in parts for finding in part.findings)),
+            *(
+                tuple(dict.fromkeys(one for part in parts for one in getattr(part, name)))
+                for name in ("rows", "units", "stages")
+            ),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "findings": [asdict(finding) for finding in self.findings],
+            "stored": [asdict(row) for row in self.rows],
+            "sharded": [text.unit_as_dict(unit) for unit in self.units],
+            "stages": [text.stage_as_dict(stage) for stage in self.stages],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(text.lines(self.findings, self.rows, self.units, self.stages))
+
+
+def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error") -> Audit:
+    """Audit a set-up as `audit` does, and fail where a finding is as bad as `fail_on`.
+
+    Args:
+        model: as of `audit`.
+        optimizer: as of `audit`.
+        more: as of `audit`.
+        fail_on: `error`, `warning` or `note`.
+
+    Raises:
+        AuditError: there is such a finding.
+        ValueError: `fail_on` is no severity.
+    """
+    expect_one_of("fail_on", fail_on, SEVERITIES)
+    found = audit(model, optimizer, *more)
+    if found.at_least(fail_on):
+        raise AuditError(str(found))
+    return found
+
+
+def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
+    """Read what a set-up will store, compute, reduce and update in; nothing is run or changed.
+
+    Args:
+        model: a module, or several in a list or a dict; wrapped, cast and sharded as it is trained.
+        optimizer: as the loop steps it, likewise.
+        more: further parts of the loop, in any order: schedulers, data loaders, pipeline stages.
+
+    Returns:
+        The findings, and a table of what everything is stored in.
+
+    Raises:
+        NoSetupError: a part is none of these.
+    """
+    return Audit.of(SetupFacts.of(model, optimizer, *more))
+
+
+def audit_built(build: Callable[[], Any]) -> Audit:
+    """Audit what a function builds; an optimizer that refuses to be built is a finding too.
+
+    Args:
+        build: returns the parts of a training loop.
+
+    Raises:
+        NoSetupError: it returns something else.
+        Exception: whatever it raises.
+    """
+    try:
+        parts = build()
+    except TypeError as error:
+        refused = groups.refused_option(error)
+        if refused is None:
+            raise
+        return Audit((refused,), (), (), ())
+    return Audit.of(SetupFacts.of(parts))

@@ -1,0 +1,75 @@
+"""Groups: options of parameter groups that do something else than they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pytest_precision.auditing.facts import SetupFacts
+from pytest_precision.auditing.finding import AuditFinding
+
+OPTIONS = frozenset(
+    {"amsgrad", "betas", "capturable", "dampening", "decoupled_weight_decay", "differentiable"}
+    | {"eps", "foreach", "fused", "maximize", "momentum", "nesterov", "weight_decay"}
+)
+"""What a group of torch's optimizers may say; groups of frameworks have marks of their own too."""
+
+
+REFUSED = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+
+
+def decay_on_vectors(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Note weight decay on norms and biases, which most recipes leave out."""
+    shapes = {name: parameter.shape for name, parameter in facts.trained()}
+    found = [
+        name
+        for name, several in facts.ownership.by_name.items()
+        if len(shapes.get(name, (0, 0))) <= 1 and "+" not in name
+        for one in several[:1]
+        if one.group.get("weight_decay")
+    ]
+    if found:
+        yield AuditFinding(
+            "decay-on-vectors",
+            "note",
+            "weight decay pulls norms and biases to zero",
+            "put vectors into a group with weight_decay=0, unless that is meant",
+            tuple(found),
+        )
+
+
+def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Find options that the optimizer has not, such as `foreach` for Transformer Engine's."""
+    for holder in facts.ownership.holders:
+        for number, group in enumerate(holder.optimizer.param_groups):
+            known = getattr(holder.optimizer, "defaults", {}).keys()
+            for option in sorted(OPTIONS & group.keys() - known) if known else ():
+                yield AuditFinding(
+                    "option-ignored",
+                    "warning",
+                    f"group {number} says {option}={group[option]!r}, an option that "
+                    f"{holder.name} does not have and does not read",
+                    "leave it out",
+                    (f"group {number}",),
+                )
+
+
+def refused_option(error: TypeError) -> AuditFinding | None:
+    """Return the finding of an optimizer that refused one of torch's options; None for others.
+
+    Trainers give `foreach` to whatever optimizer is configured, and Transformer Engine's FusedAdam,
+    which updates all tensors in one kernel anyway, refuses it.
+
+    Args:
+        error: raised while the set-up was built.
+    """
+    found = REFUSED.search(str(error))
+    if found is None or found[2] not in OPTIONS:
+        return None
+    return AuditFinding(
+        "option-refused",
+        "error",
+        f"{found[1]} does not take the option {found[2]} of torch's optimizers",
+        f"leave {found[2]} out where the optimizer is made",
+        (found[1],),
+    )

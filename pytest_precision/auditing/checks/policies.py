@@ -1,0 +1,71 @@
+"""Policies: what FSDP reduces and returns, and what a pipeline stage sends, in fewer digits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from pytest_precision.auditing.facts import SetupFacts
+from pytest_precision.auditing.finding import AuditFinding, below_fp32, short
+
+
+def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Find gradients that are summed, over ranks and microbatches, in fewer digits than fp32."""
+    found = [unit for unit in facts.units if unit.tensors and below_fp32(unit.reduces)]
+    if found:
+        yield AuditFinding(
+            "reduce-below-fp32",
+            "warning",
+            f"{found[0].kind} reduces gradients in {short(found[0].reduces)}, in which each sum "
+            "over ranks or microbatches is rounded",
+            "give the policy reduce_dtype=torch.float32",
+            tuple(unit.name or "the model" for unit in found),
+        )
+
+
+def outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Find units whose outputs are cast to fewer digits than they were computed in."""
+    found = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
+    if found:
+        yield AuditFinding(
+            "output-rounded",
+            "warning",
+            f"{found[0].kind} computes in {short(found[0].computes)} and casts outputs to "
+            f"{short(found[0].outputs)}",
+            "leave output_dtype out, or give the dtype of the computation",
+            tuple(unit.name or "the model" for unit in found),
+        )
+
+
+def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Find stages that send fewer digits than they compute, or declare what they do not return."""
+    for stage in facts.stages:
+        returned = [stage.returns] if stage.returns else []
+        if returned and any(d != stage.returns and d.is_floating_point for d in stage.declared):
+            yield AuditFinding(
+                "stage-declares-other",
+                "error",
+                f"the stage was made with outputs in {_words(stage.declared)} and returns "
+                f"{_words(returned)}: the next stage receives into memory of another dtype",
+                "give output_args in the dtype that the stage returns, or output_dtype to its "
+                "policy",
+                (stage.name,),
+            )
+        elif any(_narrower(sent, stage.computes) for sent in stage.sends):
+            yield AuditFinding(
+                "stage-sends-rounded",
+                "warning",
+                f"the stage computes in {short(stage.computes)} and sends {_words(stage.sends)}: "
+                "the boundary rounds activations that one model would not round",
+                "give its policy no output_dtype, or that of the computation",
+                (stage.name,),
+            )
+
+
+def _narrower(made: torch.dtype | None, computed: torch.dtype | None) -> bool:
+    return bool(made and computed and made.is_floating_point and made.itemsize < computed.itemsize)
+
+
+def _words(dtypes: list[torch.dtype] | tuple[torch.dtype, ...]) -> str:
+    return " and ".join(dict.fromkeys(map(short, dtypes)))

@@ -1,0 +1,56 @@
+"""Schedules: schedulers of another optimizer, and those that were made for endless training.
+
+A trainer that computes the number of steps from the length of its data has none for an iterable
+dataset, and some put the largest integer in its place: the rate then never decays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_precision.auditing.facts import SetupFacts
+from pytest_precision.auditing.finding import AuditFinding
+from pytest_precision.auditing.optimizers import Holder
+from pytest_precision.auditing.schedule import has_length, horizons
+
+ENDLESS = 2**31
+"""Steps that no training makes."""
+
+
+def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Find schedulers that spread their rates over more steps than any training has."""
+    lacking = [type(one).__name__ for one in facts.setup.dataloaders if not has_length(one)]
+    why = f", and {lacking[0]} has no length to compute it from" if lacking else ""
+    for scheduler in facts.setup.schedulers:
+        for name, steps in horizons(scheduler):
+            if steps >= ENDLESS:
+                yield AuditFinding(
+                    "endless-schedule",
+                    "error",
+                    f"{type(scheduler).__name__} has {name}={steps}: its rate never decays{why}",
+                    "give the number of steps that you train",
+                    (type(scheduler).__name__,),
+                )
+
+
+def other_optimizer(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Find schedulers that set the rates of an optimizer that is not the one that steps."""
+    groups = {id(g) for one in facts.ownership.holders for g in one.optimizer.param_groups}
+    for scheduler in facts.setup.schedulers:
+        if groups.isdisjoint(map(id, _groups(scheduler))):
+            yield AuditFinding(
+                "schedules-another",
+                "error",
+                f"{type(scheduler).__name__} sets the rates of an optimizer that is none of these",
+                "make the scheduler after the optimizer, and from it",
+                (type(scheduler).__name__,),
+            )
+
+
+def _groups(scheduler: Any) -> Iterator[Any]:
+    # Accelerate's has the scheduler in it, and a list of optimizers beside it.
+    inner = getattr(scheduler, "scheduler", scheduler)
+    optimizer = getattr(inner, "optimizer", None)
+    for holder in Holder.of(optimizer) if hasattr(optimizer, "param_groups") else ():
+        yield from holder.optimizer.param_groups

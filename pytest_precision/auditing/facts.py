@@ -1,0 +1,52 @@
+"""SetupFacts: all that the checks read of a set-up, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pytest_precision.auditing import pipeline, sharding, table
+from pytest_precision.auditing.masters import Ownership
+from pytest_precision.auditing.pipeline import StageOutput
+from pytest_precision.auditing.setup import TrainingSetup
+from pytest_precision.auditing.sharding import ShardingUnit
+from pytest_precision.auditing.table import TableRow
+
+
+@dataclass(frozen=True)
+class SetupFacts:
+    """What is known of a set-up.
+
+    Attributes:
+        setup: what the loop was built of.
+        ownership: who updates which parameter.
+        units: what FSDP shards, and by which policy.
+        stages: what pipeline stages send.
+        rows: everything that is stored.
+    """
+
+    setup: TrainingSetup
+    ownership: Ownership
+    units: list[ShardingUnit]
+    stages: list[StageOutput]
+    rows: list[TableRow]
+
+    @classmethod
+    def of(cls, *parts: Any) -> SetupFacts:
+        """Read parts of a training loop, which are left as they are."""
+        setup = TrainingSetup.of(*parts)
+        ownership = Ownership(setup)
+        sharded = [found for model in setup.models for found in sharding.units(model)]
+        unit_of = {id(parameter): unit for unit, own in sharded for parameter in own}
+        stages = [*pipeline.outputs(setup.stages)]
+        units = [unit for unit, _ in sharded]
+        return cls(setup, ownership, units, stages, [*table.rows(setup.models, ownership, unit_of)])
+
+    def trained(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters that are to be trained."""
+        for name, parameter in self.ownership.parameters.items():
+            if parameter.requires_grad:
+                yield name, parameter

@@ -1,0 +1,75 @@
+"""AuditFinding: one thing that is wrong with a set-up, or that its owner should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+Severity = Literal["error", "warning", "note"]
+
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""From the worst on."""
+
+NAMES_SHOWN = 3
+
+SHORT = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """What was found, why it matters, and what to do.
+
+    Attributes:
+        rule: name of the rule, such as `update-below-fp32`.
+        severity: `error` where training will not do what was meant, `warning` where it loses
+            precision that it could keep, `note` for what its owner should know.
+        reason: what was found, in one sentence without a full stop.
+        remedy: what to do about it.
+        names: the tensors, modules or groups that it was found at.
+    """
+
+    rule: str
+    severity: Severity
+    reason: str
+    remedy: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Return the names, of which the first few are spelled out."""
+        shown = ", ".join(self.names[:NAMES_SHOWN])
+        more = len(self.names) - NAMES_SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown
+
+    @property
+    def message(self) -> str:
+        """Return reason, remedy and names in one line."""
+        at = f" ({self.where})" if self.names else ""
+        return f"{self.reason}{at}; {self.remedy}"
+
+
+def short(dtype: torch.dtype | None) -> str:
+    """Return the short name of a dtype: `bf16`."""
+    return SHORT.get(dtype, str(dtype).removeprefix("torch.")) if dtype else "unknown"
+
+
+def below_fp32(dtype: torch.dtype | None) -> bool:
+    """Return whether a dtype holds fewer digits than fp32, and is one of numbers."""
+    return dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
+
+
+def worst_first(findings: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
+    """Yield findings by severity, each one once."""
+    once = dict.fromkeys(findings)
+    for severity in SEVERITIES:
+        yield from (finding for finding in once if finding.severity == severity)

@@ -1,0 +1,170 @@
+"""Masters: what each tensor of the optimizers is to the model: its parameter, a master, or neither.
+
+A framework that keeps masters gives its optimizer tensors that are no parameters of the model, and
+rarely says of which parameter they are. The values do: rounded to the dtype of the parameter, a
+master is the parameter, or a run of it where the optimizer is sharded or flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from pytest_precision.auditing.optimizers import Holder
+from pytest_precision.auditing.setup import TrainingSetup
+
+Relation = Literal["own", "master", "stale", "copy", "foreign"]
+
+RUN = 16
+"""Elements that are looked for at a time: equal by chance once in 2^112 places in bf16."""
+
+PLACES = 5
+"""Places in a tensor at which such runs are taken."""
+
+
+@dataclass(frozen=True)
+class Updated:
+    """One tensor that an optimizer updates.
+
+    Attributes:
+        tensor: as the optimizer has it.
+        holder: the optimizer.
+        group: the parameter group.
+        place: number of the group and of the tensor in it.
+        relation: what it is to the model: `own` parameter, `master` of parameters, a master that
+            does not round to its parameter (`stale`), a `copy` that nobody copies back, or
+            `foreign`.
+        names: the parameters that it is, or is the master of.
+    """
+
+    tensor: Tensor
+    holder: Holder
+    group: Mapping[str, Any]
+    place: str
+    relation: Relation
+    names: tuple[str, ...]
+
+
+class Ownership:
+    """Who updates which parameter.
+
+    Args:
+        setup: what the loop was built of.
+    """
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        self.parameters = dict(setup.parameters())
+        self.holders = [holder for one in setup.optimizers for holder in Holder.of(one)]
+        self._own = {id(parameter): name for name, parameter in self.parameters.items()}
+        # Megatron's optimizers say of each parameter which tensor is its master.
+        masters = {name: getattr(own, "main_param", None) for name, own in self.parameters.items()}
+        self._linked = {id(main): name for name, main in masters.items() if main is not None}
+        # In the order in which they are looked for: those of which a master was found come last.
+        self._left = dict.fromkeys(self.parameters)
+        self._hidden = [
+            part
+            for one in setup.optimizers
+            for part in getattr(one, "fp32_partitioned_groups_flat", ())
+        ]
+
+    @cached_property
+    def updated(self) -> list[Updated]:
+        """Every tensor of every optimizer, in order."""
+        return [*self._updated()]
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Updated]]:
+        """The parameters that are updated, each with what updates it."""
+        found: dict[str, list[Updated]] = {}
+        for one in self.updated:
+            for name in one.names:
+                found.setdefault(name, []).append(one)
+        return found
+
+    def _updated(self) -> Iterator[Updated]:
+        for holder in self.holders:
+            groups = holder.optimizer.param_groups
+            for number, group in enumerate(groups):
+                # DeepSpeed's stage 3 has its flat masters in the groups during a step only.
+                for place, tensor in enumerate(
+                    group["params"] or self._hidden[number : number + 1]
+                ):
+                    where = f"group {number}, tensor {place}"
+                    relation, names = self._relation(holder, tensor)
+                    yield Updated(tensor, holder, group, where, relation, names)
+
+    def _relation(self, holder: Holder, tensor: Tensor) -> tuple[Relation, tuple[str, ...]]:
+        if id(tensor) in self._own:
+            return "own", (self._own[id(tensor)],)
+        if id(tensor) in self._linked:
+            name = self._linked[id(tensor)]
+            return ("master" if holds(tensor, self.parameters[name]) else "stale"), (name,)
+        names = tuple(self._found(tensor))
+        if len(names) == 1 and not holder.in_framework and self._is_copy(tensor, names[0]):
+            return "copy", ()
+        if names:
+            return "master", names
+        # What is stored as bytes was quantized from its master, and is no rounding of it.
+        coded = [name for name, own in self.parameters.items() if is_coded(own)]
+        return ("master", tuple(coded)) if coded else ("foreign", ())
+
+    def _found(self, tensor: Tensor) -> Iterator[str]:
+        """Yield the parameters of which a run, or all, lies in a tensor, or in which it lies."""
+        for name in [*self._left]:
+            own = self.parameters[name]
+            if holds(tensor, own):
+                self._left[name] = self._left.pop(name)
+                yield name
+                if tensor.numel() <= own.numel():
+                    return
+
+    def _is_copy(self, tensor: Tensor, name: str) -> bool:
+        """Return whether a tensor is as precise and as large as its parameter, and other memory."""
+        own = self.parameters[name]
+        alike = (tensor.dtype, tensor.shape) == (own.dtype, own.shape)
+        return alike and _flat(tensor).data_ptr() != _flat(own).data_ptr()
+
+
+def is_coded(parameter: Tensor) -> bool:
+    """Return whether a parameter is stored in codes and scales."""
+    return type(parameter).dequantize is not Tensor.dequantize
+
+
+def holds(master: Tensor, parameter: Tensor) -> bool:
+    """Return whether a tensor, rounded to the dtype of a parameter, is it, or has a run of it."""
+    own, rounded = _flat(parameter), _flat(master).to(parameter.dtype)
+    if not own.numel() or not rounded.numel() or own.device != rounded.device:
+        return False
+    if own.numel() == rounded.numel():
+        return bool(torch.equal(own, rounded))
+    longer, other = (own, rounded) if own.numel() > rounded.numel() else (rounded, own)
+    return any(_occurs(run, longer) for run in _runs(other))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    shard = getattr(tensor, "ds_tensor", tensor)  # DeepSpeed's stage 3 leaves the parameter empty
+    local = shard.to_local() if isinstance(shard, DTensor) else shard
+    return local.detach().flatten()
+
+
+def _runs(flat: Tensor) -> Iterator[Tensor]:
+    """Yield a few runs of a tensor; runs of one value only where there are no others."""
+    size = min(RUN, flat.numel())
+    last = flat.numel() - size
+    runs = [
+        flat[start : start + size] for start in {last * n // (PLACES - 1) for n in range(PLACES)}
+    ]
+    telling = [run for run in runs if bool((run != run[0]).any())]
+    yield from telling or runs[:1]
+
+
+def _occurs(run: Tensor, flat: Tensor) -> bool:
+    starts = (flat[: flat.numel() - run.numel() + 1] == run[0]).nonzero().flatten()
+    places = starts[:, None] + torch.arange(run.numel(), device=flat.device)
+    return bool((flat[places] == run).all(1).any())

@@ -1,0 +1,143 @@
+"""Holder: an optimizer under its wrappers, and in which dtypes it keeps and updates a parameter.
+
+What it keeps is read from its state. Before the first step most have none, so it is read from what
+the optimizer declares, or from what torch's optimizers do: they make state like the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Rounding = Literal["master", "stochastic", "compensated", "nearest", "unknown"]
+"""What becomes of the part of an update that the parameter's dtype cannot hold."""
+
+MASTERS = ("master_param", "master", "master_weight", "master_copy", "fp32_param")
+"""Names under which optimizers keep a master in their state."""
+
+COMPENSATIONS = ("compensation", "kahan_comp", "shift", "residual")
+"""Names under which optimizers keep what rounding has lost."""
+
+PRECISE = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One optimizer that updates tensors itself.
+
+    Attributes:
+        optimizer: has `param_groups` and `state`.
+        name: what messages call it: `torch AdamW`.
+        in_framework: whether it lies in an object that is no optimizer of torch, such as those of
+            Megatron and DeepSpeed, which copy masters to parameters.
+    """
+
+    optimizer: Any
+    name: str
+    in_framework: bool = False
+
+    @classmethod
+    def of(cls, optimizer: Any, *, in_framework: bool = False) -> Iterator[Holder]:
+        """Yield what lies under wrappers and chains of optimizers."""
+        of_framework = in_framework or not isinstance(optimizer, torch.optim.Optimizer)
+        several = getattr(optimizer, "chained_optimizers", getattr(optimizer, "optimizers", None))
+        if several is not None:
+            parts = several.values() if isinstance(several, Mapping) else several
+            for part in parts:
+                yield from cls.of(part, in_framework=of_framework)
+            return
+        for attribute in ("optimizer", "optim"):
+            inner = getattr(optimizer, attribute, None)
+            if hasattr(inner, "param_groups"):
+                yield from cls.of(inner, in_framework=of_framework)
+                return
+        kind = type(optimizer)
+        of_torch = "torch " if kind.__module__.startswith("torch.") else ""
+        yield cls(optimizer, f"{of_torch}{kind.__name__}", in_framework)
+
+    def groups(self) -> Iterator[tuple[Mapping[str, Any], Tensor]]:
+        """Yield each tensor that is updated, with its group."""
+        for group in self.optimizer.param_groups:
+            for tensor in group["params"]:
+                yield group, tensor
+
+    def states(self, tensor: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dtype] | None:
+        """Return name to dtype of what is, or will be, kept of a tensor; None if nobody knows."""
+        kept = self.optimizer.state.get(tensor, {})
+        dtypes = {
+            key: value.dtype
+            for key, value in kept.items()
+            if isinstance(value, Tensor) and value.shape == tensor.shape
+        }
+        if kept:
+            return dtypes
+        for known in (_own, _transformer_engine, _any_precision, _torch):
+            declared: dict[str, torch.dtype] | None = known(self.optimizer, tensor, group)
+            if declared is not None:
+                return declared
+        return None
+
+    def rounding(self, tensor: Tensor, group: Mapping[str, Any]) -> Rounding:
+        """Return what becomes of the part of an update that is lost on `tensor`."""
+        states = self.states(tensor, group)
+        if tensor.dtype in PRECISE or (states and not states.keys().isdisjoint(MASTERS)):
+            return "master"
+        if getattr(self.optimizer, "bf16_stochastic_round", group.get("stochastic_rounding")):
+            return "stochastic"
+        if states and not states.keys().isdisjoint(COMPENSATIONS):
+            return "compensated"
+        return "unknown" if states is None else "nearest"
+
+    @property
+    def moves_by_its_rate(self) -> bool:
+        """Whether an element moves by about the learning rate in each step, as in Adam."""
+        name = type(self.optimizer).__name__.lower()
+        return "adam" in name or "lion" in name
+
+
+def _own(optimizer: Any, tensor: Tensor, _group: Any) -> dict[str, torch.dtype] | None:
+    if not hasattr(optimizer, "state_dtypes"):
+        return None
+    dtypes: dict[str, torch.dtype] = optimizer.state_dtypes(tensor)
+    return {name: dtype for name, dtype in dtypes.items() if name != "step"}
+
+
+def _transformer_engine(
+    optimizer: Any, tensor: Tensor, _group: Any
+) -> dict[str, torch.dtype] | None:
+    """Read what Transformer Engine's FusedAdam will keep from its attributes."""
+    dtypes = getattr(optimizer, "name_to_dtype_map", None)
+    if not isinstance(dtypes, Mapping) or "exp_avg" not in dtypes:
+        return None
+    kept = {name: dtypes[name] for name in ("exp_avg", "exp_avg_sq")}
+    if getattr(optimizer, "master_weights", False) and tensor.dtype not in PRECISE:
+        kept["master_param"] = dtypes["master_param"]
+    return kept
+
+
+def _any_precision(
+    _optimizer: Any, _tensor: Tensor, group: Mapping[str, Any]
+) -> dict[str, torch.dtype] | None:
+    if not {"momentum_dtype", "variance_dtype"} <= group.keys():
+        return None
+    kept = {"exp_avg": group["momentum_dtype"], "exp_avg_sq": group["variance_dtype"]}
+    if group.get("use_kahan_summation"):
+        kept["compensation"] = group["compensation_buffer_dtype"]
+    return kept
+
+
+def _torch(
+    optimizer: Any, tensor: Tensor, group: Mapping[str, Any]
+) -> dict[str, torch.dtype] | None:
+    """Say what torch's own step keeps, also where a subclass has inherited it."""
+    step = getattr(type(optimizer).step, "__module__", "")
+    if not step.startswith("torch.optim"):
+        return None
+    if "momentum" in group and not group["momentum"]:
+        return {}
+    names = ("exp_avg", "exp_avg_sq") if "betas" in group else ("momentum_buffer",)
+    return dict.fromkeys(names, tensor.dtype)

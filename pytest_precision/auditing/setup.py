@@ -1,0 +1,101 @@
+"""TrainingSetup: what a training loop was built of, by the types of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from pytest_precision.errors import NoSetupError, expected_but_got, named
+from pytest_precision.loops.names import LoopNames
+
+KINDS = "modules, optimizers, schedulers, pipeline stages and data loaders"
+
+
+@dataclass
+class TrainingSetup:
+    """The parts of a training loop.
+
+    Attributes:
+        models: the modules that are trained, wrappers included.
+        optimizers: as the loop calls them, wrappers included.
+        schedulers: of learning rates.
+        stages: of `torch.distributed.pipelining`.
+        dataloaders: where the batches come from.
+        names: the logical names of the models' tensors.
+    """
+
+    models: list[nn.Module] = field(default_factory=list)
+    optimizers: list[Any] = field(default_factory=list)
+    schedulers: list[Any] = field(default_factory=list)
+    stages: list[Any] = field(default_factory=list)
+    dataloaders: list[Any] = field(default_factory=list)
+    names: LoopNames = field(default_factory=LoopNames)
+
+    @classmethod
+    def of(cls, *parts: Any) -> TrainingSetup:
+        """Sort parts by their types; lists and dicts of parts are looked into.
+
+        Raises:
+            NoSetupError: a part is none of these, or there is no model, or no optimizer.
+        """
+        found = cls()
+        for place, part in enumerate(parts):
+            found._take(part, f"part {place}")
+        found.models += [
+            stage.submod
+            for stage in found.stages
+            if not any(stage.submod in [*model.modules()] for model in found.models)
+        ]
+        for what, own in (("model", found.models), ("optimizer", found.optimizers)):
+            if not own:
+                kinds = ", ".join(type(part).__name__ for part in parts) or "nothing"
+                raise NoSetupError(
+                    expected_but_got(
+                        f"at least one {what}", kinds, "give it what your training loop is built of"
+                    )
+                )
+        alone = len(found.models) == 1
+        found.names.add(
+            found.models[0] if alone else {f"model{n}": m for n, m in enumerate(found.models)}
+        )
+        return found
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every parameter once, by logical name."""
+        for name, parameter in self.names.parameters():
+            pieces = self.names.pieces(parameter)
+            inside = [piece[0] for piece in pieces or () if piece[0]]
+            # A flat parameter of FSDP1 is named by what lies in it.
+            yield "+".join(dict.fromkeys(inside)) or name, parameter
+
+    def _take(self, part: Any, place: str) -> None:
+        home = self._home(part)
+        if home is not None:
+            home.append(part)
+        elif isinstance(part, Mapping):
+            for key, value in part.items():
+                self._take(value, str(key))
+        elif isinstance(part, Iterable) and not isinstance(part, (str, bytes, Tensor)):
+            for number, value in enumerate(part):
+                self._take(value, f"{place}.{number}")
+        elif part is not None:
+            raise NoSetupError(expected_but_got(KINDS, named(place, part), "leave it out"))
+
+    def _home(self, part: Any) -> list[Any] | None:
+        """Return the list that a part belongs to; frameworks have classes of their own for them."""
+        if isinstance(part, nn.Module):
+            return self.models
+        if hasattr(part, "submod") and hasattr(part, "stage_index"):
+            return self.stages
+        if hasattr(part, "get_last_lr") or (hasattr(part, "optimizer") and hasattr(part, "get_lr")):
+            return self.schedulers
+        if hasattr(part, "step") and (
+            hasattr(part, "param_groups") or hasattr(part, "chained_optimizers")
+        ):
+            return self.optimizers
+        if hasattr(part, "dataset") and hasattr(part, "__iter__"):
+            return self.dataloaders
+        return None

@@ -1,0 +1,93 @@
+"""TableRow: what one tensor of the set-up is stored, updated and computed with in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pytest_precision.auditing.finding import short
+from pytest_precision.auditing.masters import Ownership, Updated
+from pytest_precision.auditing.sharding import ShardingUnit
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One parameter or buffer.
+
+    Attributes:
+        name: its logical name.
+        kind: `parameter`, `frozen` for one that is not trained, or `buffer`.
+        size: number of elements, those of other ranks included.
+        stored: dtype that it is stored in.
+        computes: dtype that it is computed with in, where a sharding policy says so.
+        reduces: dtype that its gradient is reduced in, likewise.
+        master: dtype of the weight that updates go to, and where it is.
+        states: name and dtype of what the optimizer keeps for it; empty where that is not known.
+        optimizer: what updates it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    stored: str
+    computes: str = ""
+    reduces: str = ""
+    master: str = ""
+    states: tuple[tuple[str, str], ...] = ()
+    optimizer: str = ""
+
+    @property
+    def storage(self) -> tuple[str, ...]:
+        """Everything but name and size, as text: rows that share it are written as one."""
+        states = ", ".join(f"{name} {dtype}" for name, dtype in self.states)
+        policy = f"computed in {self.computes}, reduced in {self.reduces}" if self.computes else ""
+        own = f"{self.optimizer} keeps {states}" if states else self.optimizer
+        master = f"master {self.master}" if self.master else ""
+        return (self.kind, self.stored, *filter(None, (policy, master, own)))
+
+
+def rows(
+    models: list[nn.Module], ownership: Ownership, unit_of: Mapping[int, ShardingUnit]
+) -> Iterator[TableRow]:
+    """Yield a row per tensor: parameters first, then buffers.
+
+    Args:
+        models: have the buffers.
+        ownership: has the parameters, and knows what updates them.
+        unit_of: id of a parameter to the unit that it is sharded in.
+    """
+    for name, parameter in ownership.parameters.items():
+        unit = unit_of.get(id(parameter))
+        first = next(iter(ownership.by_name.get(name, ())), None)
+        yield TableRow(
+            name,
+            "parameter" if parameter.requires_grad else "frozen",
+            parameter.numel(),
+            short(parameter.dtype),
+            short(unit.computes) if unit else "",
+            short(unit.reduces) if unit else "",
+            *(_updated(first) if first else ()),
+        )
+    for model in models:
+        for name, buffer in model.named_buffers():
+            yield TableRow(name, "buffer", buffer.numel(), short(buffer.dtype))
+
+
+def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
+    """Return the columns of a row that the optimizer fills."""
+    states = one.holder.states(one.tensor, one.group) or {}
+    return _master(one, states), tuple((k, short(d)) for k, d in states.items()), one.holder.name
+
+
+def _master(one: Updated, states: Mapping[str, torch.dtype]) -> str:
+    if one.relation != "own":
+        return f"{short(one.tensor.dtype)} in the optimizer's groups"
+    kept = next((dtype for name, dtype in states.items() if "master" in name), None)
+    if kept is not None:
+        whole = "fp32 as 16 more bits" if not kept.is_floating_point else short(kept)
+        return f"{whole} in the optimizer's state"
+    ways = {"master": "the parameter itself", "compensated": "the parameter and its compensation"}
+    return ways.get(one.holder.rounding(one.tensor, one.group), "none")

@@ -1,0 +1,146 @@
+"""Parameters below fp32: found where updates are rounded away, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_precision import audit
+from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
+
+Rules = Callable[..., dict[str, str]]
+
+
+def test_torch_adamw_on_bf16(model: nn.Module) -> None:
+    """The finding says what is stored in what, how much is lost, and both remedies."""
+    model.bfloat16()
+    (found,) = audit(model, torch.optim.AdamW(model.parameters(), lr=1e-5)).at_least("warning")
+    assert (found.rule, found.severity) == ("update-below-fp32", "error")
+    assert found.reason.startswith("torch AdamW on bf16 parameters: moments and update are bf16")
+    assert "of updates as large as the learning rate (1e-05) about 9" in found.reason
+    assert "MixedPrecisionPolicy(param_dtype=torch.bfloat16)" in found.remedy
+    assert "FusedAdam(master_weights=True)" in found.remedy
+    assert found.names == tuple(name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.optim.Adam,
+        torch.optim.NAdam,
+        torch.optim.SGD,
+        torch.optim.Adagrad,
+        torch.optim.RMSprop,
+        lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
+        FusedAdam,
+        lambda parameters: AnyPrecisionAdamW(parameters, use_kahan_summation=False),
+    ],
+    ids=["Adam", "NAdam", "SGD", "Adagrad", "RMSprop", "momentum", "FusedAdam", "no Kahan"],
+)
+def test_any_optimizer_on_bf16(model: nn.Module, rules: Rules, make: Any) -> None:
+    """Not only torch's Adam: all that keep no master and no compensation."""
+    model.bfloat16()
+    assert rules(model, make(model.parameters())) == {"update-below-fp32": "error"}
+
+
+@pytest.mark.parametrize("options", [{}, {"store_param_remainders": True}], ids=["fp32", "int16"])
+def test_masters_in_the_optimizer(model: nn.Module, options: Any) -> None:
+    """FusedAdam with masters of its own is what the finding asks for."""
+    model.bfloat16()
+    found = audit(model, FusedAdam(model.parameters(), master_weights=True, **options))
+    assert found.findings == ()
+    assert {row.master.split(" in the ")[1] for row in found.rows} == {"optimizer's state"}
+
+
+def test_what_an_optimizer_declares_is_what_it_keeps(model: nn.Module) -> None:
+    """An audit before the first step says what one after it says."""
+    model.bfloat16()
+    makes: list[Any] = [
+        torch.optim.AdamW,
+        torch.optim.SGD,
+        lambda own: torch.optim.SGD(own, momentum=0.9),
+        lambda own: FusedAdam(own, master_weights=True, exp_avg_dtype=torch.bfloat16),
+        AnyPrecisionAdamW,
+    ]
+    for make in makes:
+        optimizer = make([*model.parameters()])
+        before = audit(model, optimizer).rows
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        assert [row.states for row in before] == [
+            row.states for row in audit(model, optimizer).rows
+        ]
+
+
+def test_fp32_storage(model: nn.Module, rules: Rules) -> None:
+    """Whatever the optimizer."""
+    for make in (torch.optim.AdamW, torch.optim.SGD, FusedAdam):
+        assert rules(model, make(model.parameters(), lr=1e-5)) == {}
+
+
+def test_frozen_bf16_under_trained_fp32(model: nn.Module, rules: Rules) -> None:
+    """What is not trained may be stored in anything, as under an adapter."""
+    model[0].bfloat16().requires_grad_(False)
+    assert rules(model, torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)) == {}
+
+
+def test_compensated_updates_lose_their_decay(model: nn.Module) -> None:
+    """AnyPrecisionAdamW holds updates, but not a decay below 2**-9 per step."""
+    model.bfloat16()
+    held = AnyPrecisionAdamW(model.parameters(), lr=1e-2, weight_decay=0.25)
+    lost = AnyPrecisionAdamW(model.parameters(), lr=1e-2, weight_decay=0.19)
+    assert audit(model, held).at_least("warning") == []
+    (found,) = audit(model, lost).at_least("warning")
+    assert (found.rule, found.severity) == ("decay-lost", "warning")
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    lost.step()
+    assert all(map(torch.equal, before, model.parameters()))
+    held.step()
+    assert not any(map(torch.equal, before[:1], model.parameters()))
+
+
+def test_states_in_few_digits_are_a_note(model: nn.Module) -> None:
+    """Where the weights themselves are held."""
+    model.bfloat16()
+    optimizer = FusedAdam(model.parameters(), master_weights=True, exp_avg_dtype=torch.bfloat16)
+    (found,) = audit(model, optimizer).findings
+    assert (found.severity, found.reason) == ("note", "FusedAdam keeps exp_avg in bf16")
+
+
+class OwnStep(torch.optim.Optimizer):
+    """Keeps nobody knows what."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("master_weight", parameter.float())
+
+
+def test_an_unknown_optimizer_is_asked_after_a_step(model: nn.Module, rules: Rules) -> None:
+    """Before it, nobody knows whether it keeps masters."""
+    model.bfloat16()
+    optimizer = OwnStep(model.parameters())
+    assert rules(model, optimizer) == {"update-unknown": "warning"}
+    optimizer.step()
+    assert rules(model, optimizer) == {}
+
+
+def test_stochastic_rounding(model: nn.Module, rules: Rules) -> None:
+    """Torchao's optimizers lose nothing on average with it, and everything without."""
+    pytest.importorskip("torchao")
+    from torchao.optim import _AdamW
+
+    model.bfloat16()
+    assert rules(model, _AdamW(model.parameters(), bf16_stochastic_round=True)) == {}
+    assert rules(model, _AdamW(model.parameters())) == {"update-unknown": "warning"}
