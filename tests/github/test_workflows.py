@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from checks import ROOT, checks, well
 
-ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github").rglob("*.y*ml"))
 
 TEMPLATE = """\
@@ -23,26 +20,6 @@ jobs:
 """
 
 SOUND = {"trigger": "push", "job": "test", "what": "hello"}
-
-
-def checks(file: Path) -> list[str]:
-    """The names of the tools that find something in a workflow."""
-    is_action = file.stem == "action"
-    schema = "vendor.github-actions" if is_action else "vendor.github-workflows"
-    commands = {
-        "check-jsonschema": ["--builtin-schema", schema, str(file)],
-        "zizmor": ["--offline", "--no-progress", "--min-severity", "medium", str(file)],
-        "actionlint": [str(file)],
-    }
-    if is_action:
-        del commands["actionlint"]  # it knows workflows only
-    found = []
-    for name, arguments in commands.items():
-        program = shutil.which(name, path=str(Path(sys.executable).parent))
-        assert program, f"{name} is missing: pip install -e .[dev]"
-        if subprocess.run([program, *arguments], capture_output=True, cwd=ROOT).returncode:
-            found.append(name)
-    return found
 
 
 @pytest.mark.slow
@@ -71,19 +48,15 @@ def test_what_is_wrong_is_found(tmp_path: Path, change: dict[str, str], tool: st
     assert tool in checks(file)
 
 
-def scripts() -> list[str]:
-    """The shell scripts that people and workflows start."""
+def scripts() -> list[Path]:
+    """The shell scripts that people, workflows and clusters start."""
     folders = [ROOT / "ci", ROOT / ".ci", *(ROOT / ".github" / "actions").iterdir()]
     files = [file for folder in folders for file in folder.iterdir() if file.is_file()]
-    return [
-        str(f.relative_to(ROOT)) for f in files if f.read_text().startswith("#!/usr/bin/env bash")
-    ]
+    scripts = [file for file in files if file.read_text().startswith("#!/usr/bin/env bash")]
+    return [*scripts, *(ROOT / "docs" / "examples").glob("*.sh")]
 
 
-@pytest.mark.parametrize("script", scripts())
-def test_shellcheck_finds_nothing_in_a_script(script: str) -> None:
+@pytest.mark.parametrize("script", scripts(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_shellcheck_finds_nothing_in_a_script(script: Path) -> None:
     """In what it sources neither."""
-    program = Path(sys.executable).with_name("shellcheck")
-    paths = ["-P", "SCRIPTDIR", "-P", str(ROOT)]
-    found = subprocess.run([program, "-x", *paths, script], capture_output=True, cwd=ROOT)
-    assert (found.returncode, found.stdout.decode()) == (0, "")
+    assert well("shellcheck", "-x", "-P", "SCRIPTDIR", "-P", ROOT, script)
