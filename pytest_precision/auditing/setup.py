@@ -71,6 +71,14 @@ class TrainingSetup:
             # A flat parameter of FSDP1 is named by what lies in it.
             yield "+".join(dict.fromkeys(inside)) or name, parameter
 
+    def shapes(self, parameter: Tensor) -> list[tuple[int, ...]]:
+        """Return the shapes of the logical tensors in a parameter, other ranks' parts included."""
+        pieces = self.names.pieces(parameter)
+        if pieces is not None:
+            return [tuple(piece[1]) for piece in pieces if piece[0]]
+        # DeepSpeed's stage 3 leaves an empty parameter behind.
+        return [tuple(getattr(parameter, "ds_shape", parameter.shape))]
+
     def _take(self, part: Any, place: str) -> None:
         home = self._home(part)
         if home is not None:
@@ -90,12 +98,12 @@ class TrainingSetup:
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):
             return self.stages
-        if hasattr(part, "get_last_lr") or (hasattr(part, "optimizer") and hasattr(part, "get_lr")):
-            return self.schedulers
         if hasattr(part, "step") and (
             hasattr(part, "param_groups") or hasattr(part, "chained_optimizers")
         ):
             return self.optimizers
+        if hasattr(part, "get_last_lr") or (hasattr(part, "optimizer") and hasattr(part, "get_lr")):
+            return self.schedulers
         if hasattr(part, "dataset") and hasattr(part, "__iter__"):
             return self.dataloaders
         return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from pytest_precision.auditing.finding import short
 from pytest_precision.auditing.masters import Ownership, Updated
+from pytest_precision.auditing.setup import TrainingSetup
 from pytest_precision.auditing.sharding import ShardingUnit
 
 
@@ -50,12 +51,12 @@ class TableRow:
 
 
 def rows(
-    models: list[nn.Module], ownership: Ownership, unit_of: Mapping[int, ShardingUnit]
+    setup: TrainingSetup, ownership: Ownership, unit_of: Mapping[int, ShardingUnit]
 ) -> Iterator[TableRow]:
     """Yield a row per tensor: parameters first, then buffers.
 
     Args:
-        models: have the buffers.
+        setup: has the buffers.
         ownership: has the parameters, and knows what updates them.
         unit_of: id of a parameter to the unit that it is sharded in.
     """
@@ -65,13 +66,13 @@ def rows(
         yield TableRow(
             name,
             "parameter" if parameter.requires_grad else "frozen",
-            parameter.numel(),
+            sum(map(math.prod, setup.shapes(parameter))),
             short(parameter.dtype),
             short(unit.computes) if unit else "",
             short(unit.reduces) if unit else "",
             *(_updated(first) if first else ()),
         )
-    for model in models:
+    for model in setup.models:
         for name, buffer in model.named_buffers():
             yield TableRow(name, "buffer", buffer.numel(), short(buffer.dtype))
 

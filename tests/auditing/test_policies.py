@@ -72,6 +72,10 @@ def test_fp32_storage_under_a_policy(ranks: Ranks, kind: str) -> None:
         assert {(row.stored, row.computes, row.reduces, row.master) for row in found.rows} == {
             ("fp32", "bf16", "fp32", "the parameter itself")
         }
+        assert [row.size for row in found.rows] == [own.numel() for own in plain().parameters()]
+        (note,) = found.findings
+        assert note.rule == "decay-on-vectors"
+        assert note.names == tuple(n for n, own in plain().named_parameters() if own.dim() == 1)
         assert {unit.name for unit in found.units} == {"", "0"}
 
 

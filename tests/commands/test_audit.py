@@ -145,3 +145,29 @@ def test_the_installed_command_finds_modules_here() -> None:
     words = [program, "audit", "audited_setup:sound"]
     found = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stdout.splitlines()[0]) == (0, "nothing was found")
+
+
+STAGES = """
+import torch, torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+
+def build():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = torch.nn.Linear(8, 8).to(torch.bfloat16 if rank else torch.float32)
+    stage = PipelineStage(model, rank, 2, torch.device("cpu"))
+    return stage, torch.optim.SGD(model.parameters())
+"""
+
+
+def test_ranks_speak_with_one_voice(in_folder: Path) -> None:
+    """The first one prints what any of them found."""
+    (in_folder / "audited_stages.py").write_text(STAGES)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = [*launch, "-m", "pytest_precision", "audit", "audited_stages:build", "--fail-on=never"]
+    found = subprocess.run([*words, "--format=json"], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    told = json.loads(found.stdout)
+    assert [one["rule"] for one in told["findings"]] == ["update-below-fp32"]
+    assert {stage["name"] for stage in told["stages"]} == {"stage 0 of 2", "stage 1 of 2"}
+    assert {row["stored"] for row in told["stored"]} == {"fp32", "bf16"}

@@ -20,12 +20,11 @@ REFUSED = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(
 
 def decay_on_vectors(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Note weight decay on norms and biases, which most recipes leave out."""
-    shapes = {name: parameter.shape for name, parameter in facts.trained()}
     found = [
         name
-        for name, several in facts.ownership.by_name.items()
-        if len(shapes.get(name, (0, 0))) <= 1 and "+" not in name
-        for one in several[:1]
+        for name, parameter in facts.trained()
+        if all(len(shape) < 2 for shape in facts.setup.shapes(parameter))
+        for one in facts.ownership.by_name.get(name, ())[:1]
         if one.group.get("weight_decay")
     ]
     if found:
