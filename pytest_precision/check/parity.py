@@ -229,7 +229,7 @@ class Parity:
         with self.traces.lock, closing(recordings):
             try:
                 case = CellCase.opened(recordings, terms)
-                return ruled(case, GATES), case.figures()
+                return ruled(case, GATES), case.figures() | {"timing": recordings.timing}
             except (RanksSkipped, WorldSizeError) as error:
                 if self.settings.require and isinstance(error, WorldSizeError):
                     return Ruling("error", f"{error}, which --precision-require forbids"), {}

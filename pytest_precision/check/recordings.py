@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,12 +26,16 @@ class Recordings:
         reference: the other side, recorded once for all checks that name it.
         record: has a side's ranks record the values of a window, or digests, into a folder.
         cache: the session's cache of traces.
+
+    Attributes:
+        timing: seconds in which each side was recorded.
     """
 
     def __init__(self, candidate: Side, reference: Side, record: Record, cache: TraceCache) -> None:
         self.candidate, self.reference = candidate, reference
         self._record, self._cache = record, cache
         self._folders: list[Path] = []
+        self.timing = {"candidate": 0.0, "reference": 0.0}
 
     def both(self, window: Window | None) -> tuple[Recording, Recording]:
         """Record the candidate and the reference.
@@ -61,12 +66,14 @@ class Recordings:
             Recording.read("reference", self.reference.cell, theirs),
         )
 
-    @staticmethod
-    def _recorded(side: str, record: Callable[[], Path]) -> Path:
+    def _recorded(self, side: str, record: Callable[[], Path]) -> Path:
+        started = time.perf_counter()
         try:
             return record()
         except (RankError, DevicesBusyError, PrecisionLeakWarning, OSError) as error:
             raise SideFailed(side, error) from error
+        finally:
+            self.timing[side] += time.perf_counter() - started
 
     def close(self) -> None:
         """Remove what the candidate recorded."""

@@ -84,6 +84,8 @@ class Verdict:
         observations: number of tensors compared.
         bytes: number of bytes that were compared, of one side.
         seconds: duration of the check.
+        timing: seconds in which `candidate` and `reference` were recorded, again where a failure
+            was looked into; one that was kept from another cell takes none.
         divergence: the first divergence, on a `fail` that has one.
         details: the lines below `reason` in the failure message; on a pass, how two recordings were
             not made alike.
@@ -115,6 +117,7 @@ class Verdict:
     observations: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    timing: dict[str, float] | None = None
     divergence: Divergence | None = None
     details: tuple[str, ...] = field(default=())
     lost_updates: dict[str, Any] | None = None

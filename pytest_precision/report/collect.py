@@ -18,7 +18,7 @@ import pytest
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.verdict import Verdict, again
 from pytest_precision.report.attributes import test_of
-from pytest_precision.report.status import STATUSES, worst
+from pytest_precision.report.status import PASSING, STATUSES, worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,16 @@ class CellResult:
     def status(self) -> str:
         """The worst status of the checks."""
         return worst(check.status for check in self.checks)
+
+    @property
+    def passing(self) -> bool:
+        """Whether all checks passed, in whole or in part."""
+        return self.status in PASSING
+
+    @property
+    def caught(self) -> bool:
+        """Whether the test expected the failure itself, so that pytest counts it as passed."""
+        return self.status == "xfail" and self.checks[-1].entry["pytest"] == "passed"
 
     @property
     def failing(self) -> bool:
@@ -206,8 +216,11 @@ def _checks(
 
 def _status(verdict: Mapping[str, Any], phase: str, failures: list[str]) -> str:
     outcome = str(verdict["outcome"])
-    if not STATUSES[outcome].failing:
-        return "xpass" if outcome == "pass" and phase == "xpassed" else outcome
+    if outcome == "pass":
+        in_part = verdict["criterion"] != "bitwise" or verdict.get("left_out")
+        return "xpass" if phase == "xpassed" else "partial" if in_part else "pass"
+    if outcome == "skip":
+        return "skip"
     if phase == "skipped":
         return "skip"
     # If no failure quotes a verdict, the test body caught it and so expected it.

@@ -29,9 +29,13 @@ STATUSES = {
     "xpass": Status("X", "xpassed", "yellow", failing=False),
     "xfail": Status("x", "xfailed", "yellow", failing=False),
     "skip": Status("s", "skipped", "yellow", failing=False),
+    "partial": Status("~", "passed in part", "green", failing=False),
     "pass": Status(".", "passed", "green", failing=False),
 }
-"""Worst first: the outcomes of a verdict, and `xpass` and `xfail` for what pytest expected."""
+"""Worst first: the outcomes of a verdict; `xpass` and `xfail` for what pytest expected; and
+`partial` for a pass under another criterion than bitwise, or without all kinds."""
+
+PASSING = ("partial", "pass")
 
 FAILING = tuple(name for name, status in STATUSES.items() if status.failing)
 

@@ -54,7 +54,7 @@ def _sections(report: Report) -> Iterator[str]:
     if not report.finished:
         planned = "an unknown number" if report.planned is None else report.planned
         yield f"\n**Not finished:** {count(len(cells), 'cell')} of {planned} ran.\n"
-    passing = [cell for cell in cells if cell.status == "pass"]
+    passing = [cell for cell in cells if cell.passing]
     for part in explain(failing, passing) if failing else []:
         yield _pre([part.statement(failing)]) if part.conditions else ""
         for reason in fold(part.cells, FAILING):
@@ -80,7 +80,7 @@ def _lines(reason: Reason) -> list[str]:
 def _grid(cells: Sequence[CellResult]) -> list[str]:
     head = cells[0].test
     alike = ", ".join(f"{name}={value}" for name, value in fixed(cells))
-    if all(cell.status == "pass" for cell in cells):
+    if all(cell.passing for cell in cells):
         return [f"{head}: {count(len(cells), 'cell')}, all passed"]
     lines = ["".join(text for text, _ in line).rstrip() for line in grid(cells, WIDTH)]
     return [head, *([f"  with {alike}"] if alike else []), *lines]

@@ -71,7 +71,7 @@ class _Section:
         long = sum(map(len, grids.values())) > MAX_LINES
         for test, lines in grids.items():
             own = tests[test]
-            if long and all(cell.status == "pass" for cell in own):
+            if long and all(cell.passing for cell in own):
                 self.line([(f"{test}: {count(len(own), 'cell')}, all passed", "")])
             elif len(lines) == 1:
                 self.line([(f"{test}  ", ""), *lines[0][-1:]])
@@ -91,6 +91,9 @@ class _Section:
 
     def legend(self, cells: Sequence[CellResult]) -> None:
         """Write what was not compared and where, which a mark in the grid cannot show."""
+        if any(cell.status == "partial" for cell in cells):
+            mark = STATUSES["partial"].mark
+            self.paragraph(f"{mark} passed, not bit for bit or without some kinds", "", "  ")
         found = not_compared(cells)
         shown = found if self.terminal.verbosity > 0 else found[:MAX_REASONS]
         for text, number in shown:
@@ -114,7 +117,7 @@ class _Section:
         failing = [cell for cell in cells if cell.failing]
         if not failing:
             return
-        passing = [cell for cell in cells if cell.status == "pass"]
+        passing = [cell for cell in cells if cell.passing]
         head = f"{len(failing)} of {count(len(cells), 'cell')} failed"
         self.terminal.write_line(head if passing else f"{head}, none passed", red=True, bold=True)
         for part in explain(failing, passing):
@@ -147,6 +150,27 @@ class _Section:
                 status = STATUSES[name]
                 line += [(f"{found[name]} {status.word} ({status.mark})", name), (", ", "")]
         self.line(line[:-1])
+        caught = sum(cell.caught for cell in cells)
+        if caught:
+            mark = STATUSES["xfail"].mark
+            text = f"pytest counts {caught} of the {mark} as passed: their tests expected a failure"
+            self.terminal.write_line(text)
+        if self.terminal.verbosity > 0:
+            self.timing(cells, seconds)
+
+    def timing(self, cells: Sequence[CellResult], seconds: float) -> None:
+        """Write what the time was spent on."""
+        entries = [check.entry for cell in cells for check in cell.checks]
+        timings = [entry.get("timing", {}) for entry in entries]
+        spent = {
+            f"{side}s": sum(timing.get(side, 0.0) for timing in timings)
+            for side in ("candidate", "reference")
+        }
+        checks = sum(entry["seconds"] for entry in entries if "timing" in entry)
+        spent["comparison"] = checks - sum(spent.values())
+        spent["the rest of the tests"] = max(0.0, seconds - checks)
+        words = ", ".join(f"{name} {duration(own)}" for name, own in spent.items())
+        self.paragraph(f"time: {words}", "", "  ")
 
     def line(self, line: Line) -> None:
         """Write one line in colours."""

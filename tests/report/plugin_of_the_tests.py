@@ -31,13 +31,13 @@ def check(request):
     """A made-up check: `check("fail", "param differs")` raises what `parity.check` would."""
     found = request.node.stash[VERDICTS] = []
 
-    def check(outcome="pass", reason="", left_out=None, **changes):
+    def check(outcome="pass", reason="", fields=None, **changes):
         axes = request.node.callspec.params["axes"]
         place = {"divergence": divergence(**changes)} if outcome == "fail" else {}
         name = request.node.callspec.id
         reason = reason and f"{name}: {reason}"
-        own = {"nodeid": request.node.nodeid, "axes": axes, "left_out": left_out}
-        found.append(verdict(outcome, reason, **own, **place))
+        own = {"nodeid": request.node.nodeid, "axes": axes} | place | (fields or {})
+        found.append(verdict(outcome, reason, **own))
         if outcome not in ("pass", "skip"):
             raise AssertionError(reason)
 

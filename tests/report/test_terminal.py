@@ -87,15 +87,36 @@ def test_the_legend_says_what_was_not_compared(session):
         "@cells(w=[1, 2, 3])\n"
         "def test_it(axes, check):\n"
         "    hidden = {'param': 'it is late', 'scale': 'it is late'} if axes['w'] > 1 else {}\n"
-        "    check(left_out={'rng': 'by design'} | hidden)\n"
+        "    check(fields={'left_out': {'rng': 'by design'} | hidden})\n"
     )
     lines = [
         "not compared in all cells: rng: by design",
         "not compared in 2 cells: param, scale: it is late",
         "",
-        "3 cells in *: 3 passed (.)",
+        "3 cells in *: 3 passed in part (~)",
     ]
     session(source).stdout.fnmatch_lines(lines, consecutive=True)
+
+
+def test_a_pass_in_part_has_a_mark_of_its_own(session):
+    """Under another criterion than bitwise, or without some kinds, a cell proves less."""
+    source = HEAD + (
+        "@cells(w=[1, 2, 3])\n"
+        "def test_it(axes, check):\n"
+        "    less = {2: {'criterion': 'ulp(2)'}, 3: {'left_out': {'rng': 'by design'}}}\n"
+        "    check(fields=less.get(axes['w']))\n"
+    )
+    lines = ["  w  1  2  3", "     .  ~  ~", "~ passed, not bit for bit or without some kinds"]
+    session(source).stdout.fnmatch_lines([*lines, "*: 1 passed (.), 2 passed in part (~)"])
+
+
+def test_verbose_says_what_took_the_time(session):
+    """Recording the sides, comparing them, and what the tests do besides."""
+    fields = {"seconds": 5.0, "timing": {"candidate": 1.5, "reference": 3.0}}
+    source = HEAD + f"@cells(w=[1, 2])\ndef test_it(axes, check): check(fields={fields})\n"
+    line = "time: candidates 3.0 s, references 6.0 s, comparison 1.0 s, *"
+    session(source, "-v").stdout.fnmatch_lines([line])
+    session(source).stdout.no_fnmatch_line("time: *")
 
 
 def test_only_passing_cells_speak_against_a_statement(session):
@@ -190,6 +211,7 @@ def test_what_pytest_expects(session, mode):
             "  F [[]XPASS(strict)[]] no master weights",
             "  E OSError: no disk",
             "7 cells in *: 1 passed (.), 2 skipped (s), 2 xfailed (x), 1 failed (F), 1 error (E)",
+            "pytest counts 1 of the x as passed: their tests expected a failure",
         ]
     )
 

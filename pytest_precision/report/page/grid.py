@@ -90,7 +90,7 @@ def page_grid(
         cells[0].test,
         ", ".join(f"{name}={value}" for name, value in fixed(cells)),
         len(cells),
-        all(cell.status == "pass" for cell in cells),
+        all(cell.passing for cell in cells),
         [table.axes[index].name for index in (*table.headings, *table.rows)],
         [
             (table.axes[index].name, [label for _, label in _labels(table, index, level, False)])

@@ -54,7 +54,7 @@ def render(report: Report) -> str:
     """Return the page of a report."""
     cells = report.cells
     failing = [cell for cell in cells if cell.failing]
-    passing = [cell for cell in cells if cell.status == "pass"]
+    passing = [cell for cell in cells if cell.passing]
     failures, filters = Failures(failing), Filters(cells)
     parts = [
         (part.statement(failing), failures.of(part.cells, filters.classes))
@@ -111,7 +111,7 @@ def _headline(cells: Sequence[CellResult], failing: Sequence[CellResult]) -> str
         return "No cell ran"
     if failing:
         return f"{len(failing)} of {count(len(cells), 'cell')} failed"
-    passed = sum(cell.status == "pass" for cell in cells)
+    passed = sum(cell.passing for cell in cells)
     return "All cells passed" if passed == len(cells) else f"{passed} of {len(cells)} cells passed"
 
 
