@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import pytest
-import torch  # noqa: F401, see conftest.py
 
 TESTS = """
+    import pytest
     import torch
     from pytest_precision import Audit
 
-    def test_it(precision_audit):
-        model = torch.nn.Linear(3, 2).to({dtype})
-        found = precision_audit(model, torch.optim.AdamW(model.parameters()){options})
+    @pytest.mark.parametrize(
+        ("dtype", "options"),
+        [
+            pytest.param(torch.float32, {}, id="sound"),
+            pytest.param(torch.bfloat16, {}, id="loses_updates"),
+            pytest.param(torch.float32, {"fail_on": "note"}, id="strict"),
+            pytest.param(torch.float32, {"fail_on": "grave"}, id="unknown"),
+        ],
+    )
+    def test_it(precision_audit, dtype, options):
+        model = torch.nn.Linear(3, 2).to(dtype)
+        found = precision_audit(model, torch.optim.AdamW(model.parameters()), **options)
         assert isinstance(found, Audit)
         assert [row.name for row in found.rows] == ["weight", "bias"]
 """
 
 
-@pytest.mark.parametrize(
-    ("dtype", "options", "outcome"),
-    [
-        ("torch.float32", "", "passed"),
-        ("torch.bfloat16", "", "failed"),
-        ("torch.float32", ", fail_on='note'", "failed"),
-    ],
-)
-def test_a_test_fails_where_an_error_is_found(
-    pytester: pytest.Pytester, dtype: str, options: str, outcome: str
-) -> None:
-    """Or something less bad, if it asks for that."""
-    pytester.makepyfile(TESTS.format(dtype=dtype, options=options))
-    found = pytester.runpytest_inprocess()
-    found.assert_outcomes(**{outcome: 1})
-    if outcome == "failed":
-        found.stdout.fnmatch_lines(["E * [[]*[]]", "*AuditError*"])
-
-
-def test_an_unknown_severity_is_refused(pytester: pytest.Pytester) -> None:
-    """With the known ones."""
-    pytester.makepyfile(TESTS.format(dtype="torch.float32", options=", fail_on='grave'"))
-    found = pytester.runpytest_inprocess()
-    found.stdout.fnmatch_lines(["*expected fail_on to be one of error, warning, note but got*"])
+def test_a_test_fails_where_an_error_is_found(pytester: pytest.Pytester) -> None:
+    """Or something less bad, if it asks for that; an unknown severity is refused."""
+    pytester.makepyfile(TESTS)
+    # The operators of DTensor register once a process, so that the session needs one of its own.
+    found = pytester.runpytest_subprocess("-rA")
+    found.assert_outcomes(passed=1, failed=3)
+    found.stdout.fnmatch_lines(
+        ["E * [[]*[]]", "*AuditError*", "*expected fail_on to be one of error, warning, note but*"]
+    )
+    found.stdout.fnmatch_lines(["PASSED *sound[]]"])
+    for refused in ("loses_updates", "strict", "unknown"):
+        found.stdout.fnmatch_lines([f"FAILED *{refused}[]]*"])
