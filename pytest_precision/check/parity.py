@@ -37,6 +37,7 @@ from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.stretches import recorded
 
 
 @dataclass(repr=False)
@@ -183,7 +184,7 @@ class Parity:
                 cell,
                 device=self.ranks.device,
                 backend=self.settings.backend,
-                shared_by=math.lcm(*(cell.world_size for cell in cells)),
+                shared_by=math.lcm(*(cell.fewest_microbatches for cell in cells)),
             )
             for cell in cells
         )
@@ -240,14 +241,26 @@ class Parity:
                 return Ruling("error", f"the comparison failed: {error}"), {}
 
     def _record(self, run: Side, window: Window | None, folder: Path) -> None:
-        counts = self.ranks.run(
-            run.cell.world_size,
-            Side.record,
-            run,
-            str(folder),
-            window,
-            timeout=self.settings.timeout,
-            needs=run.needs,
-            name=run.layout.name,
-        )
-        require_observations(counts, run.layout.name)
+        if self.ranks.mode == "inline" and any(
+            stretch.in_new_processes for stretch in run.cell.stretches
+        ):
+            raise RanksSkipped(
+                expected_but_got(
+                    f"new processes, with which sequence={run.cell.sequence!r} goes on,",
+                    "--precision-ranks=inline, which has the calling process alone",
+                    "leave it out",
+                )
+            )
+        for stretch in recorded(run.cell, window):
+            counts = self.ranks.run(
+                stretch.world_size,
+                Side.record,
+                run,
+                str(folder),
+                window,
+                stretch,
+                timeout=self.settings.timeout,
+                needs=run.needs_of(stretch),
+                name=run.layout.name,
+            )
+            require_observations(counts, run.layout.name)

@@ -62,8 +62,8 @@ class Recordings:
         )
         self._folders.append(ours)
         return (
-            Recording.read("candidate", self.candidate.cell, ours),
-            Recording.read("reference", self.reference.cell, theirs),
+            Recording.read("candidate", self.candidate.cell, ours, window),
+            Recording.read("reference", self.reference.cell, theirs, window),
         )
 
     def _recorded(self, side: str, record: Callable[[], Path]) -> Path:

@@ -9,6 +9,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.loops.script import unrecordable
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.matrix.variables import plain
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -77,8 +78,12 @@ class Side:
         own = None if is_script else workload
         return cls(layout, swapped, own, cell, is_script, resumes, needs)
 
-    def record(self, folder: str, window: Window | None) -> int:
-        """Write this rank's part of the trace into `folder`; this is the job of each rank.
+    def needs_of(self, stretch: Stretch) -> Needs:
+        """Return what the ranks of a stretch need; new processes have run no job before."""
+        return replace(self.needs, fresh=self.needs.fresh or stretch.in_new_processes)
+
+    def record(self, folder: str, window: Window | None, stretch: Stretch | None = None) -> int:
+        """Write what this rank sees of a stretch into `folder`; this is the job of each rank.
 
         Returns:
             the number of observations that it holds.
@@ -89,9 +94,11 @@ class Side:
 
         layout = self.layout.resolve()
         if self.workload is None:
-            return record_script(layout, self.cell, Path(folder), window)
+            return record_script(layout, self.cell, Path(folder), window, stretch)
         other = layout if self.other is None else self.other.resolve()
-        return record(layout, other, self.workload.resolve(), self.cell, Path(folder), window)
+        return record(
+            layout, other, self.workload.resolve(), self.cell, Path(folder), window, stretch
+        )
 
 
 def incomparable(candidate: Side, reference: Side) -> Ruling | None:

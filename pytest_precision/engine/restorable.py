@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.engine.observable import Observable
+from pytest_precision.errors import expected_but_got
+
+
+def saved_names(folder: Path) -> Collection[str]:
+    """Return the names of everything in a checkpoint."""
+    names: Collection[str] = FileSystemReader(folder).read_metadata().state_dict_metadata
+    return names
 
 
 class Restorable(Observable):
@@ -30,8 +38,30 @@ class Restorable(Observable):
         rank: rank of this process.
     """
 
+    fixed_world_size: ClassVar[str] = ""
+    """Why a checkpoint can be loaded by as many ranks only as have saved it; empty where any number
+    can, which sequences with `load@2` are for."""
+
     scheduler: LRScheduler | None
     rank: int
+
+    def expect_world_sizes(self, world_sizes: Collection[int]) -> None:
+        """Refuse, before anything trains, a sequence that this engine's checkpoint cannot follow.
+
+        Args:
+            world_sizes: numbers of ranks that run a part of the sequence.
+
+        Raises:
+            ValueError: there are several, and a checkpoint has a fixed one.
+        """
+        if len(world_sizes) > 1 and self.fixed_world_size:
+            raise ValueError(
+                expected_but_got(
+                    f"a sequence on one number of ranks, since {self.fixed_world_size},",
+                    f"one on {', '.join(map(str, sorted(world_sizes)))} ranks",
+                    f"leave @ out, or unset {type(self).__name__}.fixed_world_size",
+                )
+            )
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint that a fresh engine of any world size can load."""
@@ -40,6 +70,11 @@ class Restorable(Observable):
     def load(self, folder: Path) -> None:
         """Load the state of a checkpoint."""
         state = self.state_dict()
+        own = str(self.rank)
+        if own in state.get("rng", {}) and f"rng.{own}" not in saved_names(folder):
+            # The saving run did not have this rank, so nothing is there under its number.
+            state["rng"] = {"0": state["rng"][own]}
+            state.pop("buffers", None)
         load_checkpoint(state, checkpoint_id=folder)
         self.load_state_dict(state)
 

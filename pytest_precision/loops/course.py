@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
+from pytest_precision.matrix.sequence import LOADS
+
 STEPS = frozenset({"train", "skip"})
 """Operations that are a step of a loop."""
 
@@ -17,6 +19,7 @@ class Course:
         load: index of the load that the run begins with; -1 for the first run.
         done: number of train steps that are over before it.
         last: number of the train step after which nothing more is recorded.
+        stop: index of the operation with which other processes go on; none unless given.
 
     Attributes:
         load: as given.
@@ -25,10 +28,17 @@ class Course:
     """
 
     def __init__(
-        self, operations: Sequence[str], *, load: int = -1, done: int = 0, last: int = sys.maxsize
+        self,
+        operations: Sequence[str],
+        *,
+        load: int = -1,
+        done: int = 0,
+        last: int = sys.maxsize,
+        stop: int | None = None,
     ) -> None:
         self._operations, self._last = operations, last
-        later = (op for op, name in enumerate(operations) if op > load and name == "load")
+        self._stop = len(operations) if stop is None else stop
+        later = (op for op, name in enumerate(operations) if op > load and name in LOADS)
         self._end = next(later, len(operations))
         self.load, self.op, self.done = load, load + 1, done
 
@@ -39,6 +49,11 @@ class Course:
             return None
         operation = self._operations[self.op]
         return None if operation == "train" and self.done == self._last else operation
+
+    @property
+    def loaded(self) -> str | None:
+        """Return the operation that the run begins with; None for the first run."""
+        return None if self.load < 0 else self._operations[self.load]
 
     @property
     def ends_trained(self) -> bool:
@@ -67,10 +82,12 @@ class Course:
         self.op += 1
 
     def next_run(self) -> Course | None:
-        """Return the run that begins with the next load; None if this was the last one."""
-        if self.op < self._end or self._end == len(self._operations):
+        """Return the run that begins with the next load in these processes, None without one."""
+        if self.op < self._end or self._end == self._stop:
             return None
-        return Course(self._operations, load=self._end, done=self.done, last=self._last)
+        return Course(
+            self._operations, load=self._end, done=self.done, last=self._last, stop=self._stop
+        )
 
 
 def _steps(operations: Sequence[str]) -> int:
@@ -85,7 +102,7 @@ def lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
         resumes: whether the script says how it is resumed.
     """
     for operation in operations:
-        if operation in ("save", "load") and not resumes:
+        if operation in ("save", "load", "restart") and not resumes:
             yield (
                 f"a recorder cannot make a loop do {operation!r} by itself; say how it is resumed, "
                 "with @script(resume=function)"
@@ -98,8 +115,10 @@ def lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
     for first, second in zip((None, *operations), (*operations, None), strict=True):
         if second == "save" and first not in STEPS:
             yield "a loop saves once, after a step; put a train before each save"
-        if first == "load" and second not in STEPS:
-            yield "what a loop has loaded shows in its next step; put a train after each load"
-    runs = "-".join(operations).split("load")
-    if any(run.count("save") > 1 for run in runs):
-        yield "a loop saves once before it is resumed; leave the other saves out"
+        if first in LOADS and second not in STEPS:
+            yield f"what a loop has loaded shows in its next step; put a train after each {first}"
+    saves = 0
+    for operation in operations:
+        saves = 0 if operation in LOADS else saves + (operation == "save")
+        if saves > 1:
+            yield "a loop saves once before it is resumed; leave the other saves out"

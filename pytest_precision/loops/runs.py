@@ -16,25 +16,32 @@ from pytest_precision.loops.script import resumed
 from pytest_precision.loops.steps import ON_DEMAND, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.environment import SEED, environment_of
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.products import Products
 from pytest_precision.trace.record import FRESH_SEED
 from pytest_precision.trace.store import Header
+from pytest_precision.trace.stretches import folder_of
 from pytest_precision.trace.updates import UpdateMeter
 
 
 def record_script(
-    script: Callable[..., Any], cell: Cell, folder: Path, window: Window | None
+    script: Callable[..., Any],
+    cell: Cell,
+    folder: Path,
+    window: Window | None,
+    stretch: Stretch | None = None,
 ) -> int:
-    """Run `script` and write this rank's part of its trace into `folder`.
+    """Run `script` and write what this rank sees of one stretch of it into `folder`.
 
     Args:
         script: takes the cell and a `Record`.
         cell: whose train steps are recorded.
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
+        stretch: the operations that it makes; the first ones unless given.
 
     Returns:
         the number of observations that were written.
@@ -43,13 +50,15 @@ def record_script(
         RuntimeError: the script has not made the steps of the cell in a block of `record()`, or
             has saved nothing where the sequence does.
     """
-    checkpoint = folder / "checkpoint"
-    checkpoint.mkdir(exist_ok=True)
-    operations, last = cell.operations, sys.maxsize if window is None else window.last
-    run: Course | None = Course(operations, last=last)
+    stretch = cell.stretches[0] if stretch is None else stretch
+    place, checkpoint = folder_of(folder, stretch.number), folder / "checkpoint"
+    for one in (place, checkpoint):
+        one.mkdir(exist_ok=True)
+    cell = cell.of_stretch(stretch)
+    run = _course(cell.operations, stretch, window)
     runs, products = [], Products()
     meter = UpdateMeter() if window in (None, EVERYTHING) else None
-    with Tape(folder, len(operations), window) as tape:
+    with Tape(place, len(cell.operations), window) as tape:
         while run is not None:
             torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
             record = Record(cell, tape, run, checkpoint, products, meter)
@@ -58,7 +67,14 @@ def record_script(
             # A rank must not load, or save over, what another has not finished.
             dist.barrier()
             run = run.next_run()
-        return finished(tape, runs, cell, folder, products, meter)
+        return finished(tape, runs, cell, place, products, meter)
+
+
+def _course(operations: Sequence[str], stretch: Stretch, window: Window | None) -> Course | None:
+    """Return the run that begins a stretch: with the script's start, or with a load."""
+    load = stretch.start if stretch.number else -1
+    last = sys.maxsize if window is None else window.last
+    return Course(operations, load=load, done=stretch.done, last=last, stop=stretch.stop)
 
 
 def finished(

@@ -241,8 +241,9 @@ class Steps:
 
     def _write_start(self) -> None:
         if self._tape.writes(self.done):
-            load = Moment(self.course.load, "load", self.done, "load")
-            self._tape.write(INIT if self.course.load < 0 else load, self._tape.started())
+            loaded = self.course.loaded
+            moment = Moment(self.course.load, loaded, self.done, "load") if loaded else INIT
+            self._tape.write(moment, self._tape.started())
 
     def _write_state(self, op: int, operation: str) -> None:
         if self._tape.writes(self.done):

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_precision.errors import expect_one_of, expected_but_got
 from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
+from pytest_precision.matrix.stretches import Stretch, stretches
 from pytest_precision.matrix.variables import Variables, plain
 
 AxisValue = str | int | float | bool | None
@@ -23,7 +24,7 @@ class Cell:
         primary_weight: storage dtype of the resident parameters, one of `PRIMARY_WEIGHTS`.
         grad_accum_fusion: whether weight gradients are accumulated by the GEMM itself.
         sequence: the operations, in order, as text; `operations` has them as a tuple.
-        world_size: number of data-parallel ranks.
+        world_size: number of data-parallel ranks, with which the sequence begins.
         extra: the user's own axes, as (name, value) pairs; read as attributes: `cell.my_axis`.
         device: type of the device of the models, `cpu` or `cuda`; not an axis.
         backend: backend of number formats: may be `auto` when it is requested; a layout gets
@@ -60,8 +61,17 @@ class Cell:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """The operations of `sequence`, with one entry per operation."""
-        return sequences.parse(self.sequence)
+        """The names of the operations of `sequence`, with one entry per operation."""
+        return sequences.names(self.sequence)
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """What each group of ranks runs of `sequence`, one after the other."""
+        return stretches(self.sequence, self.world_size)
+
+    def of_stretch(self, stretch: Stretch) -> Cell:
+        """Return the cell in which the ranks of a stretch run it."""
+        return replace(self, world_size=stretch.world_size, shared_by=self.fewest_microbatches)
 
     @property
     def swaps(self) -> bool:
@@ -70,15 +80,15 @@ class Cell:
 
     @property
     def fewest_microbatches(self) -> int:
-        """The smallest number of microbatches that the ranks of both sides share evenly."""
-        return math.lcm(self.shared_by, self.world_size)
+        """The smallest number of microbatches that the ranks of all stretches share evenly."""
+        return math.lcm(self.shared_by, *(stretch.world_size for stretch in self.stretches))
 
     @property
     def microbatches(self) -> int:
         """The number of microbatches of a step, on all ranks together.
 
-        It is the same on both sides: the smallest multiple of 6 that both world sizes divide, so 6
-        up to 3 ranks, 12 on 4 and 24 on 8.
+        It is the same on both sides: the smallest multiple of 6 that all their world sizes divide,
+        so 6 up to 3 ranks, 12 on 4 and 24 on 8.
         """
         return math.lcm(6, self.fewest_microbatches)
 

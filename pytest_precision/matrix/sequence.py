@@ -1,15 +1,17 @@
 """Sequences: conversion of text such as `train2-eval-train2` to and from a tuple of operations.
 
     sequence  = operation *("-" operation)
-    operation = name [count]
+    operation = name [count] / name "@" ranks
 
-`OPERATIONS` defines the names, which of them take a count, and which need a `save` before them. A
-sequence without `train` is refused.
+`OPERATIONS` defines the names, which of them take a count, and which need a `save` before them. The
+latter take a number of ranks, on which the rest of the sequence runs. A sequence without `train` is
+refused.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
@@ -27,6 +29,8 @@ class Operation(NamedTuple):
         counted: whether it computes microbatches, so that a number of repetitions may follow.
         held_out: whether these microbatches are the evaluation data rather than the next step's.
         needs_save: whether it restores the state of the last save; the state must then be equal.
+            The ranks that go on with it may then be of another number.
+        in_new_processes: whether ranks that have run nothing before go on with it.
         leaves_state: None if the operation may change training state; otherwise the kinds of state
             that may change although all others must stay as they were.
     """
@@ -36,6 +40,7 @@ class Operation(NamedTuple):
     counted: bool = False
     held_out: bool = False
     needs_save: bool = False
+    in_new_processes: bool = False
     leaves_state: frozenset[str] | None = None
 
 
@@ -59,31 +64,41 @@ _ROWS = (
     ),
     Operation("save", "save", leaves_state=frozenset()),
     Operation("load", "load", needs_save=True, leaves_state=frozenset()),
+    Operation("restart", "load", needs_save=True, in_new_processes=True, leaves_state=frozenset()),
     Operation("swap", "swap", needs_save=True, leaves_state=frozenset()),
 )
 
 OPERATIONS = {operation.name: operation for operation in _ROWS}
 """Name of an operation to the operation."""
 
+LOADS = frozenset(operation.name for operation in _ROWS if operation.needs_save)
+"""Operations that restore the training state of the last save."""
+
 LONGEST = 100_000
 """The most operations that a sequence may have; a typing error could otherwise fill the memory."""
 
+MOST_RANKS = 4096
+"""The most ranks that an operation may ask for; a typing error could otherwise start thousands."""
 
-def _named(*, counted: bool) -> str:
-    suffix = "[N]" if counted else ""
-    return ", ".join(o.name + suffix for o in _ROWS if o.counted == counted)
+
+def _named(rows: Iterable[Operation], suffix: str = "") -> str:
+    return ", ".join(operation.name + suffix for operation in rows)
 
 
 GRAMMAR = (
-    f"operations joined by '-': {_named(counted=True)} with N from 1, {_named(counted=False)}; "
-    f"{' and '.join(o.name for o in _ROWS if o.needs_save)} after a save; at least one train"
+    f"operations joined by '-': {_named((o for o in _ROWS if o.counted), '[N]')} with N from 1, "
+    f"{_named(o for o in _ROWS if not o.counted and not o.needs_save)}; after a save "
+    f"{_named((o for o in _ROWS if o.needs_save), '[@W]')} with W ranks from here on, "
+    f"1 to {MOST_RANKS}; at least one train"
 )
 
-_OPERATION = re.compile(r"([a-z]+)([1-9][0-9]*)?\Z")
+_OPERATION = re.compile(r"([a-z]+)(?:([1-9][0-9]*)|@([1-9][0-9]*))?\Z")
 
 
 def parse(text: str) -> tuple[str, ...]:
     """Parse a sequence to one entry per operation: `train2-eval` to `("train", "train", "eval")`.
+
+    An operation that goes on with another number of ranks keeps it: `load@2`.
 
     Raises:
         SequenceError: the text is not a sequence; the message has the position of the mistake.
@@ -102,13 +117,17 @@ def _operations(text: str) -> tuple[str, ...]:
         operation = OPERATIONS.get(match[1]) if match else None
         if match is None or operation is None or (match[2] and not operation.counted):
             raise _refused(text, position, f"{word!r} is no operation")
+        if match[3] and not operation.needs_save:
+            raise _refused(text, position, f"{word!r} loads nothing, and so stays on its ranks")
+        if match[3] and (len(match[3]) > len(str(MOST_RANKS)) or int(match[3]) > MOST_RANKS):
+            raise _refused(text, position, f"{word!r} has more than {MOST_RANKS} ranks")
         if operation.needs_save and "save" not in operations:
             raise _refused(text, position, f"{word!r} has no save before it")
         count = match[2] or "1"
         # The number of digits first: Python refuses to convert thousands of digits.
         if len(count) > len(str(LONGEST)) or len(operations) + int(count) > LONGEST:
             raise _refused(text, position, f"{word!r} makes it longer than {LONGEST} operations")
-        operations += [operation.name] * int(count)
+        operations += [word if match[3] else operation.name] * int(count)
         position += len(word) + 1
     if "train" not in operations:
         raise _refused(text, 0, "nothing is trained")
@@ -120,11 +139,28 @@ def unparse(operations: tuple[str, ...]) -> str:
     words: list[str] = []
     for operation, run in groupby(operations):
         length = len(list(run))
-        if OPERATIONS[operation].counted:
+        if OPERATIONS[name_of(operation)].counted:
             words.append(operation if length == 1 else f"{operation}{length}")
         else:
             words += [operation] * length
     return "-".join(words)
+
+
+@lru_cache(maxsize=256)
+def names(text: str) -> tuple[str, ...]:
+    """Return the names of the operations of a sequence, without numbers of ranks."""
+    return tuple(map(name_of, parse(text)))
+
+
+def name_of(operation: str) -> str:
+    """Return the name of an operation, without a number of ranks: `load@2` to `load`."""
+    return operation.partition("@")[0]
+
+
+def ranks_of(operation: str) -> int | None:
+    """Return the number of ranks that go on with an operation, None where the same ones do."""
+    ranks = operation.partition("@")[2]
+    return int(ranks) if ranks else None
 
 
 def steps(operations: tuple[str, ...]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_precision.engine.kinds import KINDS, lasting
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.matrix.sequence import OPERATIONS
+from pytest_precision.matrix.sequence import LOADS, OPERATIONS
 from pytest_precision.parity.align import align
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Unchecked, bitwise
@@ -27,9 +27,6 @@ from pytest_precision.parity.judge import (
 )
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
-
-LOADS = frozenset(o.name for o in OPERATIONS.values() if o.needs_save)
-"""Operations that restore the training state of the last save."""
 
 EVALUATIONS = frozenset(o.name for o in OPERATIONS.values() if o.held_out)
 """Operations that must have computed a loss."""
@@ -147,6 +144,8 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
     for moment, source, start in _starts(trace, other):
         own = source is trace
         aside = STILL[moment.operation] if own else STILL[moment.operation] | beside
+        if trace.world_size_at(moment) != source.world_size_at(start):
+            aside |= trace.local_kinds()
         for pair in align(trace, source, (moment, start), aside):
             if pair.reference is None and moment.operation in LOADS:
                 continue  # zeros where the saved optimizer had not made any yet
@@ -192,10 +191,16 @@ def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
 
 
 def _moved(trace: Trace) -> bool:
-    last = [moment for moment in trace.moments if moment.phase == "optimizer_step"][-1]
-    start = {_place(entry): entry for entry in _masters(trace, trace.moments[0])}
+    return any(_moved_in(trace, moments) for moments in trace.stretches())
+
+
+def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
+    """Return whether a weight has moved in a stretch, in which each rank holds the same pieces."""
+    updates = [moment for moment in moments if moment.phase == "optimizer_step"]
+    start = {_place(entry): entry for entry in _masters(trace, moments[0])}
     return any(
         _place(entry) in start and not trace.same_bytes(entry, trace, start[_place(entry)])
+        for last in updates[-1:]
         for entry in _masters(trace, last)
     )
 

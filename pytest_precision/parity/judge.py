@@ -83,7 +83,9 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
     aside = frozenset(judgement.left_out)
     for moments in common_moments(candidate, reference):
         judgement.moments.append(moments[0])
-        for pair in align(candidate, reference, moments, aside):
+        local = _local(candidate, reference, moments)
+        judgement.left_out = local | judgement.left_out
+        for pair in align(candidate, reference, moments, aside | local.keys()):
             rule = criteria.of_tensor(pair.kind, pair.name)
             if isinstance(rule.criterion, Unchecked):
                 what = rule.key if rule.pattern else f"{pair.kind}, except names of their own"
@@ -158,7 +160,14 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for kind, reason in trace.header.unobservable.items():
             reasons.setdefault(kind, f"{side}: {reason}")
-    if candidate.header.world_size != reference.header.world_size:
-        for kind in sorted(candidate.local_kinds() | reference.local_kinds()):
-            reasons.setdefault(kind, "every rank has its own, and the world sizes differ")
     return {kind: reason for kind, reason in unchecked.items() if reason} | reasons
+
+
+def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
+    """Return what two numbers of ranks cannot have in common at a moment, with the reason."""
+    ours, theirs = moments
+    if candidate.world_size_at(ours) == reference.world_size_at(theirs):
+        return {}
+    since = f" from {ours.operation} after step {ours.step} on" if ours.step else ""
+    why = f"every rank has its own, and the world sizes differ{since}"
+    return dict.fromkeys(sorted(candidate.local_kinds() | reference.local_kinds()), why)

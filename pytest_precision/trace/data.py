@@ -20,6 +20,7 @@ from torch import Tensor
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.digests import bytes_of
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.stretches import holders
 from pytest_precision.workloads.base import Workload
 
 Given = Mapping[int, Sequence[str]]
@@ -39,13 +40,18 @@ class DataLog:
     unsteady: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def read(cls, folder: Path, world_size: int) -> DataLog:
-        """Read what all ranks were given."""
-        parts = [json.loads(_path(folder, rank).read_text()) for rank in range(world_size)]
-        return cls(
-            tuple({int(step): digests for step, digests in p["given"].items()} for p in parts),
-            tuple(tuple(part["unsteady"]) for part in parts),
-        )
+    def read(cls, folder: Path, *world_sizes: int) -> DataLog:
+        """Read what all ranks were given, each in all of its stretches."""
+        given: dict[int, dict[int, Sequence[str]]] = {}
+        unsteady: dict[int, list[int]] = {}
+        for _, place, rank in holders(folder, world_sizes):
+            log = json.loads(_path(place, rank).read_text())
+            before = given.setdefault(rank, {})
+            now = {int(step): digests for step, digests in log["given"].items()}
+            other = [step for step in now.keys() & before.keys() if now[step] != before[step]]
+            unsteady.setdefault(rank, []).extend([*log["unsteady"], *sorted(other)])
+            given[rank] = now | before
+        return cls(tuple(given.values()), tuple(map(tuple, unsteady.values())))
 
 
 class DataWatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -20,12 +21,14 @@ from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.sequence import OPERATIONS
+from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import digest_threads, digested
 from pytest_precision.trace.environment import SEED, environment_of
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.products import COMPUTED, Products
 from pytest_precision.trace.store import Header
+from pytest_precision.trace.stretches import folder_of
 from pytest_precision.trace.updates import UpdateMeter
 from pytest_precision.trace.writer import TraceWriter
 from pytest_precision.workloads.base import Workload
@@ -46,8 +49,9 @@ def record(
     cell: Cell,
     folder: Path,
     window: Window | None,
+    stretch: Stretch | None = None,
 ) -> int:
-    """Write this rank's part of the trace of one run into `folder`.
+    """Write what this rank sees of one stretch of a run into `folder`.
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps
@@ -61,30 +65,27 @@ def record(
         cell: its sequence is run; its layouts see the backend that was chosen.
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
+        stretch: the operations that are run; the first ones unless given.
 
     Returns:
         the number of observations that were written.
     """
+    stretch = cell.stretches[0] if stretch is None else stretch
     cell, taken = _with_backend(cell)
-    run = EngineRecorder(layout, other, workload(), cell, folder, window)
-    threads = digest_threads(cell.world_size)
-    writer = TraceWriter(folder, dist.get_rank(), digests=run.digests, threads=threads)
-    with writer as run.writer:
-        run.observe("init")
-        for run.op, run.operation in enumerate(cell.operations):
-            if window is not None and run.step + (run.operation == "train") > window.last:
-                break
-            getattr(run, OPERATIONS[run.operation].run)()
-        else:
-            run.end()
+    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch)
+    place, rank = folder_of(folder, stretch.number), dist.get_rank()
+    place.mkdir(exist_ok=True)
+    threads = digest_threads(stretch.world_size)
+    with TraceWriter(place, rank, digests=run.digests, threads=threads) as run.writer:
+        run.run()
         if run.meter is not None:
-            run.meter.write(folder, dist.get_rank())
-        run.data.write(folder, dist.get_rank())
+            run.meter.write(place, rank)
+        run.data.write(place, rank)
         environment = environment_of(cell) | taken
         run.look_at_storage()
         run.writer.close(
             Header(
-                cell.world_size,
+                stretch.world_size,
                 dict(run.engine.unobservable),
                 environment,
                 paths=tuple(sorted(run.paths)),
@@ -96,7 +97,7 @@ def record(
 
 
 class EngineRecorder:
-    """The state of one run between operations."""
+    """The state of one stretch of a run between operations."""
 
     writer: TraceWriter
 
@@ -108,24 +109,47 @@ class EngineRecorder:
         cell: Cell,
         folder: Path,
         window: Window | None,
+        stretch: Stretch,
     ) -> None:
-        self.layout, self.other = layout, other
-        self.workload, self.cell, self.folder, self.window = workload, cell, folder, window
-        self.op, self.operation, self.step = INIT.op, INIT.operation, INIT.step
+        self.operations, self.stretch = cell.operations, stretch
+        swapped = self.operations[: stretch.start + 1].count("swap") % 2
+        self.layout, self.other = (other, layout) if swapped else (layout, other)
+        self.workload, self.cell, self.folder = workload, cell.of_stretch(stretch), folder
+        self.window = window
+        self.op, self.operation, self.step = INIT.op, INIT.operation, stretch.done
         self.data = DataWatch(workload)
         self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
-        self.engine = self._build(SEED)
+        self.engine = self._build(FRESH_SEED if stretch.number else SEED)
+        self.engine.expect_world_sizes({stretch.world_size for stretch in cell.stretches})
         self.look_at_storage()
-        steps = cell.operations.count("train")
+        steps = self.operations.count("train")
         parameters = self.engine.model.named_parameters()
         self.digests = window is None and elements(parameters) * steps > SMALL_RUN
         self.capture = Capture(
             gathers_shards=self.digests, snapshot=digested if self.digests else cloned
         )
         self.engine.start(self.capture)
+
+    def run(self) -> None:
+        """Run the operations of the stretch that begin in the window, and observe after each."""
+        start, stop = self.stretch.start, self.stretch.stop
+        if self.stretch.number:
+            self.op, self.operation = start, self.operations[start]
+            self._restore()
+            start += 1
+        else:
+            self.observe("init")
+        last = sys.maxsize if self.window is None else self.window.last
+        for self.op in range(start, stop):
+            self.operation = self.operations[self.op]
+            if self.step + (self.operation == "train") > last:
+                return
+            getattr(self, OPERATIONS[self.operation].run)()
+        if stop == len(self.operations):
+            self.end()
 
     def _build(self, seed: int) -> Engine:
         torch.manual_seed(seed)
@@ -255,6 +279,9 @@ class EngineRecorder:
         self.look_at_storage()
         self.engine = self._build(FRESH_SEED)
         self.engine.start(self.capture)
+        self._restore()
+
+    def _restore(self) -> None:
         self.engine.load(self._checkpoint)
         dist.barrier()
         self.observe("load")

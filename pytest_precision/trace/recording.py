@@ -9,8 +9,10 @@ from pathlib import Path
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import DataLog
+from pytest_precision.trace.moment import Window
 from pytest_precision.trace.origin import Origin, damaged
 from pytest_precision.trace.store import Trace
+from pytest_precision.trace.stretches import recorded
 from pytest_precision.trace.updates import UpdateLog
 
 
@@ -31,9 +33,10 @@ class Recording:
     origin: Origin | None = None
 
     @classmethod
-    def read(cls, name: str, cell: Cell, folder: Path) -> Recording:
+    def read(cls, name: str, cell: Cell, folder: Path, window: Window | None) -> Recording:
         """Read what all ranks of `cell` wrote into `folder`."""
-        return cls(name, cell, Trace(folder, cell.world_size))
+        trace = Trace(folder, *(stretch.world_size for stretch in recorded(cell, window)))
+        return cls(name, cell, trace)
 
     @classmethod
     def of_folder(cls, name: str, folder: Path) -> Recording:
@@ -57,12 +60,12 @@ class Recording:
     @cached_property
     def updates(self) -> UpdateLog:
         """Return how many updates each tensor lost; only a recording of the whole run has this."""
-        return UpdateLog.read(self.trace.folder, self.cell.world_size)
+        return UpdateLog.read(self.trace.folder, *self.trace.world_sizes)
 
     @cached_property
     def data(self) -> DataLog:
         """Return digests of the microbatches that each rank was given."""
-        return DataLog.read(self.trace.folder, self.cell.world_size)
+        return DataLog.read(self.trace.folder, *self.trace.world_sizes)
 
 
 def expect_complete(folder: Path, origin: Origin) -> None:

@@ -1,4 +1,4 @@
-"""A trace on disk: per rank, a file of bytes and an index of what lies where in it.
+"""A trace on disk: per stretch and rank, a file of bytes and an index of what lies where in it.
 
 A trace holds values, or digests: the states of a long run are too large to keep, and 16 bytes per
 tensor tell whether two runs diverge, and when. The index is written last and moved into place, so
@@ -21,6 +21,7 @@ from pytest_precision.engine.observation import Chunk, Place, Span
 from pytest_precision.trace.digests import digest, kept_as_it_is, memcmp
 from pytest_precision.trace.files import mapped
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.stretches import holders
 
 
 class TensorKey(NamedTuple):
@@ -48,6 +49,7 @@ class Entry(NamedTuple):
         offset: offset of its bytes in the rank's file, None where only a digest was kept.
         digest: xxh3-128 of its bytes in row-major order, hexadecimal; empty where the bytes were
             kept.
+        file: number of the file that holds it, among those of all stretches and ranks.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Entry(NamedTuple):
     rank: int
     offset: int | None
     digest: str
+    file: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Header:
     """What holds for a whole trace.
 
     Attributes:
-        world_size: number of ranks.
+        world_size: number of ranks, of the first stretch.
         unobservable: kinds that the engine cannot show, each with the reason.
         environment: what else decides about the bits: versions, threads, determinism.
         digests: whether digests were kept of what is larger than `SMALL`.
@@ -86,11 +89,34 @@ class Header:
     products: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What one rank has written of one stretch.
+
+    Attributes:
+        number: of the stretch.
+        rank: the rank that has written it.
+        slots: what its tensors have in common at all moments.
+        moments: moment to the number of a slot, and the offset or the digest of each observation.
+        data: the bytes.
+    """
+
+    number: int
+    rank: int
+    slots: list[TensorKey]
+    moments: dict[Moment, list[tuple[int, int | str]]]
+    data: Tensor
+
+
 class Trace:
     """All observations of one run, in causal order of their moments, read from `folder`.
 
-    Attributes:
+    Args:
         folder: folder of the trace.
+        world_sizes: number of ranks of each stretch that was recorded, at least of the first.
+
+    Attributes:
+        folder, world_sizes: as given.
         header: what holds for the whole trace.
         moments: all moments, in causal order.
 
@@ -98,25 +124,21 @@ class Trace:
         FileNotFoundError: for a trace that was not finished on every rank.
     """
 
-    def __init__(self, folder: Path, world_size: int) -> None:
-        indices = [
-            json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)
-        ]
+    def __init__(self, folder: Path, *world_sizes: int) -> None:
         self.folder = folder
-        found = dict.fromkeys(words for index in indices for words in index["violations"])
-        header = Header(*(indices[0][name] for name in Header.__dataclass_fields__))
-        products = {dtype for index in indices for dtype in index["products"]}
-        self.header = replace(
-            header,
-            paths=tuple(header.paths),
-            violations=tuple(found),
-            products=tuple(sorted(products)),
-        )
-        self.moments = tuple(Moment(*moment) for moment, _ in indices[0]["moments"])
-        self._slots = [[_slot(fields) for fields in index["slots"]] for index in indices]
-        self._entries = [[entries for _, entries in index["moments"]] for index in indices]
-        self._number = {moment: number for number, moment in enumerate(self.moments)}
-        self._bytes = [mapped(folder / f"rank{rank}.bin") for rank in range(world_size)]
+        self.world_sizes = world_sizes
+        headers, self._written = [], []
+        for number, place, rank in holders(folder, world_sizes):
+            index = json.loads((place / f"rank{rank}.json").read_text())
+            headers.append(Header(*(index[name] for name in Header.__dataclass_fields__)))
+            slots = [_slot(fields) for fields in index["slots"]]
+            moments = {Moment(*moment): entries for moment, entries in index["moments"]}
+            data = mapped(place / f"rank{rank}.bin")
+            self._written.append(_Written(number, rank, slots, moments, data))
+        self.header = _joined(headers)
+        of_rank_0 = [one for one in self._written if one.rank == 0]
+        self._stretch = {moment: one.number for one in of_rank_0 for moment in one.moments}
+        self.moments = tuple(self._stretch)
 
     def expect_bytes(self) -> None:
         """Look at whether the files have all bytes that the indices name.
@@ -124,46 +146,54 @@ class Trace:
         Raises:
             ValueError: a file is too short.
         """
-        for rank, (slots, moments) in enumerate(zip(self._slots, self._entries, strict=True)):
-            kept = (entry for entries in moments for entry in entries)
-            ends = (at + slots[slot].nbytes for slot, at in kept if isinstance(at, int))
-            needed, there = max(ends, default=0), self._bytes[rank].numel()
+        for one in self._written:
+            kept = (entry for entries in one.moments.values() for entry in entries)
+            ends = (at + one.slots[slot].nbytes for slot, at in kept if isinstance(at, int))
+            needed, there = max(ends, default=0), one.data.numel()
             if there < needed:
-                raise ValueError(f"rank{rank}.bin has {there} of {needed} bytes")
+                raise ValueError(f"rank{one.rank}.bin has {there} of {needed} bytes")
+
+    def world_size_at(self, moment: Moment) -> int:
+        """Return the number of ranks that observed at `moment`."""
+        return self.world_sizes[self._stretch[moment]]
+
+    def stretches(self) -> list[list[Moment]]:
+        """List the moments of each stretch."""
+        numbers = range(len(self.world_sizes))
+        return [[m for m in self.moments if self._stretch[m] == number] for number in numbers]
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
         """Yield what was observed at `moment`, rank by rank in each rank's order."""
-        number = self._number[moment]
-        for rank, (slots, moments) in enumerate(zip(self._slots, self._entries, strict=True)):
-            for slot, kept in moments[number]:
+        for file, one in enumerate(self._written):
+            for slot, kept in one.moments.get(moment, ()):
                 where = (kept, "") if isinstance(kept, int) else (None, kept)
-                yield Entry._make((*slots[slot], rank, *where))
+                yield Entry._make((*one.slots[slot], one.rank, *where, file))
 
     def dtypes(self) -> dict[str, dict[str, str]]:
         """Return kind of observation to name to dtype."""
         held: dict[str, dict[str, str]] = {}
-        for slots in self._slots:
-            for slot in slots:
+        for one in self._written:
+            for slot in one.slots:
                 held.setdefault(slot.kind, {}).setdefault(slot.name, slot.dtype)
         return held
 
     def local_kinds(self) -> set[str]:
         """Return the kinds of which every rank has a tensor of its own."""
-        return {slot.kind for slots in self._slots for slot in slots if slot.local}
+        return {slot.kind for one in self._written for slot in one.slots if slot.local}
 
     @property
     def decisive(self) -> bool:
         """Return whether every difference can be seen: a digest of a piece has no counterpart."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
-            for slots in self._slots
-            for slot in slots
+            for one in self._written
+            for slot in one.slots
         )
 
     def tensor(self, entry: Entry) -> Tensor:
         """Return the piece of one rank, in shape `entry.piece`; do not write to this view."""
         assert entry.offset is not None
-        flat = self._bytes[entry.rank][entry.offset : entry.offset + entry.nbytes]
+        flat = self._written[entry.file].data[entry.offset : entry.offset + entry.nbytes]
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 
     def same_bytes(self, entry: Entry, other: Trace, theirs: Entry) -> bool:
@@ -174,13 +204,26 @@ class Trace:
             return self._digest(entry) == other._digest(theirs)
         assert entry.offset is not None
         assert theirs.offset is not None
-        here = self._bytes[entry.rank].data_ptr() + entry.offset
-        there = other._bytes[theirs.rank].data_ptr() + theirs.offset
+        here = self._written[entry.file].data.data_ptr() + entry.offset
+        there = other._written[theirs.file].data.data_ptr() + theirs.offset
         return bool(memcmp(here, there, entry.nbytes) == 0)
 
     def _digest(self, entry: Entry) -> str:
         """Return the digest of an observation, also where its values were kept."""
         return entry.digest or digest(self.tensor(entry))
+
+
+def _joined(headers: list[Header]) -> Header:
+    """Return what holds for a whole trace, where each stretch and rank has said what it knows."""
+    first = headers[0]
+    return replace(
+        first,
+        unobservable={kind: why for one in headers for kind, why in one.unobservable.items()},
+        digests=any(one.digests for one in headers),
+        paths=tuple(dict.fromkeys(path for one in headers for path in one.paths)),
+        violations=tuple(dict.fromkeys(words for one in headers for words in one.violations)),
+        products=tuple(sorted({dtype for one in headers for dtype in one.products})),
+    )
 
 
 def _slot(fields: list[Any]) -> TensorKey:

@@ -25,6 +25,7 @@ from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.trace.exact_update import Hyperparameters, Rule, gradient, rule
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.stretches import holders
 
 CHUNK = {"cpu": 1 << 15, "cuda": 1 << 24}
 """Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
@@ -98,12 +99,12 @@ class UpdateLog:
     unmeasured: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, world_size: int) -> UpdateLog:
-        """Read the logs of all ranks together; what several ranks hold counts once."""
+    def read(cls, folder: Path, *world_sizes: int) -> UpdateLog:
+        """Read the logs of all ranks in all stretches; what several ranks hold counts once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
-        for rank in range(world_size):
-            part = json.loads(_path(folder, rank).read_text())
+        for _, place, rank in holders(folder, world_sizes):
+            part = json.loads(_path(place, rank).read_text())
             log.unmeasured |= part["unmeasured"]
             own = set()
             for step, rows in part["steps"]:

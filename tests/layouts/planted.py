@@ -313,3 +313,47 @@ class LossIsNaN(Engine):
 def planted_again(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:
     """The same under another name: another layout to the harness, with the same defect."""
     return planted(workload, cell, kind=kind)
+
+
+class CountsInAGlobal(Engine):
+    """The position in the data is kept beside the engine, and is in no checkpoint."""
+
+    position: ClassVar[list[int]] = [0]
+
+    def forward_backward(self, step: int) -> None:
+        self.position[0] = 1 if step == 1 else self.position[0] + 1
+        super().forward_backward(self.position[0])
+
+
+class OneFileEach(Engine):
+    """Every rank reads the file that it has written, so that as many have to read as wrote."""
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        torch.save(self.state_dict(), folder / f"rank{self.rank}.pt")
+
+    def load(self, folder: Path) -> None:
+        self.load_state_dict(torch.load(folder / f"rank{self.rank}.pt"))
+
+
+class SharesMoments(Engine):
+    """Moments are saved as shares of the ranks, of which another number puts others together."""
+
+    def _scale(self, factor: float) -> None:
+        for state in self.optimizer.state.values():
+            state["exp_avg"].mul_(factor)
+
+    def save(self, folder: Path) -> None:
+        self._scale(1 / self.cell.world_size)
+        super().save(folder)
+        self._scale(self.cell.world_size)
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self._scale(self.cell.world_size)
+
+
+class Fixed(OneFileEach):
+    """One that says so."""
+
+    fixed_world_size = "each rank has a file of its own"

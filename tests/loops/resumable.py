@@ -12,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision import Cell, script
 
+POSITION = {"steps": 0}
+
 
 def train(record: Any, planted: str, *, resume: bool) -> None:
     """Train without end, from the start or from a checkpoint."""
@@ -26,7 +28,11 @@ def train(record: Any, planted: str, *, resume: bool) -> None:
         for name in held:
             if name not in planted:
                 held[name].load_state_dict(saved[name])
-        data.set_state(saved["data"])
+        if planted == "position in a global":
+            for _ in range(POSITION["steps"]):
+                torch.randn(5, 7, generator=data)
+        else:
+            data.set_state(saved["data"])
         torch.set_rng_state(saved["rng"])
     step = 0
     with record():
@@ -37,6 +43,8 @@ def train(record: Any, planted: str, *, resume: bool) -> None:
             schedule.step()
             optimizer.zero_grad()
             step += 1
+            if planted == "position in a global":
+                POSITION["steps"] = step
             if step == record.save_after and planted != "save":
                 states = {name: one.state_dict() for name, one in held.items()}
                 states |= {"data": data.get_state(), "rng": torch.get_rng_state()}

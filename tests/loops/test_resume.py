@@ -23,6 +23,29 @@ def test_a_resumed_loop_agrees_with_one_that_was_not_interrupted(parity_in: Pari
     assert verdict.observations > 100
 
 
+def test_a_loop_is_resumed_in_new_processes(parity_in: ParityIn) -> None:
+    """It agrees with one that was not interrupted, and shows what it starts from."""
+    cell = INTERRUPTED.replace(sequence="train2-save-restart-train2")
+    verdict = parity_in(cell).check(resumable.trainer, resumable.trainer, reference_cell=WHOLE)
+    assert verdict.observations > 100
+
+
+def test_a_loop_that_keeps_something_in_its_processes_is_found(parity_in: ParityIn) -> None:
+    """It is there after a load, and gone after a restart."""
+    broken = partial(resumable.trainer, planted="position in a global")
+    parity_in(INTERRUPTED).check(broken, resumable.trainer, reference_cell=WHOLE)
+    cell = INTERRUPTED.replace(sequence="train2-save-restart-train2")
+    verdict = failed(parity_in(cell), broken, resumable.trainer, reference_cell=WHOLE)
+    assert "loss differs at step 3" in verdict.reason
+
+
+def test_a_loop_that_reads_as_many_files_as_it_has_ranks_is_found(parity_in: ParityIn) -> None:
+    """On one rank more there is one too few."""
+    cell = INTERRUPTED.replace(sequence="train2-save-load@3-train2")
+    verdict = failed(parity_in(cell), resumable.trainer, partial(resumable.trainer, planted=" "))
+    assert "rank 2 of 3 in resumable:trainer raised FileNotFoundError" in verdict.reason
+
+
 @pytest.mark.parametrize(
     ("forgotten", "kind"), [("model", "used_param"), ("optimizer", "lr"), ("schedule", "lr")]
 )
@@ -70,6 +93,7 @@ def test_a_sequence_that_no_loop_can_follow_is_refused(
     [
         ("save-train1-load-train1", "put a train before each save"),
         ("train1-save-load", "put a train after each load"),
+        ("train1-save-restart", "put a train after each restart"),
         ("train1-save-train1-save-train1", "leave the other saves out"),
     ],
 )

@@ -7,16 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_precision.errors import SequenceError
-from pytest_precision.matrix.sequence import GRAMMAR, OPERATIONS, parse, steps, unparse
+from pytest_precision.matrix.sequence import (
+    GRAMMAR,
+    LOADS,
+    OPERATIONS,
+    name_of,
+    parse,
+    steps,
+    unparse,
+)
+
+WORDS = [*OPERATIONS, *(f"{name}@{ranks}" for name in LOADS for ranks in (1, 2, 40))]
 
 
 @st.composite
 def sequences(draw: st.DrawFn) -> tuple[str, ...]:
     """Operations that make sense: what loads comes after a save, something trains."""
-    drawn = draw(st.lists(st.sampled_from([*OPERATIONS])))
+    drawn = draw(st.lists(st.sampled_from(WORDS)))
     drawn.insert(draw(st.integers(0, len(drawn))), "train")
     saved = drawn.index("save") if "save" in drawn else len(drawn)
-    return tuple(op for at, op in enumerate(drawn) if not OPERATIONS[op].needs_save or at > saved)
+    return tuple(op for at, op in enumerate(drawn) if name_of(op) not in LOADS or at > saved)
 
 
 @given(sequences())
@@ -40,6 +50,8 @@ def test_text_is_canonical(operations: tuple[str, ...]) -> None:
         ("train-save-load-skip2", ("train", "save", "load", "skip", "skip")),
         ("train-save-swap-train", ("train", "save", "swap", "train")),
         ("save-save-train", ("save", "save", "train")),
+        ("train-save-restart-train", ("train", "save", "restart", "train")),
+        ("train-save-load@4-swap@1", ("train", "save", "load@4", "swap@1")),
     ],
 )
 def test_meaning(text: str, operations: tuple[str, ...]) -> None:
@@ -84,6 +96,19 @@ def test_steps(text: str, read: tuple[int, ...]) -> None:
         ("train-save2", 6),
         ("train-load-save", 6),
         ("train-eval-swap", 11),
+        ("train-restart@2", 6),
+        ("train-save-load@", 11),
+        ("train-save-load@0", 11),
+        ("train-save-load@02", 11),
+        ("train-save-load@-1", 11),
+        ("train-save-load@two", 11),
+        ("train-save-load2", 11),
+        ("train-save-load@2@2", 11),
+        ("train-save-load@4097", 11),
+        ("train-save-load@" + "9" * 5000, 11),
+        ("train-save@2-load", 6),
+        ("train2@2", 0),
+        ("train@2", 0),
         ("eval2-save", 0),
     ],
 )
@@ -98,8 +123,8 @@ def test_refused_with_position(text: str, position: int) -> None:
 def test_the_grammar_is_that_of_the_table() -> None:
     """What a refusal tells the reader follows from the rows."""
     assert GRAMMAR == (
-        "operations joined by '-': train[N], eval[N], skip[N] with N from 1, save, load, swap; "
-        "load and swap after a save; at least one train"
+        "operations joined by '-': train[N], eval[N], skip[N] with N from 1, save; after a save "
+        "load[@W], restart[@W], swap[@W] with W ranks from here on, 1 to 4096; at least one train"
     )
 
 

@@ -88,7 +88,7 @@ def test_on_three(ranks):
     assert ranks.run(sum_of_ranks, 1) == [3, 3, 3]
 
 
-@pytest.mark.precision_matrix(sequence=["train2"], world_size=[1, 2])
+@pytest.mark.precision_matrix(sequence=["train2", "train-save-restart@2-train"], world_size=[1, 2])
 def test_parity(parity):
     parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
 
@@ -96,6 +96,12 @@ def test_parity(parity):
 def test_without_ranks(tmp_path):
     pass
 """
+
+CELLS = [
+    f"test_parity[{sequence}-w{size}]"
+    for sequence in ("train-save-restart@2-train", "train2")
+    for size in (1, 2)
+]
 
 OUTCOMES = {
     "test_passes": "passed",
@@ -105,8 +111,7 @@ OUTCOMES = {
     "test_after_all_that": "passed",
     "test_fails_as_expected": "xfailed",
     "test_on_three": "passed",
-    "test_parity[train2-w1]": "passed",
-    "test_parity[train2-w2]": "passed",
+    **dict.fromkeys(CELLS, "passed"),
     "test_without_ranks": "passed",
 }
 
@@ -177,7 +182,7 @@ def test_report_and_cache(scenario: Scenario) -> None:
     """One report.json of the cells, and one cache for `--lf`."""
     cells = read_report(scenario.folder / "report" / "report.json")["cells"]
     names = sorted(cell["nodeid"] for cell in cells if cell["outcome"] == "pass")
-    assert names == [f"test_suite.py::test_parity[train2-w{size}]" for size in (1, 2)]
+    assert names == [f"test_suite.py::{name}" for name in CELLS]
     failed = json.loads((scenario.folder / ".pytest_cache/v/cache/lastfailed").read_text())
     assert {name.partition("::test_")[2] for name in failed} == {"fails", "raises", "dies"}
 

@@ -1,0 +1,51 @@
+"""Stretches: a sequence divided at the operations after which other processes go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from pytest_precision.matrix.sequence import OPERATIONS, name_of, parse, ranks_of
+
+
+class Stretch(NamedTuple):
+    """Operations that one group of ranks runs.
+
+    Attributes:
+        number: of the stretch, from 0.
+        start: index of its first operation, which loads in all stretches but the first.
+        stop: index of the operation after its last one.
+        done: number of train steps of the stretches before it.
+        world_size: number of ranks.
+        in_new_processes: whether its ranks must have run nothing before.
+    """
+
+    number: int
+    start: int
+    stop: int
+    done: int
+    world_size: int
+    in_new_processes: bool
+
+
+@lru_cache(maxsize=256)  # every step of a run asks
+def stretches(text: str, world_size: int) -> tuple[Stretch, ...]:
+    """Divide a sequence that begins on so many ranks.
+
+    A number of ranks that a load names is no division where it is that of the ranks already.
+    """
+    return tuple(_stretches(parse(text), world_size))
+
+
+def _stretches(operations: tuple[str, ...], world_size: int) -> Iterator[Stretch]:
+    stretch = Stretch(0, 0, 0, 0, world_size, in_new_processes=False)
+    done = 0
+    for index, operation in enumerate(operations):
+        ranks = ranks_of(operation) or stretch.world_size
+        new = OPERATIONS[name_of(operation)].in_new_processes
+        if new or ranks != stretch.world_size:
+            yield stretch._replace(stop=index)
+            stretch = Stretch(stretch.number + 1, index, index, done, ranks, new)
+        done += operation == "train"
+    yield stretch._replace(stop=len(operations))

@@ -1,0 +1,103 @@
+"""Loads in new processes and on other numbers of ranks: what agrees, and what only they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from functools import partial
+from itertools import combinations
+
+import planted
+import pytest
+
+from pytest_precision import layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.ranks.pool import RankPool
+from pytest_precision.trace.cache import TraceCache
+
+ParityIn = Callable[[Cell], Parity]
+LAYOUTS = ("adamw", "fsdp2", "distributed_optimizer")
+TWO = Cell(world_size=2)
+
+
+@pytest.mark.parametrize("layout", ["fsdp2", "distributed_optimizer"])
+def test_a_run_goes_on_in_new_processes(parity_in: ParityIn, layout: str) -> None:
+    """What the layouts save is all that the next step reads; so a load and a restart agree."""
+    cell = TWO.replace(sequence="train2-eval-save-restart-train2")
+    verdict = parity_in(cell).check(
+        getattr(layouts, layout),
+        layouts.adamw,
+        workload=workloads.moe,
+        reference_cell=cell.replace(sequence="train2-eval-save-load-train2"),
+    )
+    assert verdict.observations > 300
+    assert not set(verdict.left_out) - {"grad"}
+
+
+@pytest.mark.parametrize("pair", [*combinations(LAYOUTS, 2)], ids="-".join)
+def test_layouts_read_each_other_on_any_number_of_ranks(
+    parity_in: ParityIn, pair: tuple[str, str]
+) -> None:
+    """Bit for bit, by either layout of a pair: from 2 ranks to 4, from 4 to 1, and from 1 to 2."""
+    sequence = "train2-save-swap@4-save-load@1-save-swap@2-eval-train"
+    candidate, reference = (getattr(layouts, name) for name in pair)
+    verdict = parity_in(TWO.replace(sequence=sequence)).check(
+        candidate, reference, workload=workloads.mlp
+    )
+    assert verdict.observations > 200
+
+
+def test_the_reference_may_stay_on_its_ranks(parity_in: ParityIn) -> None:
+    """Moments of the same operation are compared; but not what every rank has of its own."""
+    cell = TWO.replace(sequence="train2-save-load@1-eval")
+    verdict = parity_in(cell).check(
+        layouts.fsdp2,
+        layouts.adamw,
+        workload=workloads.mlp,
+        reference_cell=cell.replace(sequence="train2-save-load-eval"),
+    )
+    assert verdict.left_out["rng"].endswith("the world sizes differ from load after step 2 on")
+
+
+@pytest.mark.filterwarnings("ignore::pytest_precision.PrecisionLeakWarning")
+@pytest.mark.parametrize(
+    ("kind", "passes", "fails", "words"),
+    [
+        (planted.CountsInAGlobal, "load", "restart", "loss differs at step 3"),
+        (planted.OneFileEach, "load", "load@4", "FileNotFoundError"),
+        (planted.SharesMoments, "restart", "restart@1", "exp_avg differs after restart"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_a_load_cannot_find(
+    parity_in: ParityIn, kind: type[Engine], passes: str, fails: str, words: str
+) -> None:
+    """It is in the processes, or right for as many ranks only as have saved."""
+    candidate = partial(planted.planted, kind=kind)
+    for operation in (passes, fails):
+        parity = parity_in(TWO.replace(sequence=f"train2-save-{operation}-train2"))
+        with nullcontext() if operation == passes else pytest.raises(ParityError, match=words):
+            parity.check(candidate, layouts.adamw, workload=workloads.mlp)
+
+
+def test_a_layout_that_cannot_reshard_is_refused(parity_in: ParityIn) -> None:
+    """Before it trains, with its own reason."""
+    parity = parity_in(TWO.replace(sequence="train2-save-load@4-train2"))
+    words = "since each rank has a file of its own, but got one on 2, 4 ranks; leave @ out"
+    with pytest.raises(ParityError, match=words):
+        parity.check(
+            partial(planted.planted, kind=planted.Fixed), layouts.adamw, workload=workloads.mlp
+        )
+
+
+def test_the_calling_process_is_not_new() -> None:
+    """A restart in it would prove nothing; it is skipped with what to leave out."""
+    cell = Cell(sequence="train-save-restart-train")
+    with closing(RankPool("inline")) as ranks, closing(TraceCache()) as traces:
+        parity = Parity("test", cell, Settings(device="cpu"), ranks, traces)
+        with pytest.raises(pytest.skip.Exception, match=r"--precision-ranks=inline, .* leave it"):
+            parity.check(layouts.fsdp2, layouts.adamw, workload=workloads.mlp)
