@@ -119,7 +119,7 @@ def runs(file: Path) -> Iterator[str]:
 def _looked_up(name: str, context: Mapping[str, Any]) -> str:
     value: Any = context
     for part in name.split("."):
-        value = value.get(part, "")
+        value = value.get(part, "") if isinstance(value, Mapping) else ""
     return str(value)
 
 
