@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from pytest_precision.plugin.supported import LOWEST_PYTEST, refuse_old_pytest
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -47,8 +49,9 @@ def test_nothing_is_required_that_is_not_imported(project: dict[str, Any]) -> No
     ("package", "version"),
     [
         ("torch", "2.9.0a0+50eac811a6.nv25.09"),  # of a container of NVIDIA's, which pip keeps
+        ("torch", "2.10.0a0+b4e4ee81d3.nv25.12"),
         ("torch", "2.9.0"),
-        ("pytest", "8.2.0"),
+        ("pytest", "8.1.1"),
     ],
 )
 def test_versions_that_must_do(project: dict[str, Any], package: str, version: str) -> None:
@@ -57,9 +60,34 @@ def test_versions_that_must_do(project: dict[str, Any], package: str, version: s
     assert requirement.specifier.contains(version)
 
 
-def test_pytests_lowest_version_is_stated_once(project: dict[str, Any]) -> None:
-    """The suites of the repository ask for the version that the package asks for."""
+@pytest.mark.parametrize(
+    ("package", "version"), [("torch", "2.8.0a0+34c6371d24.nv25.08"), ("pytest", "8.1.0")]
+)
+def test_versions_that_will_not_do(project: dict[str, Any], package: str, version: str) -> None:
+    """Pip replaces them, or says why it cannot."""
+    (requirement,) = [r for r in map(Requirement, project["dependencies"]) if r.name == package]
+    assert not requirement.specifier.contains(version)
+
+
+def test_pytests_lowest_version_is_stated_alike(project: dict[str, Any]) -> None:
+    """The plugin and the suites of the repository ask for the version that the package asks for."""
     (lowest,) = [text for text in project["dependencies"] if text.startswith("pytest>=")]
+    assert f"pytest>={LOWEST_PYTEST}" == lowest
     for file in (ROOT / "pyproject.toml", ROOT / "fixtures" / "downstream" / "pyproject.toml"):
         options = tomllib.loads(file.read_text())["tool"]["pytest"]["ini_options"]
         assert f"pytest>={options['minversion']}" == lowest
+
+
+@pytest.mark.parametrize("version", ["6.2.5", "7.4.4", "8.1.0"])
+def test_a_pytest_that_is_too_old_is_refused(version: str) -> None:
+    """Where pip was told to install without dependencies: by name, and not by a broken hook."""
+    with pytest.raises(
+        pytest.UsageError, match=rf"pytest 8\.1\.1 or later .* got {version}; pip inst"
+    ):
+        refuse_old_pytest(version)
+
+
+@pytest.mark.parametrize("version", ["8.1.1", "8.10.0.dev3+g123", "9.0.0rc1", "10.0"])
+def test_later_ones_are_not(version: str) -> None:
+    """Numbers are compared, not words."""
+    refuse_old_pytest(version)

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_precision.options import SETTINGS, Settings, add_options
 from pytest_precision.plugin.collection import Collection, cell_of
+from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ MARKERS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options."""
+    """Declare the options, in a pytest that knows all hooks of this module."""
+    refuse_old_pytest(pytest.__version__)
     add_options(parser)
 
 

@@ -57,7 +57,7 @@ def test_a_release_is_built_with_its_notes(tagged: Runner) -> None:
     """They are its section of the changelog, and no other one."""
     assert tagged.job(WORKFLOW, "build")
     assert (tagged.workspace / "release-notes.md").read_text() == "\n### Added\n\n- this\n"
-    ((name, given),) = [one for one in tagged.used if one[0] == UPLOAD]
+    ((_name, given),) = [one for one in tagged.used if one[0] == UPLOAD]
     paths = given["path"].split()
     assert paths == ["dist", "release-notes.md"]
     assert all((tagged.workspace / path).exists() for path in paths)

@@ -1,0 +1,34 @@
+"""Supported: the versions of pytest that have what the plugin needs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_precision.errors import expected_but_got
+
+LOWEST_PYTEST = "8.1.1"
+
+
+def refuse_old_pytest(version: str) -> None:
+    """Refuse a pytest that pip would have replaced, had it not been told `--no-deps`.
+
+    Args:
+        version: of pytest.
+
+    Raises:
+        pytest.UsageError: it is too old.
+    """
+    if _number(version) < _number(LOWEST_PYTEST):
+        raise pytest.UsageError(
+            expected_but_got(
+                f"pytest {LOWEST_PYTEST} or later for pytest-precision",
+                version,
+                f"pip install 'pytest>={LOWEST_PYTEST}', or leave the plugin out: -p no:precision",
+            )
+        )
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
