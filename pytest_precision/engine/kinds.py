@@ -22,7 +22,10 @@ class Kind(NamedTuple):
             `passing` belongs to the phase that made it.
         weight: whether both sides start from the same values, so that only the change since then
             proves anything.
-        optional: whether one side may lack a tensor, as some optimizers lack a hyperparameter.
+        optional: whether one side may lack a `tensor`, as some optimizers lack a hyperparameter, or
+            the whole `kind`, as an engine may that shows its state in a way of its own.
+        made_late: whether an optimizer may make it in its first step, so that a load may add it to
+            what was saved before.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
     """
 
@@ -31,7 +34,8 @@ class Kind(NamedTuple):
     local: bool = False
     lasts: Literal["passing", "setting", "state"] = "state"
     weight: bool = False
-    optional: bool = False
+    optional: Literal["", "tensor", "kind"] = ""
+    made_late: bool = False
     shown_by: str = ""
 
 
@@ -56,25 +60,34 @@ KINDS = {
         "each gradient as the optimizer reads it; of a script alone",
         "of the gradient",
         lasts="passing",
-        optional=True,
+        optional="tensor",
     ),
     "lr": Kind("the learning rate of each parameter", "float64", lasts="setting"),
     "hyper": Kind(
         "every other hyperparameter of each parameter, such as weight decay",
         "float64",
         lasts="setting",
-        optional=True,
+        optional="tensor",
+    ),
+    "flag": Kind(
+        "whether the model is in training mode, and which modules are in the other mode",
+        "bool",
+        optional="kind",
     ),
     "loss_scale": Kind("the dynamic loss scale, and its count of good steps", "float64"),
-    "step": Kind("the optimizer's count of steps", "of the counter"),
-    "exp_avg": Kind("the first moment", "of the state"),
-    "exp_avg_sq": Kind("the second moment", "of the state"),
+    "step": Kind("the optimizer's count of steps", "of the counter", made_late=True),
+    "exp_avg": Kind("the first moment", "of the state", made_late=True),
+    "exp_avg_sq": Kind("the second moment", "of the state", made_late=True),
     "master": Kind("the weight that the optimizer updates", "of the master", weight=True),
     "quantized": Kind("the bytes of quantized weights", "uint8", shown_by="used_quantized"),
     "scale": Kind("the scales of quantized weights", "of the format", shown_by="used_quantized"),
     "amax": Kind("the amaxes of quantized weights", "float32", shown_by="used_quantized"),
     "recorded_amax": Kind("the amaxes that delayed scaling has recorded", "float32", local=True),
     "param": Kind("the resident weight", "of the weight", weight=True, shown_by="used_param"),
+    "state": Kind(
+        "every other tensor and number of the engine's checkpoint, such as an average of weights",
+        "of the state",
+    ),
     "buffer": Kind("the model's buffers", "of the buffer", local=True),
     "rng": Kind("the state of the generator on the CPU", "uint8", local=True),
 }
@@ -86,6 +99,11 @@ _ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
 def causal_rank(kind: str) -> int:
     """Return the position of `kind` in causal order; state without a row is before `master`."""
     return _ORDER.get(kind, _ORDER["master"] - 1)
+
+
+def is_made_late(kind: str) -> bool:
+    """Return whether an optimizer may make this state in its first step; all other is there."""
+    return kind not in KINDS or KINDS[kind].made_late
 
 
 def is_local(kind: str) -> bool:

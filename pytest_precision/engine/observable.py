@@ -14,6 +14,7 @@ from pytest_precision import modules
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.loss_scale import LossScale
+from pytest_precision.engine.modes import modes
 from pytest_precision.engine.observation import Observation, piece, tensors_in, whole
 from pytest_precision.engine.readable import expect_known, stored
 
@@ -114,6 +115,7 @@ class Observable:
             if not isinstance(module, modules.DelayedScalingState):
                 for name, buffer in module.named_buffers(prefix, recurse=False):
                     yield from self.show("buffer", name, buffer, capture, split=False, local=True)
+        yield from modes(self.model.named_modules())
         if self.scaler is not None:
             for name, value in self.scaler.state_dict().items():
                 yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +15,14 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoi
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.optim.lr_scheduler import LRScheduler
 
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observable import Observable
+from pytest_precision.engine.observation import Observation, tensors_in
 from pytest_precision.errors import expected_but_got
+
+ELSEWHERE = frozenset({"model", "optimizer", "master", "rng", "buffers", "scheduler", "loss_scale"})
+"""Parts of a checkpoint that are observed as kinds of their own; a scheduler as the rates that it
+sets."""
 
 
 def saved_names(folder: Path) -> Collection[str]:
@@ -62,6 +68,24 @@ class Restorable(Observable):
                     f"leave @ out, or unset {type(self).__name__}.fixed_world_size",
                 )
             )
+
+    def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
+        """Yield what `phase` can have changed, and after a save or a load the whole checkpoint."""
+        yield from super().observe(phase, capture)
+        if phase in ("save", "load") and type(self).state_dict is not Restorable.state_dict:
+            beside = self.state_beside_weights().keys()
+            own = {key: value for key, value in self.state_dict().items() if key not in beside}
+            yield from self._show_further(own, capture)
+
+    def observe_state(self, capture: Capture) -> Iterator[Observation]:
+        """Yield everything that outlives a step, except hyperparameters."""
+        yield from super().observe_state(capture)
+        yield from self._show_further(self.state_beside_weights(), capture)
+
+    def _show_further(self, state: Mapping[str, Any], capture: Capture) -> Iterator[Observation]:
+        for key in state.keys() - ELSEWHERE:
+            for name, tensor in _tensors_and_numbers(key, state[key]):
+                yield from self.show("state", name, tensor, capture, split=False)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint that a fresh engine of any world size can load."""
@@ -148,3 +172,14 @@ class Restorable(Observable):
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Iterate over the buffers of the model by logical name; every rank has its own."""
         return self.model.named_buffers()
+
+
+def _tensors_and_numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors and numbers in a part of a checkpoint; it may hold anything else, too."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _tensors_and_numbers(f"{name}.{key}", entry)
+    elif isinstance(value, (list, tuple)):
+        yield from _tensors_and_numbers(name, dict(enumerate(value)))
+    elif isinstance(value, (Tensor, int, float)):
+        yield from ((name, tensor) for _, tensor in tensors_in(value))

@@ -77,6 +77,11 @@ class LoopNames:
                     self._named.setdefault(id(parameter), (name, parameter))
                     yield self._named[id(parameter)][0], parameter
 
+    def modules(self, root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        """Yield a root and all modules in it, each with its logical name."""
+        known = self._modules
+        return ((known[module], module) for module in root.modules() if module in known)
+
     def own(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters that `module` itself holds, also those that another one shares."""
         yield from module.named_parameters(self._modules[module], recurse=False)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.engine import groups
+from pytest_precision.engine.modes import modes
 from pytest_precision.engine.observation import Observation, tensors_in, whole
 from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
@@ -122,6 +123,8 @@ class Sight:
             yield from self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
             yield from self._show("buffer", Held(name, buffer), buffer, local=True)
+        for root, prefix in self.names.roots.items():
+            yield from modes(self.names.modules(root), prefix)
         yield whole("rng", "cpu", torch.get_rng_state(), local=True)
 
     def kept_by(self, optimizer: Optimizer) -> Iterator[Observation]:

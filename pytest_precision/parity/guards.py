@@ -12,11 +12,11 @@ from collections.abc import Iterator, Set
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.kinds import KINDS, lasting
+from pytest_precision.engine.kinds import KINDS, is_made_late, lasting
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.sequence import LOADS, OPERATIONS
-from pytest_precision.parity.align import align
+from pytest_precision.parity.align import Pair, align
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Unchecked, bitwise
 from pytest_precision.parity.judge import (
@@ -147,14 +147,25 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
         if trace.world_size_at(moment) != source.world_size_at(start):
             aside |= trace.local_kinds()
         for pair in align(trace, source, (moment, start), aside):
-            if pair.reference is None and moment.operation in LOADS:
-                continue  # zeros where the saved optimizer had not made any yet
+            if _may_begin(pair, moment):
+                continue
             criterion = bitwise() if own else criteria.of_tensor(pair.kind, pair.name).criterion
             if not isinstance(criterion, Unchecked):
                 compare_pair(pair, criterion, tally)
             if tally.findings:
                 return tally.findings[0]
     return None
+
+
+def _may_begin(pair: Pair, moment: Moment) -> bool:
+    """Return whether a tensor may be there on one side of an operation alone.
+
+    A load makes the zeros that the saved optimizer had not made yet. Checkpoints are looked at when
+    they are saved and loaded; some of what they hold is then seen for the first or the last time.
+    """
+    if pair.kind == "state" and None in (pair.candidate, pair.reference):
+        return True
+    return pair.reference is None and moment.operation in LOADS and is_made_late(pair.kind)
 
 
 def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:

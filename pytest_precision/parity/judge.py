@@ -107,7 +107,7 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
 
 def _may_lack(pair: Pair) -> str:
     """Return which side lacks this tensor, if it may; nothing where both have it."""
-    if pair.kind not in KINDS or not KINDS[pair.kind].optional:
+    if pair.kind not in KINDS or KINDS[pair.kind].optional != "tensor":
         return ""
     if pair.candidate is not None and pair.reference is not None:
         return ""
@@ -160,6 +160,11 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for kind, reason in trace.header.unobservable.items():
             reasons.setdefault(kind, f"{side}: {reason}")
+    ours, theirs = (trace.dtypes().keys() for trace in sides)
+    for kind in sorted(ours ^ theirs):
+        if kind in KINDS and KINDS[kind].optional == "kind":
+            side = "candidate" if kind in theirs else "reference"
+            reasons.setdefault(kind, f"the {side} has none")
     return {kind: reason for kind, reason in unchecked.items() if reason} | reasons
 
 

@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
@@ -357,3 +359,87 @@ class Fixed(OneFileEach):
     """One that says so."""
 
     fixed_world_size = "each rank has a file of its own"
+
+
+class StaysInEvalMode(Engine):
+    """An evaluation after which one module, which has no parameters, does not train."""
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        last = [module for module in self.model.modules() if not [*module.children()]][-1]
+        last.eval()
+
+
+class Averages(Engine):
+    """The control: an average of the weights, which the checkpoint holds."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def weight_of_the_past(self) -> float:
+        return 0.9
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        for name, parameter in self.model.named_parameters():
+            self.average[name].lerp_(parameter.detach(), 1 - self.weight_of_the_past())
+
+    def state_beside_weights(self) -> dict[str, Any]:
+        # A copy, since a checkpoint is loaded into what this returns.
+        average = {name: tensor.clone() for name, tensor in self.average.items()}
+        return super().state_beside_weights() | {"average": average}
+
+    def load_state_beside_weights(self, state: dict[str, Any]) -> None:
+        super().load_state_beside_weights(state)
+        self.average = state["average"]
+
+
+class AveragesTooFast(Averages):
+    """An average of fewer steps."""
+
+    def weight_of_the_past(self) -> float:
+        return 0.8
+
+
+class LosesTheAverage(Averages):
+    """An average that begins anew after a load."""
+
+    def load_state_beside_weights(self, state: dict[str, Any]) -> None:
+        super().load_state_beside_weights(state | {"average": self.average})
+
+
+class AveragesByItself(Averages):
+    """The control, where the whole checkpoint is the engine's own."""
+
+    def state_beside_weights(self) -> dict[str, Any]:
+        return Engine.state_beside_weights(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | Averages.state_beside_weights(self)
+
+
+class LosesTheAverageByItself(AveragesByItself):
+    """An average that begins anew after a load of it."""
+
+    def load_state_beside_weights(self, state: dict[str, Any]) -> None:
+        Engine.load_state_beside_weights(self, state)
+
+
+class GainsABuffer(Engine):
+    """A load that makes a buffer that was not saved."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.model.register_buffer("gained", torch.zeros(3), persistent=False)
+
+
+class GainsABufferToo(GainsABuffer):
+    """The same defect in another class, so that both sides can have it."""
+
+
+class ShowsNoModes(Engine):
+    """One that shows its state in a way of its own, as engines for other frameworks do."""
+
+    def observe_state(self, capture: Capture) -> Iterator[Observation]:
+        yield from (seen for seen in super().observe_state(capture) if seen.kind != "flag")

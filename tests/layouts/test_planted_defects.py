@@ -42,6 +42,7 @@ def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError
         (planted.LosesBetasOnLoad, "train-save-load", 1, (1, "load", "hyper")),
         (planted.LosesEpsOnLoad, "train-save-load", 1, (1, "load", "hyper")),
         (planted.HalvesTheLastRate, "train2", 1, (2, "end", "lr")),
+        (planted.StaysInEvalMode, "train-eval-train", 1, (1, "evaluate", "flag")),
         (planted.StepsOnOverflow, "train-skip-train", 1, (1, "skip", "step")),
         (planted.DecaysOnOverflow, "train-skip-train", 1, (1, "skip", "lr")),
         (planted.SyntheticStep, "train2", 1, (0, "init", "step")),
@@ -83,6 +84,11 @@ def test_the_same_numbers_in_other_groups_agree(parity_in: ParityIn) -> None:
             "train-save-load-train",
             "load after step 1 changed step in the candidate: reader.weight is 0.0 on rank 0, not",
         ),
+        (
+            (planted.GainsABuffer, planted.GainsABufferToo),
+            "train-save-load-train",
+            "load after step 1 left buffer of gained extra in the candidate",
+        ),
     ],
 )
 def test_a_defect_of_both_sides_is_found(
@@ -92,6 +98,33 @@ def test_a_defect_of_both_sides_is_found(
     candidate, reference = (partial(planted.planted, kind=kind) for kind in both)
     with pytest.raises(ParityError, match=words):
         parity_in(Cell(sequence=sequence)).check(candidate, reference, workload=workloads.mlp)
+
+
+def test_an_engine_may_show_no_modes(parity_in: ParityIn) -> None:
+    """It says so; a mode that the other side shows proves nothing then."""
+    candidate = partial(planted.planted, kind=planted.ShowsNoModes)
+    verdict = parity_in(Cell(sequence="train")).check(
+        candidate, layouts.adamw, workload=workloads.mlp
+    )
+    assert verdict.left_out == {"flag": "the candidate has none"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "control", "words"),
+    [
+        (planted.AveragesTooFast, planted.Averages, "state differs at step 1 after optimizer_step"),
+        (planted.LosesTheAverage, planted.Averages, "state differs after load"),
+        (planted.LosesTheAverageByItself, planted.AveragesByItself, "state differs after load"),
+    ],
+)
+def test_what_a_checkpoint_holds_beside_the_weights_is_compared(
+    parity_in: ParityIn, kind: type[Engine], control: type[Engine], words: str
+) -> None:
+    """Tensors and numbers of whatever name, such as an average of the weights."""
+    candidate, reference = (partial(planted.planted, kind=one) for one in (kind, control))
+    parity = parity_in(Cell(sequence="train-save-load"))
+    with pytest.raises(ParityError, match=words):
+        parity.check(candidate, reference, workload=workloads.mlp)
 
 
 def test_a_checkpoint_that_is_wrong_for_others_only_is_found(parity_in: ParityIn) -> None:
