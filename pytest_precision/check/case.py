@@ -55,6 +55,14 @@ class Case:
         """Return the case with the values around `step`, if it can be recorded again."""
         return self
 
+    def candidate_again(self) -> Recording | None:
+        """Return a second run of the candidate, if it can be recorded again.
+
+        Raises:
+            SideFailed: if the second run failed.
+        """
+        return None
+
     def contracts(self, side: Recording) -> list[Contract]:
         """List what `side` must keep."""
         asked = self.terms.contract if side is self.candidate else None
@@ -83,7 +91,7 @@ class CellCase(Case):
 
     def __init__(self, recordings: Recordings, terms: Terms, window: Window | None) -> None:
         super().__init__(*recordings.both(window), terms)
-        self._recordings = recordings
+        self._recordings, self._window = recordings, window
 
     @classmethod
     def opened(cls, recordings: Recordings, terms: Terms) -> CellCase:
@@ -99,6 +107,10 @@ class CellCase(Case):
         if not self.candidate.trace.header.digests:
             return self
         return CellCase(self._recordings, self.terms, Window.around(step))
+
+    def candidate_again(self) -> Recording | None:
+        """Record the values of the same steps of the candidate once more."""
+        return self._recordings.ours(self._window)
 
     def contracts(self, side: Recording) -> list[Contract]:
         """List what `side` must keep: its cell's contract and, for the candidate, the test's."""

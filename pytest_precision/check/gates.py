@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
+from pytest_precision.check.repeatable import unrepeatable
 from pytest_precision.parity import curves, explain, given, guards, spread
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
@@ -41,7 +42,7 @@ def agreement(case: Case) -> Ruling | None:
     found = diagnose(closer.judgement)
     return Ruling(
         "fail",
-        explain.headline(found, closer.judgement),
+        explain.headline(found, closer.judgement) + unrepeatable(closer),
         _described(case, closer, found),
         locate(found),
         spread.columns(closer.judgement),

@@ -56,15 +56,19 @@ class Recordings:
                 (self.reference, window), lambda into: self._record(self.reference, window, into)
             ),
         )
-        ours = self._recorded(
+        ours = self.ours(window)
+        return ours, Recording.read("reference", self.reference.cell, theirs, window)
+
+    def ours(self, window: Window | None) -> Recording:
+        """Record the candidate alone; `window` and errors as of `both`."""
+        from pytest_precision.trace.recording import Recording
+
+        folder = self._recorded(
             "candidate",
             lambda: self._cache.record(lambda into: self._record(self.candidate, window, into)),
         )
-        self._folders.append(ours)
-        return (
-            Recording.read("candidate", self.candidate.cell, ours, window),
-            Recording.read("reference", self.reference.cell, theirs, window),
-        )
+        self._folders.append(folder)
+        return Recording.read("candidate", self.candidate.cell, folder, window)
 
     def _recorded(self, side: str, record: Callable[[], Path]) -> Path:
         started = time.perf_counter()

@@ -24,25 +24,25 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     """Say on one line what differs first, when, what it looks like, where and by how much."""
     finding = diagnosis.finding
     pair = finding.pair
-    when = _when(pair.moment)
+    then = when(pair.moment)
     if finding.problem in ("missing", "extra"):
         sides = ("candidate", "reference")
         lacks, has = sides if finding.problem == "missing" else sides[::-1]
-        return f"{pair.kind} of {pair.name} is missing from the {lacks} {when}; the {has} has it"
+        return f"{pair.kind} of {pair.name} is missing from the {lacks} {then}; the {has} has it"
     if finding.fault is not None:
         fault = finding.fault
-        return f"{pair.kind} of {pair.name} in the {finding.faulty_side}: {fault.text} {when}"
+        return f"{pair.kind} of {pair.name} in the {finding.faulty_side}: {fault.text} {then}"
     agreed = _agreed(pair.moment, judgement)
     if finding.problem in ("dtype", "shape"):
         ours, theirs = property_of(finding)
         both = f"{pair.name} is {ours} here, {theirs} in the reference"
-        return f"{pair.kind} differs {when}: {both}{agreed}"
+        return f"{pair.kind} differs {then}: {both}{agreed}"
     if finding.difference is None:  # digests differ, and nobody knows where
-        return f"{pair.kind} differs {when}: {pair.name}{agreed}"
+        return f"{pair.kind} differs {then}: {pair.name}{agreed}"
     assert finding.difference.statistics is not None
     looks = f", {diagnosis.signature}" * diagnosis.telling
     much = extent(finding, finding.difference.statistics)
-    return f"{pair.kind} differs {when}{looks}: {much}{agreed}"
+    return f"{pair.kind} differs {then}{looks}: {much}{agreed}"
 
 
 def disturbance(finding: Finding, side: str) -> str:
@@ -199,7 +199,8 @@ def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
     return operations[: op + 1].count("swap") % 2 == 1
 
 
-def _when(moment: Moment) -> str:
+def when(moment: Moment) -> str:
+    """Say when in the sequence a moment is, as `at step 2 after backward`."""
     if moment.operation == "init":
         return "before the first step"
     if moment.phase == END:

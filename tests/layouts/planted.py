@@ -293,6 +293,13 @@ def differs_once(workload: Workload, cell: Cell, *, mark: str) -> Engine:
     return engine
 
 
+def runs_once(workload: Workload, cell: Cell, *, mark: str) -> Engine:
+    """`DiffersOnce`, whose second run does not start."""
+    if Path(mark).exists():
+        raise RuntimeError("what the first run needed is gone")
+    return differs_once(workload, cell, mark=mark)
+
+
 class WrongAtStep41(Engine):
     """One step of many reduces one gradient twice."""
 
