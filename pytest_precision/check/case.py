@@ -9,7 +9,7 @@ from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity import curves
+from pytest_precision.parity import curves, needed
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.recording import Recording
@@ -77,6 +77,7 @@ class Case:
             "observations": self.judgement.observations,
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
+            "needed": needed.columns(self.judgement),
         }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.check.repeatable import unrepeatable
-from pytest_precision.parity import curves, explain, given, guards, spread
+from pytest_precision.parity import curves, explain, given, guards, needed, spread
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
 from pytest_precision.parity.histogram import of_finding
@@ -47,6 +47,7 @@ def agreement(case: Case) -> Ruling | None:
         locate(found),
         spread.columns(closer.judgement),
         of_finding(found.finding),
+        needed.columns(closer.judgement),
     )
 
 
@@ -61,6 +62,8 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         "",
         *spread.table(closer.judgement),
+        "",
+        *needed.table(closer.judgement),
         "",
     )
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
-from pytest_precision.parity.compare import Difference, compare, same_bytes
+from pytest_precision.parity.compare import Difference, compare, same_bytes, statistics
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, bitwise
+from pytest_precision.parity.statistics import Statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -41,13 +42,14 @@ class Tally:
 
     Attributes:
         pairs: number of pairs that were compared.
-        within: number of these that are not equal bit for bit, but within their criterion.
+        within: those that are not equal bit for bit, but within their criterion: the tensor's name
+            and how far apart its values are.
         findings: the pairs that violate their criterion.
         dtypes: dtypes of the candidate and of the reference.
     """
 
     pairs: int = 0
-    within: int = 0
+    within: list[tuple[str, Statistics]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     dtypes: set[tuple[str, str]] = field(default_factory=set)
 
@@ -139,8 +141,8 @@ def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
         return
     difference = compare(a, b, criterion)
     if difference is None:
-        if not isinstance(criterion, Bitwise):
-            tally.within += not same_bytes(a, b)
+        if not isinstance(criterion, Bitwise) and not same_bytes(a, b):
+            tally.within.append((pair.name, statistics(a, b, criterion)))
         return
     problem = difference.reason
     if problem == "dtype":

@@ -58,6 +58,7 @@ class Ruling(NamedTuple):
         divergence: the first one, where two sides differ.
         spread: how it spreads, as `Verdict.spread`.
         histogram: of the tensor that diverges first, as `Verdict.histogram`.
+        needed: as `Verdict.needed`, where the divergence was recorded again as values.
     """
 
     outcome: str
@@ -66,6 +67,7 @@ class Ruling(NamedTuple):
     divergence: Divergence | None = None
     spread: dict[str, Any] | None = None
     histogram: dict[str, Any] | None = None
+    needed: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Verdict:
             them.
         histogram: elements of the tensor that diverges first, by their distance in units in the
             last place, as `histogram.histogram` counts them.
+        needed: for each kind that is not equal bit for bit, also within its criterion, the smallest
+            bounds that would have let it pass, as `needed.columns` makes them.
         repeat: the command that makes the check again, unless it passed.
     """
 
@@ -126,6 +130,7 @@ class Verdict:
     left_out: dict[str, str] | None = None
     spread: dict[str, Any] | None = None
     histogram: dict[str, Any] | None = None
+    needed: dict[str, Any] | None = None
     repeat: str | None = None
 
     def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any], repeat: str = "") -> Verdict:
@@ -157,6 +162,7 @@ class Verdict:
             divergence=ruling.divergence,
             spread=ruling.spread,
             histogram=ruling.histogram,
+            needed=ruling.needed or verdict.needed,
             repeat=repeat,
         )
 

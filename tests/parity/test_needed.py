@@ -1,0 +1,124 @@
+"""Needed: the smallest bounds with which a kind would have passed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.parity import needed
+from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.criterion import Criterion, close, norm, ulp
+from pytest_precision.parity.judge import Judgement, judge
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Trace
+
+Write = Callable[..., Trace]
+
+
+def state(grad: Tensor, param: Tensor) -> list[tuple[Moment, list[Observation]]]:
+    found = [whole("grad", "w", grad), whole("grad", "b", grad[:1]), whole("param", "w", param)]
+    return [(Moment(0, "train", 1, "optimizer_step"), found)]
+
+
+REFERENCE = torch.tensor([1.0, -2.0, 3.0, -4.0])
+NEAR = REFERENCE * torch.tensor([1 + 2**-23, 1.0, 1 + 2**-20, 1 - 2**-21])
+
+
+@pytest.fixture
+def judged(write_trace: Write) -> Callable[..., Judgement]:
+    def make(grad: Tensor, param: Tensor, criterion: object = None) -> Judgement:
+        sides = write_trace(state(grad, param)), write_trace(state(REFERENCE, REFERENCE))
+        return judge(*sides, Criteria.of(criterion))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "criterion", ["norm(rel={rel_l2})", "ulp({max_ulp})", "close(0, {max_abs})"]
+)
+def test_a_bound_of_what_was_needed_passes_and_less_does_not(
+    judged: Callable[..., Judgement], criterion: str
+) -> None:
+    """Each figure is the smallest bound of its criterion."""
+    found = needed.columns(judged(NEAR, REFERENCE))
+    assert found is not None
+    figures = found["grad"]
+    assert (figures["of"], figures["tensors"], list(found)) == ("w", 2, ["grad"])
+    exact, less = _bounds(criterion, figures)
+    assert judged(NEAR, REFERENCE, {"grad": exact}).first is None
+    assert judged(NEAR, REFERENCE, {"grad": less}).first is not None
+
+
+def _bounds(criterion: str, figures: dict[str, float]) -> tuple[Criterion, Criterion]:
+    if criterion.startswith("norm"):
+        return norm(rel=figures["rel_l2"]), norm(rel=figures["rel_l2"] * 0.999)
+    if criterion.startswith("ulp"):
+        return ulp(int(figures["max_ulp"])), ulp(int(figures["max_ulp"]) - 1)
+    atol = figures["max_abs"]
+    return close(rtol=0, atol=atol), close(rtol=0, atol=atol * 0.999)
+
+
+def test_what_a_failure_says_to_paste_lets_it_pass(judged: Callable[..., Judgement]) -> None:
+    """Twice what was needed, of each kind that differs."""
+    *_, paste = needed.table(judged(NEAR, NEAR + 1e-6))
+    found = re.search(r"criterion=(\{.*\})", paste)
+    assert found is not None, paste
+    criterion = eval(found[1], {"norm": norm, "close": close})
+    assert set(criterion) == {"grad", "param"}
+    assert judged(NEAR, NEAR + 1e-6, criterion).first is None
+
+
+def test_a_pass_within_a_criterion_says_what_it_needed(judged: Callable[..., Judgement]) -> None:
+    """So that a bound can be tightened."""
+    found = needed.columns(judged(NEAR, REFERENCE, norm(rel=0.1)))
+    assert found == needed.columns(judged(NEAR, REFERENCE))
+
+
+def test_a_reference_of_zeros_needs_an_absolute_bound(write_trace: Write) -> None:
+    """No relative error of zero is finite."""
+    zeros = torch.zeros(4)
+    sides = write_trace(state(NEAR, zeros)), write_trace(state(zeros, zeros))
+    found = needed.columns(judge(*sides, Criteria.of(None)))
+    assert found is not None
+    assert found["grad"]["criterion"] == "close(rtol=0, atol=8)"
+
+
+@pytest.mark.parametrize(
+    ("grad", "words"),
+    [
+        (NEAR * torch.nan, "NaN or infinities"),
+        (NEAR.bfloat16(), "dtype"),
+        (NEAR.long(), "dtype"),
+        (NEAR[:3], "shape"),
+    ],
+)
+def test_where_no_bound_helps_the_reason_is_said(
+    judged: Callable[..., Judgement], grad: Tensor, words: str
+) -> None:
+    """And nothing is offered to paste."""
+    judgement = judged(grad, REFERENCE)
+    found = needed.columns(judgement)
+    assert found is not None
+    assert found["grad"] == {"tensors": found["grad"]["tensors"], "unbounded": [words]}
+    assert f"no bound: {words}" in needed.table(judgement)[1]
+    assert "criterion=" not in "".join(needed.table(judgement))
+
+
+def test_a_setting_that_differs_is_offered_no_bound(write_trace: Write) -> None:
+    """Another rate is another run, not rounding."""
+    sides = [
+        write_trace([(Moment(0, "train", 1, "optimizer_step"), [whole("lr", "w", REFERENCE * x)])])
+        for x in (1, 1 + 2**-20)
+    ]
+    found = needed.columns(judge(*sides, Criteria.of(None)))
+    assert found == {"lr": {"tensors": 1, "unbounded": ["a setting is no result"]}}
+
+
+def test_equal_traces_need_nothing(judged: Callable[..., Judgement]) -> None:
+    """Nothing stands in the report."""
+    assert needed.columns(judged(REFERENCE, REFERENCE)) is None
