@@ -33,6 +33,7 @@ class Settings:
         ranks_per_device: how many ranks may share a GPU.
         may_leave: patterns of the state that any job may leave changed.
         require: whether a session fails in which no cell ran, or one lacked ranks or devices.
+        jitter: how many more times each candidate is recorded, with delays.
     """
 
     enabled: bool = False
@@ -48,6 +49,7 @@ class Settings:
     ranks_per_device: int = 1
     may_leave: tuple[str, ...] = ()
     require: bool = False
+    jitter: int = 0
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -360,6 +362,14 @@ OPTIONS = (
         "",
         "fail a session in which no cell ran, or one was skipped for want of ranks or devices",
         "bool",
+    ),
+    Option(
+        "jitter",
+        _count,
+        "an int from 1",
+        "N",
+        "record each candidate N more times, one rank after the other late, and expect its bits",
+        of_marker=True,
     ),
 )
 

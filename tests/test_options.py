@@ -24,6 +24,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "ranks_per_device": ("2", 2),
     "may_leave": ("environment variable A", ("environment variable A",)),
     "require": ("true", True),
+    "jitter": ("3", 3),
 }
 
 OTHERS = {
@@ -37,6 +38,7 @@ OTHERS = {
     "report": "/yet/another",
     "ranks_per_device": "3",
     "may_leave": "umask",
+    "jitter": "5",
 }
 
 BAD = {
@@ -48,6 +50,7 @@ BAD = {
     "ranks": ["kept"],
     "timeout": ["0", "-1", "nan", "inf", "soon", "1000001", "1e+300"],
     "report": [],
+    "jitter": ["0", "-1", "often", "1.5"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
 }
 
@@ -91,7 +94,7 @@ def test_names() -> None:
     assert list(VALUES) == [option.name for option in OPTIONS]
     flags = [f"--precision-{name}".replace("_", "-") for name in VALUES]
     assert [option.flag for option in OPTIONS] == flags
-    assert set(MARKER_OPTIONS) == {"timeout", "coverage", "device", "backend", "ranks"}
+    assert set(MARKER_OPTIONS) == {"timeout", "coverage", "device", "backend", "ranks", "jitter"}
 
 
 def test_defaults(pytester: pytest.Pytester) -> None:

@@ -55,11 +55,14 @@ class Case:
         """Return the case with the values around `step`, if it can be recorded again."""
         return self
 
-    def candidate_again(self) -> Recording | None:
-        """Return a second run of the candidate, if it can be recorded again.
+    def candidate_again(self, delays: int = 0) -> Recording | None:
+        """Return a further run of the candidate, if it can be recorded again.
+
+        Args:
+            delays: number of the delays that its ranks have; 0 for none.
 
         Raises:
-            SideFailed: if the second run failed.
+            SideFailed: if that run failed.
         """
         return None
 
@@ -109,9 +112,9 @@ class CellCase(Case):
             return self
         return CellCase(self._recordings, self.terms, Window.around(step))
 
-    def candidate_again(self) -> Recording | None:
-        """Record the values of the same steps of the candidate once more."""
-        return self._recordings.ours(self._window)
+    def candidate_again(self, delays: int = 0) -> Recording | None:
+        """Record the same steps of the candidate once more."""
+        return self._recordings.ours(self._window, delays)
 
     def contracts(self, side: Recording) -> list[Contract]:
         """List what `side` must keep: its cell's contract and, for the candidate, the test's."""

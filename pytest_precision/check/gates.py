@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
-from pytest_precision.check.repeatable import unrepeatable
+from pytest_precision.check.repeatable import races, unrepeatable
 from pytest_precision.parity import curves, explain, given, guards, needed, spread
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
@@ -183,8 +183,11 @@ GATES: tuple[Gate, ...] = (
     compared,
     known_kinds,
     tolerances,
+    races,
 )
-"""The gates of a cell."""
+"""The gates of a cell; the last one runs the candidate again."""
 
-RECORDED_GATES = tuple(gate for gate in GATES if gate not in (same_data, undisturbed, lost_updates))
+RECORDED_GATES = tuple(
+    gate for gate in GATES if gate not in (same_data, undisturbed, lost_updates, races)
+)
 """The gates of two recordings of scripts, which are of train steps alone."""

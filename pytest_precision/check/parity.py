@@ -110,6 +110,7 @@ class Parity:
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
             )
         terms = Terms.of(criterion, max_lost_updates, contract)
+        terms = terms._replace(jitter=self.settings.jitter)
         sides = self._sides(candidate, reference, workload, reference_cell)
         verdict = Verdict(
             nodeid=self.nodeid,

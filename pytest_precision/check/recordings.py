@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,13 +60,22 @@ class Recordings:
         ours = self.ours(window)
         return ours, Recording.read("reference", self.reference.cell, theirs, window)
 
-    def ours(self, window: Window | None) -> Recording:
-        """Record the candidate alone; `window` and errors as of `both`."""
+    def ours(self, window: Window | None, delays: int = 0) -> Recording:
+        """Record the candidate alone.
+
+        Args:
+            window: as of `both`.
+            delays: number of the delays that its ranks have; 0 for none.
+
+        Raises:
+            SideFailed, RanksSkipped, WorldSizeError: as of `both`.
+        """
         from pytest_precision.trace.recording import Recording
 
+        side = replace(self.candidate, delays=delays)
         folder = self._recorded(
             "candidate",
-            lambda: self._cache.record(lambda into: self._record(self.candidate, window, into)),
+            lambda: self._cache.record(lambda into: self._record(side, window, into)),
         )
         self._folders.append(folder)
         return Recording.read("candidate", self.candidate.cell, folder, window)

@@ -1,16 +1,21 @@
-"""Whether a candidate that differs from its reference agrees with a second run of itself."""
+"""Whether further runs of a candidate have the bits of its first: what a race has not."""
 
 from __future__ import annotations
 
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed
+from pytest_precision.parity import explain
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.explain import when
-from pytest_precision.parity.judge import judge
+from pytest_precision.parity.diagnosis import single
+from pytest_precision.parity.histogram import of_finding
+from pytest_precision.parity.judge import Finding, judge
+from pytest_precision.parity.locate import locate
+from pytest_precision.parity.verdict import Ruling
+from pytest_precision.trace.delays import late_rank
 
 
 def unrepeatable(case: Case) -> str:
-    """Run the candidate once more, and say how that run differs from the first.
+    """Run a failing candidate once more, and say how that run differs from the first.
 
     A race, memory that nobody initialised and an order that threads decide look like any other
     divergence in one run.
@@ -19,16 +24,44 @@ def unrepeatable(case: Case) -> str:
         The end of a first line; nothing if all bytes are the same, or if no second run can be made.
     """
     try:
-        second = case.candidate_again()
+        found = _differs(case)
     except SideFailed as failed:
         return f"; not repeatable: in a second run {failed.reason}"
-    if second is None:
+    if found is None:
         return ""
-    first = judge(second.trace, case.candidate.trace, Criteria.of(None)).first
-    if first is None:
-        return ""
-    pair = first.pair
-    return (
-        f"; not repeatable: {pair.kind} of {pair.name} differs {when(pair.moment)} in a second run "
-        "of the candidate"
-    )
+    return f"; not repeatable: {_what(found)} in a second run of the candidate"
+
+
+def races(case: Case) -> Ruling | None:
+    """Refuse a candidate whose bits change where one of its ranks is late."""
+    sizes = {stretch.world_size for stretch in case.candidate.cell.stretches}
+    runs = case.terms.jitter if sizes != {1} else 0
+    for number in range(1, runs + 1):
+        late = " or ".join(f"{late_rank(number, size)}" for size in sorted(sizes))
+        late = f"with rank {late} late in run {number} of {runs}"
+        try:
+            found = _differs(case, number)
+        except SideFailed as failed:
+            return Ruling("fail", f"race: {late}, {failed.reason}", tuple(failed.details))
+        if found is not None:
+            return Ruling(
+                "fail",
+                f"race: {_what(found)} {late}",
+                tuple(explain.statistics_lines(found, "without delays")),
+                locate(single(found)),
+                histogram=of_finding(found),
+            )
+    return None
+
+
+def _differs(case: Case, delays: int = 0) -> Finding | None:
+    """Return the first tensor in which a further run of the candidate differs from the first."""
+    again = case.candidate_again(delays)
+    if again is None:
+        return None
+    return judge(again.trace, case.candidate.trace, Criteria.of(None)).first
+
+
+def _what(found: Finding) -> str:
+    pair = found.pair
+    return f"{pair.kind} of {pair.name} differs {explain.when(pair.moment)}"

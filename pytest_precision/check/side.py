@@ -31,6 +31,7 @@ class Side:
         resumes: whether the script says how it is resumed.
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
+        delays: number of the delays that its ranks have, see `trace.delays`; 0 for none.
     """
 
     layout: ImportPath
@@ -40,6 +41,7 @@ class Side:
     is_script: bool = False
     resumes: bool = False
     needs: Needs = field(default_factory=Needs)
+    delays: int = 0
 
     @classmethod
     def of(
@@ -90,15 +92,16 @@ class Side:
         """
         # Only ranks need torch for this; the controller sends the job without it.
         from pytest_precision.loops.runs import record_script
+        from pytest_precision.trace.delays import delays
         from pytest_precision.trace.record import record
 
-        layout = self.layout.resolve()
-        if self.workload is None:
-            return record_script(layout, self.cell, Path(folder), window, stretch)
-        other = layout if self.other is None else self.other.resolve()
-        return record(
-            layout, other, self.workload.resolve(), self.cell, Path(folder), window, stretch
-        )
+        layout, into = self.layout.resolve(), Path(folder)
+        with delays(self.delays) as pause:
+            if self.workload is None:
+                return record_script(layout, self.cell, into, window, stretch)
+            other = layout if self.other is None else self.other.resolve()
+            workload = self.workload.resolve()
+            return record(layout, other, workload, self.cell, into, window, stretch, pause)
 
 
 def incomparable(candidate: Side, reference: Side) -> Ruling | None:

@@ -18,11 +18,13 @@ class Terms(NamedTuple):
         criteria: how equal two tensors must be.
         max_lost_updates: largest share of updates that the candidate may lose; None for any share.
         contract: what the candidate must have stored and done, in addition to its cell's own.
+        jitter: how many runs of the candidate with delays must have the bits of the one without.
     """
 
     criteria: Criteria
     max_lost_updates: float | None
     contract: Contract | None
+    jitter: int = 0
 
     @classmethod
     def of(

@@ -23,6 +23,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.trace.data import DataWatch
+from pytest_precision.trace.delays import never
 from pytest_precision.trace.digests import digest_threads, digested
 from pytest_precision.trace.environment import SEED, environment_of
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
@@ -50,6 +51,7 @@ def record(
     folder: Path,
     window: Window | None,
     stretch: Stretch | None = None,
+    pause: Callable[[], None] = never,
 ) -> int:
     """Write what this rank sees of one stretch of a run into `folder`.
 
@@ -66,13 +68,14 @@ def record(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         stretch: the operations that are run; the first ones unless given.
+        pause: called before each phase of a train step.
 
     Returns:
         the number of observations that were written.
     """
     stretch = cell.stretches[0] if stretch is None else stretch
     cell, taken = _with_backend(cell)
-    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch)
+    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, pause)
     place, rank = folder_of(folder, stretch.number), dist.get_rank()
     place.mkdir(exist_ok=True)
     threads = digest_threads(stretch.world_size)
@@ -110,7 +113,9 @@ class EngineRecorder:
         folder: Path,
         window: Window | None,
         stretch: Stretch,
+        pause: Callable[[], None],
     ) -> None:
+        self.pause = pause
         self.operations, self.stretch = cell.operations, stretch
         swapped = self.operations[: stretch.start + 1].count("swap") % 2
         self.layout, self.other = (other, layout) if swapped else (layout, other)
@@ -182,10 +187,12 @@ class EngineRecorder:
         """Run one train step, and observe after each phase."""
         self.step += 1
         self.capture.begin()
+        self.pause()
         with self._watching():
             self.engine.forward_backward(self.step)
         self.observe("forward_backward")
         for call, shown in self._calls():
+            self.pause()
             with self._measuring(call):
                 getattr(self.engine, call)()
             for phase in shown:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from pytest_precision import Engine, layouts, workloads
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.record import record
@@ -36,6 +38,16 @@ def own_loop(workload: Workload, cell: Cell) -> Engine:
 def tensors(trace: Trace, moment: Moment, kind: str) -> dict[str, torch.Tensor]:
     entries = trace.entries(moment)
     return {entry.name: trace.tensor(entry) for entry in entries if entry.kind == kind}
+
+
+def test_each_phase_of_a_train_step_can_be_delayed(tmp_path: Path) -> None:
+    """Forward and backward, reduction, clipping, the optimizer; not an evaluation."""
+    pauses: list[None] = []
+    cell = Cell(sequence="train-eval-train")
+    layout = layouts.adamw
+    pause = partial(pauses.append, None)
+    record(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, pause=pause)
+    assert len(pauses) == 2 * len(STEP_PHASES)
 
 
 def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:

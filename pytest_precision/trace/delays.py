@@ -1,0 +1,74 @@
+"""Delays: one rank is late at boundaries of phases and for collectives, so that races show.
+
+A layout that overlaps communication with computation may read what has not arrived, or write to
+what is still being sent. Among equally fast ranks it rarely does.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+
+LONGEST = 0.01
+"""Seconds of the longest single delay."""
+
+_COLLECTIVES = ("all", "barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send")
+"""How the names of the methods of a process group begin that communicate."""
+
+
+@contextmanager
+def delays(number: int) -> Iterator[Callable[[], None]]:
+    """Delay one rank before each collective that Python starts.
+
+    Args:
+        number: seed of the lengths; the rank that is late is `late_rank` of it. 0 delays nothing.
+
+    Yields:
+        what delays the rank elsewhere.
+    """
+    if not number or dist.get_rank() != late_rank(number, dist.get_world_size()):
+        yield never
+        return
+    drawn = random.Random(number)
+
+    def pause() -> None:
+        time.sleep(drawn.uniform(0, LONGEST))
+
+    group = dist.ProcessGroup
+    # As the class has them: what `getattr` returns would not bind a group any more.
+    kept = {name: method for name, method in vars(group).items() if _communicates(name)}
+    for name in kept:
+        setattr(group, name, _after(pause, getattr(group, name)))
+    try:
+        yield pause
+    finally:
+        for name, method in kept.items():
+            setattr(group, name, method)
+
+
+def never() -> None:
+    """Delay nothing."""
+
+
+def late_rank(number: int, world_size: int) -> int:
+    """Return the rank that is late in the run of that number: each one in turn."""
+    return number % world_size
+
+
+def _communicates(name: str) -> bool:
+    return name.lstrip("_").startswith(_COLLECTIVES)
+
+
+def _after(pause: Callable[[], None], method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def delayed(*args: Any, **kwargs: Any) -> Any:
+        pause()
+        return method(*args, **kwargs)
+
+    return delayed

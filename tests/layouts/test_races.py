@@ -1,0 +1,42 @@
+"""Races: a candidate has the same bits whichever rank is late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import planted_races
+import pytest
+
+from pytest_precision import layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+
+ParityIn = Callable[[Cell], Parity]
+
+OVERLAPS = ["overlap_grad_reduce", "overlap_param_gather"]
+
+
+def check(parity: Parity, candidate: Callable[..., object], jitter: int) -> None:
+    parity.settings = replace(parity.settings, jitter=jitter)
+    parity.check(candidate, layouts.adamw, workload=workloads.gpt)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_a_race_of_overlapped_communication_is_found(parity_in: ParityIn, overlap: str) -> None:
+    """At the latest by the last of five runs; a busy machine may show it in the first already."""
+    with pytest.raises(
+        ParityError, match=r"race: .* with rank [01] late|not repeatable|rank 1 and"
+    ):
+        check(parity_in(Cell(world_size=2)), partial(planted_races.reads_early, overlap=overlap), 5)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_a_layout_that_waits_has_the_same_bits(parity_in: ParityIn, overlap: str) -> None:
+    """Lateness alone is no defect, and leaves nothing behind on the ranks."""
+    candidate = partial(layouts.distributed_optimizer, **{overlap: True})
+    parity = parity_in(Cell(world_size=2))
+    check(parity, candidate, 2)
+    check(parity, candidate, 2)

@@ -1,0 +1,65 @@
+"""Delays: before each collective that Python starts, and gone afterwards."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_precision.trace.delays import LONGEST, delays, late_rank
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The lengths of all delays so far."""
+    lengths: list[float] = []
+    monkeypatch.setattr(time, "sleep", lengths.append)
+    return lengths
+
+
+def communicate() -> None:
+    """Use the four collectives that layouts overlap, and wait for each."""
+    whole = torch.ones(4)
+    dist.all_reduce(whole)
+    dist.broadcast(whole, 0)
+    dist.all_to_all_single(torch.empty(4), whole, async_op=True).wait()
+    dist.all_gather([torch.empty(4)], whole)
+
+
+def test_the_late_rank_sleeps_before_each_collective(slept: list[float]) -> None:
+    """For lengths that the number of the run decides."""
+    for _ in range(2):
+        with delays(3):
+            communicate()
+    assert slept[:4] == slept[4:]
+    assert all(0 <= length <= LONGEST for length in slept)
+    assert len(set(slept)) == 4
+
+
+def test_no_collective_is_delayed_afterwards(slept: list[float]) -> None:
+    """And every method of a process group is the one that it was."""
+    before = dict(vars(dist.ProcessGroup))
+    with delays(1):
+        assert vars(dist.ProcessGroup)["allreduce"] is not before["allreduce"]
+    communicate()
+    assert slept == []
+    assert {name: vars(dist.ProcessGroup)[name] for name in before} == before
+
+
+def test_a_run_without_a_number_has_none(slept: list[float]) -> None:
+    """That of an ordinary check."""
+    with delays(0) as pause:
+        communicate()
+        pause()
+    assert slept == []
+
+
+def test_each_rank_is_late_in_turn() -> None:
+    """Two runs for two ranks, eight for eight."""
+    for world_size in (2, 3, 8):
+        late = {late_rank(number, world_size) for number in range(1, world_size + 1)}
+        assert late == set(range(world_size))
