@@ -11,7 +11,7 @@ import pytest
 
 from pytest_precision.errors import ReportError
 from pytest_precision.options import Settings
-from pytest_precision.report import page, progress, terminal
+from pytest_precision.report import likewise, page, progress, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
@@ -104,6 +104,9 @@ class SessionReport:
             all_ran = planned is not None and len(self.results.cells) >= planned
             self._file.close(finished=self._ended and all_ran)
             self._write_page(self._file)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            likewise.shorten(reporter, self.results.cells.values())
 
     def _write_page(self, file: JsonFile) -> None:
         # Only here, so that no session waits for the template engine before its tests.

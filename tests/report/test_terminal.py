@@ -357,3 +357,38 @@ def test_lost_report_is_told(session):
     )
     found = session(source, "--folder=report", "-q")
     found.stdout.fnmatch_lines(["precision: report/report.json could not be written: No such*"])
+
+
+MANY = (
+    HEAD
+    + """
+@cells(seed=[*range(25)])
+def test_many(axes, check):
+    check("fail", "param differs at step 1")
+
+def test_other():
+    assert 1 == 2
+"""
+)
+
+
+def test_failures_with_one_cause_are_short(session) -> None:
+    """The first is shown whole, the others name it; pytest's own failures stay as they are."""
+    found = session(MANY)
+    found.assert_outcomes(failed=26)
+    found.stdout.fnmatch_lines(["E * param differs at step 1", "like test_many[[]0[]] (-v: whole)"])
+    text = found.stdout.str()
+    assert text.count("like test_many[0] (-v: whole)") == 2 * 24
+    assert "assert 1 == 2" in text
+    assert len(text) < 10_000
+
+
+def test_v_shows_every_failure_whole(session) -> None:
+    """As do JUnit files, whose readers look at one test."""
+    found = session(MANY, "-v", "--junit-xml=junit.xml")
+    assert "(-v: whole)" not in found.stdout.str()
+    found = session(MANY, "--junit-xml=junit.xml")
+    assert "(-v: whole)" in found.stdout.str()
+    failures = ElementTree.parse("junit.xml").getroot().iter("failure")
+    assert all(failure.text for failure in failures)
+    assert "whole" not in Path("junit.xml").read_text()
