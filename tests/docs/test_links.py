@@ -1,0 +1,79 @@
+"""Links: what a page points at exists, and every page can be found."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pages import FENCE, PAGES, ROOT, named, prose
+
+LLMS = ROOT / "docs" / "llms.txt"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+OTHERS = sorted({*ROOT.glob("*.md"), *ROOT.glob("fixtures/*/README.md")} - {*PAGES})
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    seen: Counter[str] = Counter()
+    found = set()
+    for heading in re.findall(r"^#{1,6} (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        found.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+        seen[anchor] += 1
+    return found
+
+
+def dangling(page: Path, text: str) -> list[str]:
+    """Return the links of a text that lead nowhere; those to other sites are not followed."""
+    wrong = []
+    for link in LINK.findall(text):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" in link:
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    """A relative link has a file, and its anchor a heading in it."""
+    assert not dangling(page, prose(page))
+
+
+def test_a_dangling_link_is_found(tmp_path: Path) -> None:
+    """A file that is missing, and an anchor that is: both are told from those that exist."""
+    page = tmp_path / "page.md"
+    page.write_text("# One `two`, three\n\n```text\n# no heading\n```\n")
+    text = "[a](page.md#one-two-three) [b](#one-two-three) [c](#no-heading) [d](other.md)"
+    assert dangling(page, text) == ["#no-heading", "other.md"]
+
+
+def test_the_index_has_every_page() -> None:
+    """A page that nothing leads to is not read."""
+    index = ROOT / "docs" / "index.md"
+    links = LINK.findall(index.read_text())
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links}
+    assert {*PAGES[1:]} - {index} <= linked
+
+
+def test_llms_txt_follows_the_convention() -> None:
+    """A title, a summary, and lists of links with a line each, of which all pages are in one."""
+    title, summary, *rest = (line for line in LLMS.read_text().splitlines() if line)
+    assert title == "# pytest-precision"
+    assert summary.startswith("> ")
+    entries = [line for line in rest if line.startswith("- ")]
+    assert all(re.fullmatch(r"- \[[^]]+\]\([^)]+\): \S.+", line) for line in entries)
+    assert all(line.startswith(("- ", "## ")) for line in rest)
+    assert not dangling(LLMS, LLMS.read_text())
+    linked = {(LLMS.parent / LINK.search(line)[1]).resolve() for line in entries}  # type: ignore[index]
+    assert linked >= {*PAGES}
+
+
+def test_the_readme_is_short() -> None:
+    """Who looks for more is led to a page."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180

@@ -1,0 +1,131 @@
+"""Reference pages say what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from pages import PAGES, ROOT, named
+
+import pytest_precision
+from pytest_precision import layouts
+from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.matrix.contract import PATHS
+from pytest_precision.matrix.sequence import OPERATIONS
+from pytest_precision.options import OPTIONS, Option
+from pytest_precision.parity.verdict import OUTCOMES
+from pytest_precision.report.status import STATUSES
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table of a page whose first row begins with a heading."""
+    text = (REFERENCE / page).read_text().replace("\\|", "\0")
+    table = text.partition(f"\n| {heading} |")[2].partition("\n\n")[0].strip("\n")
+    assert table, f"{page} has no table {heading!r}"
+    lines = table.split("\n")[2:]
+    return [[part.strip().replace("\0", "|") for part in line.split("|")[1:-1]] for line in lines]
+
+
+def first_names(page: str, heading: str) -> list[str]:
+    """Return the names in backquotes in the first column of a table."""
+    return [name for row in rows(page, heading) for name in re.findall(r"`([\w.]+)`", row[0])]
+
+
+def usage(option: Option) -> str:
+    """Return an option as the table shows it."""
+    metavar = option.metavar.replace("...", "…")
+    return f"`{option.flag} {metavar}`" if metavar else f"`{option.flag}`"
+
+
+def test_options() -> None:
+    """The table has every option in the form that the command line takes, with its default."""
+    table = {row[0]: row[2] for row in rows("options.md", "option")}
+    assert set(table) == {usage(option) for option in OPTIONS}
+    words = {"false": ("skipped", "a warning", "skipped cells are green"), "none": ("none", "all")}
+    for option in OPTIONS:
+        shown = table[usage(option)].strip("`")
+        assert shown in (*words.get(option.default, ()), option.default), option.name
+
+
+def test_options_of_the_marker() -> None:
+    """Which options a marker may override."""
+    text = (REFERENCE / "options.md").read_text()
+    said = re.search(r"the marker takes (.+?)\.", text)
+    assert said is not None
+    assert {*re.findall(r"`(\w+)`", said[1])} == {o.name for o in OPTIONS if o.of_marker}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_options_that_are_named_exist(page) -> None:  # type: ignore[no-untyped-def]
+    """An option that a page speaks of is one; `precision_matrix` is the marker, too."""
+    known = {option.flag for option in OPTIONS}
+    assert {*re.findall(r"--precision-[\w-]+", page.read_text())} <= known
+
+
+def test_names() -> None:
+    """Every public name is in a table of the API's page, and no other."""
+    assert {*first_names("api.md", "name")} == {*pytest_precision.__all__}
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "known"),
+    [
+        ("kinds.md", "phase", STEP_PHASES),
+        ("axes.md", "operation", OPERATIONS),
+        ("verdicts.md", "outcome", OUTCOMES),
+        ("verdicts.md", "path", PATHS),
+        ("report.md", "mark", [status.mark for status in STATUSES.values()]),
+        ("workloads.md", "workload", ("mlp", "gpt", "moe")),
+        ("criteria.md", "criterion", ("bitwise", "ulp", "close", "norm", "unchecked")),
+    ],
+)
+def test_tables(page: str, heading: str, known) -> None:  # type: ignore[no-untyped-def]
+    """A table has what there is, in its order."""
+    names = [re.findall(r"`(\w+|[^\w`])", row[0])[0] for row in rows(page, heading)]
+    assert names == [*known]
+
+
+def test_rules_of_the_audit() -> None:
+    """Every rule has a row, with its severity."""
+    files = (ROOT / "pytest_precision" / "auditing" / "checks").glob("*.py")
+    rule = re.compile(r'AuditFinding\(\s*"([\w-]+)",\s*"(\w+)"')
+    known = {found for file in files for found in rule.findall(file.read_text())}
+    table = rows("../how-to/audit.md", "rule")
+    assert {(row[0].strip("`"), row[1]) for row in table} == known
+
+
+def test_layouts() -> None:
+    """Every layout has a row for what it is, and stands in one for the cells that it takes."""
+    helpers = {"compute_in", "fresh_ranks", "may_leave", "resident", "supports", "with_environment"}
+    known = {*layouts.__all__} - helpers
+    assert {*first_names("layouts.md", "layout | parameters")} >= known
+    assert {*first_names("layouts.md", "layout | precision: primary weights")} == known
+
+
+def messages() -> Iterator[str]:
+    """Yield every text of the package, with `…` for what is filled in."""
+    for file in (ROOT / "pytest_precision").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_messages_of_troubleshooting() -> None:
+    """What the first column quotes is a text of the package, so that a search finds the row."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    tables = re.findall(r"^\| message \|.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    quoted = [m for table in tables for m in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
+    assert len(quoted) > 15
+    known = "\n".join(messages())
+    for message in quoted:
+        for part in re.split(r"…|\b[A-Z]+\b|^expected | but got ", message):
+            assert part.strip(" ,;") in known, f"{message!r}: no {part!r}"
