@@ -20,11 +20,12 @@ from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, Severity
 from pytest_precision.auditing.pipeline import StageOutput
 from pytest_precision.auditing.sharding import ShardingUnit
 from pytest_precision.auditing.table import TableRow
-from pytest_precision.errors import AuditError, expect_one_of
+from pytest_precision.errors import AuditError, NoSetupError, expect_one_of, expected_but_got
 
 CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
     updates.updates,
     updates.states,
+    updates.doubled,
     updates.decay,
     membership.foreign,
     membership.stale,
@@ -135,20 +136,25 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
 
 def audit_built(build: Callable[[], Any]) -> Audit:
-    """Audit what a function builds; an optimizer that refuses to be built is a finding too.
+    """Audit what a function builds; some reasons why it cannot be built are findings too.
 
     Args:
         build: returns the parts of a training loop.
 
     Raises:
-        NoSetupError: it returns something else.
-        Exception: whatever it raises.
+        NoSetupError: it returns something else, or raises something else.
     """
     try:
         parts = build()
-    except TypeError as error:
-        refused = groups.refused_option(error)
-        if refused is None:
-            raise
-        return Audit((refused,), (), (), ())
+    except (Exception, SystemExit) as error:
+        found = groups.refused_option(error) or schedules.unknown_length(error)
+        if found is None:
+            raise NoSetupError(
+                expected_but_got(
+                    "a function that returns a model and its optimizer",
+                    f"{type(error).__name__}: {error}",
+                    "its traceback says where",
+                )
+            ) from error
+        return Audit((found,), (), (), ())
     return Audit.of(SetupFacts.of(parts))

@@ -22,7 +22,10 @@ SHORT = {
     torch.float16: "fp16",
     torch.float8_e4m3fn: "fp8",
     torch.float8_e5m2: "fp8",
+    torch.uint8: "codes",
+    torch.int8: "codes",
 }
+"""Numbers of 8 bits and less lie in bytes, as codes of a format that torch has no name for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,10 @@ def short(dtype: torch.dtype | None) -> str:
 
 
 def below_fp32(dtype: torch.dtype | None) -> bool:
-    """Return whether a dtype holds fewer digits than fp32, and is one of numbers."""
-    return dtype is not None and dtype.is_floating_point and dtype.itemsize < 4
+    """Return whether a dtype holds fewer digits than fp32, and is one of numbers or of codes."""
+    return dtype is not None and (
+        SHORT.get(dtype) == "codes" or (dtype.is_floating_point and dtype.itemsize < 4)
+    )
 
 
 def worst_first(findings: Iterable[AuditFinding]) -> Iterator[AuditFinding]:

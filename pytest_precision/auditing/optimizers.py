@@ -16,7 +16,7 @@ from torch import Tensor
 Rounding = Literal["master", "stochastic", "compensated", "nearest", "unknown"]
 """What becomes of the part of an update that the parameter's dtype cannot hold."""
 
-MASTERS = ("master_param", "master", "master_weight", "master_copy", "fp32_param")
+MASTERS = frozenset({"master_param", "master", "master_weight", "master_copy", "fp32_param"})
 """Names under which optimizers keep a master in their state."""
 
 COMPENSATIONS = ("compensation", "kahan_comp", "shift", "residual")
@@ -68,13 +68,12 @@ class Holder:
     def states(self, tensor: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dtype] | None:
         """Return name to dtype of what is, or will be, kept of a tensor; None if nobody knows."""
         kept = self.optimizer.state.get(tensor, {})
-        dtypes = {
-            key: value.dtype
-            for key, value in kept.items()
-            if isinstance(value, Tensor) and value.shape == tensor.shape
-        }
         if kept:
-            return dtypes
+            return {
+                key: stored_dtype(value)
+                for key, value in kept.items()
+                if isinstance(value, Tensor) and value.shape == tensor.shape and key != "step"
+            }
         for known in (_own, _transformer_engine, _any_precision, _torch):
             declared: dict[str, torch.dtype] | None = known(self.optimizer, tensor, group)
             if declared is not None:
@@ -99,11 +98,21 @@ class Holder:
         return "adam" in name or "lion" in name
 
 
+def stored_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype that the numbers of a tensor lie in: of its codes where it has scales."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return tensor.dtype
+    names, _ = tensor.__tensor_flatten__()
+    inner = [stored_dtype(getattr(tensor, name)) for name in names]
+    return min(inner, key=lambda dtype: dtype.itemsize)
+
+
 def _own(optimizer: Any, tensor: Tensor, _group: Any) -> dict[str, torch.dtype] | None:
     if not hasattr(optimizer, "state_dtypes"):
         return None
     dtypes: dict[str, torch.dtype] = optimizer.state_dtypes(tensor)
-    return {name: dtype for name, dtype in dtypes.items() if name != "step"}
+    scalars = {"step", *(f"{name}_scale" for name in dtypes)}
+    return {name: dtype for name, dtype in dtypes.items() if name not in scalars}
 
 
 def _transformer_engine(
@@ -114,8 +123,9 @@ def _transformer_engine(
     if not isinstance(dtypes, Mapping) or "exp_avg" not in dtypes:
         return None
     kept = {name: dtypes[name] for name in ("exp_avg", "exp_avg_sq")}
-    if getattr(optimizer, "master_weights", False) and tensor.dtype not in PRECISE:
-        kept["master_param"] = dtypes["master_param"]
+    if getattr(optimizer, "master_weights", False):
+        remainders = optimizer.store_param_remainders and tensor.dtype == torch.bfloat16
+        kept["master_param"] = torch.int16 if remainders else dtypes["master_param"]
     return kept
 
 

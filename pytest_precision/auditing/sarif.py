@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from pytest_precision._visible import visible
 from pytest_precision.auditing.audit import Audit
 from pytest_precision.auditing.finding import AuditFinding
+from pytest_precision.auditing.rules import RULES
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -28,15 +30,22 @@ def sarif(audit: Audit, place: BuiltAt) -> dict[str, Any]:
         audit: whose findings are the results.
         place: where all of them are shown.
     """
-    rules = [*dict.fromkeys(finding.rule for finding in audit.findings)]
+    rules = {finding.rule: finding for finding in audit.findings}
     driver = {
         "name": "pytest-precision",
         "version": version("pytest-precision"),
-        "rules": [{"id": rule} for rule in rules],
+        "rules": [_rule(finding) for finding in rules.values()],
     }
-    results = [_result(finding, rules, place) for finding in audit.findings]
+    results = [_result(finding, [*rules], place) for finding in audit.findings]
     run = {"tool": {"driver": driver}, "results": results}
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(finding: AuditFinding) -> dict[str, Any]:
+    # GitHub takes no rule without all three.
+    text = {"text": RULES[finding.rule]}
+    remedy = {"text": f"{finding.remedy[0].upper()}{finding.remedy[1:]}."}
+    return {"id": finding.rule, "shortDescription": text, "fullDescription": text, "help": remedy}
 
 
 def _result(finding: AuditFinding, rules: list[str], place: BuiltAt) -> dict[str, Any]:
@@ -48,7 +57,7 @@ def _result(finding: AuditFinding, rules: list[str], place: BuiltAt) -> dict[str
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": place.file},
+                    "artifactLocation": {"uri": quote(place.file)},
                     "region": {"startLine": place.line},
                 },
                 "logicalLocations": [

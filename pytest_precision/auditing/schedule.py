@@ -34,6 +34,6 @@ def has_length(dataloader: Any) -> bool:
     """Return whether a loader knows its number of batches; one of an iterable dataset may not."""
     try:
         len(dataloader)
-    except (TypeError, NotImplementedError):
+    except Exception:  # people's data sets raise whatever they like
         return False
     return True

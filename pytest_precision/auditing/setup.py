@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +51,11 @@ class TrainingSetup:
         ]
         for what, own in (("model", found.models), ("optimizer", found.optimizers)):
             if not own:
-                kinds = ", ".join(type(part).__name__ for part in parts) or "nothing"
                 raise NoSetupError(
                     expected_but_got(
-                        f"at least one {what}", kinds, "give it what your training loop is built of"
+                        f"at least one {what}",
+                        ", ".join(found.kinds) or "nothing",
+                        "give it what your training loop is built of",
                     )
                 )
         alone = len(found.models) == 1
@@ -62,6 +63,12 @@ class TrainingSetup:
             found.models[0] if alone else {f"model{n}": m for n, m in enumerate(found.models)}
         )
         return found
+
+    @property
+    def kinds(self) -> list[str]:
+        """The types of all parts."""
+        parts = [*self.models, *self.optimizers, *self.schedulers, *self.stages, *self.dataloaders]
+        return [type(part).__name__ for part in parts]
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter once, by logical name."""
@@ -86,11 +93,13 @@ class TrainingSetup:
         elif isinstance(part, Mapping):
             for key, value in part.items():
                 self._take(value, str(key))
-        elif isinstance(part, Iterable) and not isinstance(part, (str, bytes, Tensor)):
+        elif isinstance(part, (list, tuple)):  # others may yield batches, and never end
             for number, value in enumerate(part):
                 self._take(value, f"{place}.{number}")
         elif part is not None:
-            raise NoSetupError(expected_but_got(KINDS, named(place, part), "leave it out"))
+            raise NoSetupError(
+                expected_but_got(KINDS, named(place, part), "give what is in it, or leave it out")
+            )
 
     def _home(self, part: Any) -> list[Any] | None:
         """Return the list that a part belongs to; frameworks have classes of their own for them."""

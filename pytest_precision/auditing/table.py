@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from pytest_precision.auditing.finding import short
 from pytest_precision.auditing.masters import Ownership, Updated
+from pytest_precision.auditing.optimizers import PRECISE
 from pytest_precision.auditing.setup import TrainingSetup
 from pytest_precision.auditing.sharding import ShardingUnit
 
@@ -40,14 +41,9 @@ class TableRow:
     states: tuple[tuple[str, str], ...] = ()
     optimizer: str = ""
 
-    @property
-    def storage(self) -> tuple[str, ...]:
-        """Everything but name and size, as text: rows that share it are written as one."""
-        states = ", ".join(f"{name} {dtype}" for name, dtype in self.states)
-        policy = f"computed in {self.computes}, reduced in {self.reduces}" if self.computes else ""
-        own = f"{self.optimizer} keeps {states}" if states else self.optimizer
-        master = f"master {self.master}" if self.master else ""
-        return (self.kind, self.stored, *filter(None, (policy, master, own)))
+    def is_like(self) -> TableRow:
+        """Return the row without name and size: rows that are alike then are written as one."""
+        return replace(self, name="", size=0)
 
 
 def rows(
@@ -87,7 +83,7 @@ def _master(one: Updated, states: Mapping[str, torch.dtype]) -> str:
     if one.relation != "own":
         return f"{short(one.tensor.dtype)} in the optimizer's groups"
     kept = next((dtype for name, dtype in states.items() if "master" in name), None)
-    if kept is not None:
+    if kept is not None and one.tensor.dtype not in PRECISE:
         whole = "fp32 as 16 more bits" if not kept.is_floating_point else short(kept)
         return f"{whole} in the optimizer's state"
     ways = {"master": "the parameter itself", "compensated": "the parameter and its compensation"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.auditing.finding import AuditFinding, short
+from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, short
 from pytest_precision.auditing.pipeline import StageOutput
 from pytest_precision.auditing.sharding import ShardingUnit
 from pytest_precision.auditing.table import TableRow
@@ -20,39 +20,66 @@ def lines(
 ) -> Iterator[str]:
     """Yield findings, then what is stored, sharded and sent; what is alike stands in one line."""
     for finding in findings:
-        yield visible(f"{finding.severity}: {finding.message} [{finding.rule}]")
-    if not findings:
-        yield "nothing was found"
-    yield ""
+        yield from map(visible, _found(finding))
+    counts = [sum(one.severity == severity for one in findings) for severity in SEVERITIES]
+    found = [_count(n, word) for n, word in zip(counts, SEVERITIES, strict=True) if n]
+    yield ", ".join(found) or "nothing was found"
+    if rows:
+        yield ""
     yield from map(visible, _stored(rows))
     for unit in _folded(units):
         yield visible(unit)
     for stage in stages:
         sent = " and ".join(dict.fromkeys(map(short, stage.sends)))
-        words = f"sends {sent}" if sent else "sends nothing on"
-        yield f"{stage.name}: computes in {short(stage.computes)}, {words}"
+        unknown = "nothing on" if stage.is_last else "what its first step finds"
+        yield f"{stage.name}: computes in {short(stage.computes)}, sends {sent or unknown}"
+
+
+def _found(finding: AuditFinding) -> Iterator[str]:
+    yield f"{finding.severity}: {finding.reason} [{finding.rule}]"
+    if finding.names:
+        yield f"  at: {finding.where}"
+    yield f"  do: {finding.remedy}"
 
 
 def _stored(rows: Sequence[TableRow]) -> Iterator[str]:
-    alike: dict[tuple[str, ...], list[TableRow]] = {}
+    alike: dict[TableRow, list[TableRow]] = {}
     for row in rows:
-        alike.setdefault(row.storage, []).append(row)
-    for (kind, stored, *more), several in alike.items():
+        alike.setdefault(row.is_like(), []).append(row)
+    for kind, several in alike.items():
         size = sum(row.size for row in several)
         names = several[0].name + (f" and {len(several) - 1} more" if len(several) > 1 else "")
-        yield f"{kind} {stored}: {len(several)} with {size:,} elements ({names})"
-        yield from (f"  {words}" for words in more)
+        what = "frozen parameter" if kind.kind == "frozen" else kind.kind
+        yield f"{_count(len(several), what)} in {kind.stored}, {size:,} elements: {names}"
+        if kind.computes:
+            yield f"  computed in {kind.computes}, reduced in {kind.reduces}"
+        if kind.kind == "parameter":
+            yield f"  {_updated(kind)}"
+
+
+def _updated(row: TableRow) -> str:
+    if not row.optimizer:
+        return "updated by nothing here"
+    kept = ", ".join(f"{name} in {dtype}" for name, dtype in row.states)
+    master = "without a master" if row.master == "none" else f"master: {row.master}"
+    return "; ".join(filter(None, (f"updated by {row.optimizer}", master, kept)))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _folded(units: Sequence[ShardingUnit]) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for unit in units:
         data = unit_as_dict(unit)
-        words = ", ".join(f"{k} {data[k]}" for k in ("stores", "computes", "reduces", "outputs"))
-        alike.setdefault(f"{unit.kind} {words}", []).append(unit.name or "the model")
+        words = ", ".join(f"{k} in {data[k]}" for k in ("stores", "computes", "reduces"))
+        alike.setdefault(f"{unit.kind} {words}, outputs {data['outputs']}", []).append(
+            unit.name or "the model"
+        )
     for words, names in alike.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"{words} ({names[0]}{more})"
+        yield f"{words}: {names[0]}{more}"
 
 
 def unit_as_dict(unit: ShardingUnit) -> dict[str, Any]:

@@ -1,19 +1,24 @@
 """Audit what a function builds, a model and its optimizer: nothing is trained.
 
-Exit status 0, 1 if a finding is as bad as --fail-on says, 2 if there is nothing to audit.
+Exit status 0, 1 if a finding is as bad as --fail-on says, 2 if it cannot be audited.
 For several ranks: torchrun --nproc-per-node 2 -m pytest_precision audit package.module:build
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import inspect
 import json
 import os
+import re
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_precision.errors import NoSetupError, expected_but_got, named
@@ -53,42 +58,69 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Audit; return the exit status.
-
-    Raises:
-        Exception: whatever the function raises.
-    """
+    """Audit; return the exit status."""
     try:
-        build = _function(given.build)
-        found, is_first = _audited(build)
+        with _started_here(given.build):
+            build = _function(given.build)
+            found, is_first = _audited(build)
     except NoSetupError as error:
+        if error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
         given.parser.error(str(error))
     if is_first:
         print("\n".join(FORMATS[given.format](found, _place(build))))
     return int(given.fail_on != "never" and bool(found.at_least(given.fail_on)))
 
 
-def _function(name: str) -> Callable[[], Any]:
-    module, _, function = name.partition(":")
+@contextmanager
+def _started_here(program: str) -> Iterator[None]:
+    """Let people's code find modules of this folder, and no arguments of this command."""
+    arguments, sys.argv = sys.argv, [program]
     sys.path.insert(0, os.getcwd())  # as `python -m` has it, and an installed command has not
     try:
-        found: Any = getattr(importlib.import_module(module), function, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is the module that lacks another one
-        found = None
+        yield
     finally:
+        sys.argv = arguments
         sys.path.remove(os.getcwd())
-    if not callable(found):
-        raise NoSetupError(
-            expected_but_got(
-                "a function in a module that can be imported",
-                named("build", name),
-                "write package.module:function",
-            )
+
+
+def _function(name: str) -> Callable[[], Any]:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(?<!\.py):[^\W\d]\w*", name):
+        raise _refused(
+            "MODULE:FUNCTION", name, "for build() in jobs/setup.py write jobs.setup:build"
         )
+    place, _, function = name.partition(":")
+    module = _module(place, name)
+    found: Any = getattr(module, function, None)
+    if not callable(found):
+        own = (key for key, value in vars(module).items() if inspect.isfunction(value))
+        known = ", ".join(sorted(own)) or "none"
+        raise _refused(f"a function in {place}", name, f"the functions there: {known}")
+    with suppress(ValueError):  # some of C have no signature
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            advice = f"{error}: wrap it in a function that knows them"
+            raise _refused("a function without arguments", name, advice) from None
     made: Callable[[], Any] = found
     return made
+
+
+def _module(place: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{place}.".startswith(f"{missing}."):  # else the module lacks another one
+            advice = f"there is no {missing} in {os.getcwd()}, nor installed"
+            raise _refused("a module that can be imported", name, advice) from None
+        raise _refused(
+            f"{place} to be imported", name, f"it raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _refused(what: str, name: str, advice: str) -> NoSetupError:
+    return NoSetupError(expected_but_got(what, named("build", name), advice))
 
 
 def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
@@ -111,14 +143,11 @@ def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
 def _place(build: Callable[[], Any]) -> BuiltAt:
     from pytest_precision.auditing.sarif import BuiltAt
 
-    own = inspect.unwrap(build)
-    code = getattr(own, "__code__", None)
-    if code is None:
-        return BuiltAt("", 1)
-    file = Path(code.co_filename)
-    here = Path.cwd()
+    own = inspect.unwrap(build.func if isinstance(build, functools.partial) else build)
+    source = own if inspect.isfunction(own) or inspect.isclass(own) else type(own)
+    file, here = Path(inspect.getfile(source)), Path.cwd()
     inside = file.relative_to(here) if file.is_relative_to(here) else file
-    return BuiltAt(inside.as_posix(), code.co_firstlineno)
+    return BuiltAt(inside.as_posix(), inspect.getsourcelines(source)[1])
 
 
 def _text(audit: Audit, _place: BuiltAt) -> list[str]:

@@ -82,6 +82,14 @@ class LoopNames:
         known = self._modules
         return ((known[module], module) for module in root.modules() if module in known)
 
+    def aliases(self) -> Iterator[tuple[str, ...]]:
+        """Yield all names of every parameter that has several."""
+        names: dict[int, list[str]] = {}
+        for module in self._modules:
+            for name, parameter in self.own(module):
+                names.setdefault(id(parameter), []).append(name)
+        yield from (tuple(several) for several in names.values() if len(several) > 1)
+
     def own(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters that `module` itself holds, also those that another one shares."""
         yield from module.named_parameters(self._modules[module], recurse=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,14 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import audit
+from pytest_precision import audit, auditing
+from pytest_precision.auditing.rules import RULES
 from pytest_precision.auditing.sarif import BuiltAt, sarif
 
 
-def log(model: nn.Module) -> dict[str, Any]:
+def log(model: nn.Module, file: str = "jobs/train.py") -> dict[str, Any]:
     """The log of an error and a note."""
     found = audit(model.bfloat16(), torch.optim.AdamW(model.parameters()))
-    return sarif(found, BuiltAt("jobs/train.py", 7))
+    return sarif(found, BuiltAt(file, 7))
 
 
 @pytest.mark.skipif(
@@ -42,6 +45,9 @@ def test_each_finding_is_a_result(model: nn.Module) -> None:
     first, second = run["results"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert rules == ["update-below-fp32", "decay-on-vectors"]
+    for rule in run["tool"]["driver"]["rules"]:  # without these, GitHub drops the file
+        for name in ("shortDescription", "fullDescription", "help"):
+            assert rule[name]["text"].endswith(".")
     assert [rules[one["ruleIndex"]] for one in (first, second)] == rules
     assert (first["level"], second["level"]) == ("error", "note")
     (place,) = first["locations"]
@@ -51,3 +57,22 @@ def test_each_finding_is_a_result(model: nn.Module) -> None:
     }
     names = [one["fullyQualifiedName"] for one in place["logicalLocations"]]
     assert names == [name for name, _ in model.named_parameters()]
+
+
+def test_a_file_is_named_as_an_address(model: nn.Module) -> None:
+    """Spaces and the like are none of one."""
+    (run,) = log(model, "my jobs/größe#1.py")["runs"]
+    (place,) = run["results"][0]["locations"]
+    uri = place["physicalLocation"]["artifactLocation"]["uri"]
+    assert uri == "my%20jobs/gr%C3%B6%C3%9Fe%231.py"
+
+
+def test_every_rule_has_a_sentence() -> None:
+    """And each one that has is found by a check."""
+    package = Path(auditing.__file__).parent
+    nodes = [
+        node for file in package.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))
+    ]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and node.args]
+    made = {ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "AuditFinding"}
+    assert {ast.literal_eval(rule) for rule in made} == {*RULES}

@@ -14,6 +14,8 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, IterableDataset
 
 from pytest_precision import audit
+from pytest_precision.auditing.audit import audit_built
+from pytest_precision.errors import NoSetupError
 
 Rules = Callable[..., dict[str, str]]
 
@@ -62,6 +64,43 @@ def test_a_schedule_over_given_steps(model: nn.Module, rules: Rules, make: Any) 
     """The usual way to train on data without length."""
     optimizer = torch.optim.SGD(model.parameters())
     assert rules(model, optimizer, make(optimizer, 100_000), DataLoader(Stream())) == {}
+
+
+class Refusing(Stream):
+    """Has a length that raises something else than Python does."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length in streaming mode")
+
+
+@pytest.mark.parametrize("data", [Stream, Refusing])
+def test_a_schedule_that_asks_for_the_length(model: nn.Module, data: type[Stream]) -> None:
+    """It cannot be built; the finding says what to give it instead."""
+
+    def build() -> Any:
+        optimizer, loader = torch.optim.SGD(model.parameters()), DataLoader(data())
+        return model, optimizer, lr_scheduler.CosineAnnealingLR(optimizer, 3 * len(loader))
+
+    (found,) = audit_built(build).findings
+    assert (found.rule, found.severity) == ("length-unknown", "error")
+    assert "length" in found.reason or "len()" in found.reason
+
+
+def test_a_loader_whose_length_raises(model: nn.Module, rules: Rules) -> None:
+    """Whatever it raises, it has none; that alone is no finding."""
+    optimizer = torch.optim.SGD(model.parameters())
+    assert rules(model, optimizer, DataLoader(Refusing())) == {}
+
+
+def test_other_errors_of_the_function_are_no_findings() -> None:
+    """They say that there is nothing to audit, and keep their traceback."""
+
+    def build() -> Any:
+        raise TypeError("object of type 'NoneType' has no len()")
+
+    with pytest.raises(NoSetupError, match="got TypeError: object of type 'NoneType'") as raised:
+        audit_built(build)
+    assert isinstance(raised.value.__cause__, TypeError)
 
 
 def test_a_schedule_of_another_optimizer(model: nn.Module, rules: Rules) -> None:

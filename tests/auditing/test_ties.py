@@ -38,6 +38,14 @@ def test_a_tied_weight_is_a_note() -> None:
     assert len(audited.rows) == 1
 
 
+def test_wrappers_have_no_part_in_the_names_of_a_tie() -> None:
+    """As in the table."""
+    model = Tied(tied=True)
+    wrapped = torch.compile(model)
+    (found,) = audit(wrapped, torch.optim.SGD(model.parameters())).findings
+    assert found.names == ("embedding.weight", "head.weight")
+
+
 def test_a_broken_tie(rules: Callable[..., dict[str, str]]) -> None:
     """The model says that it ties, and has two tensors."""
     model = Tied(tied=False)

@@ -114,6 +114,74 @@ def test_states_in_few_digits_are_a_note(model: nn.Module) -> None:
     assert (found.severity, found.reason) == ("note", "FusedAdam keeps exp_avg in bf16")
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16], ids=["fp8", "fp16"])
+def test_states_of_eight_bits_are_few_digits(model: nn.Module, dtype: torch.dtype) -> None:
+    """They lie in bytes, and their scales are no states of their own."""
+    optimizer = FusedAdam(
+        model.bfloat16().parameters(), master_weights=True, exp_avg_sq_dtype=dtype
+    )
+    found = audit(model, optimizer)
+    words = {torch.uint8: "codes", torch.float16: "fp16"}[dtype]
+    assert [one.reason for one in found.findings] == [f"FusedAdam keeps exp_avg_sq in {words}"]
+    states = (("exp_avg", "fp32"), ("exp_avg_sq", words), ("master_param", "fp32"))
+    assert {row.states for row in found.rows} == {states}
+
+
+def test_states_in_codes_and_scales() -> None:
+    """Torchao's 8-bit states call themselves fp32; their numbers are not."""
+    torchao_optim = pytest.importorskip("torchao.optim")
+    from torchao.optim.subclass_fp8 import OptimStateFp8
+
+    large = nn.Linear(128, 64, bias=False)
+    optimizer = torchao_optim.AdamWFp8(large.parameters(), weight_decay=0)
+    # As its first step makes it, which takes half a minute to compile.
+    made = {name: OptimStateFp8.zeros(large.weight.shape) for name in ("exp_avg", "exp_avg_sq")}
+    optimizer.state[large.weight] = {"step": torch.tensor(1.0)} | made
+    (found,) = audit(large, optimizer).findings
+    assert found.reason == "AdamWFp8 keeps exp_avg in fp8, exp_avg_sq in fp8"
+
+
+class TeStates(torch.optim.Adam):
+    """Says what it will keep as Transformer Engine's FusedAdam does, which needs a GPU."""
+
+    def __init__(self, params: Any, **options: bool) -> None:
+        super().__init__(params, weight_decay=0.0)
+        self.name_to_dtype_map = dict.fromkeys(
+            ("exp_avg", "exp_avg_sq", "master_param"), torch.float32
+        )
+        self.master_weights = options.get("master_weights", False)
+        self.store_param_remainders = options.get("store_param_remainders", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "master"),
+    [
+        ({}, "none"),
+        ({"master_weights": True}, "fp32 in the optimizer's state"),
+        (
+            {"master_weights": True, "store_param_remainders": True},
+            "fp32 as 16 more bits in the optimizer's state",
+        ),
+    ],
+    ids=["none", "fp32", "remainders"],
+)
+def test_transformer_engine_on_bf16(model: nn.Module, options: Any, master: str) -> None:
+    """With masters of its own it loses nothing, in whichever form it keeps them."""
+    found = audit(model.bfloat16(), TeStates(model.parameters(), **options))
+    expected = [] if options else ["update-below-fp32"]
+    assert [one.rule for one in found.findings] == expected
+    assert {row.master for row in found.rows} == {master}
+
+
+def test_masters_of_parameters_that_need_none(model: nn.Module) -> None:
+    """Transformer Engine keeps them all the same, twice the memory; ours does not."""
+    found = audit(model, TeStates(model.parameters(), master_weights=True))
+    assert [(one.rule, one.severity) for one in found.findings] == [("master-doubled", "note")]
+    assert {row.master for row in found.rows} == {"the parameter itself"}
+    assert audit(model, FusedAdam(model.parameters(), master_weights=True)).findings == ()
+    assert audit(model, TeStates(model.parameters())).findings == ()
+
+
 class OwnStep(torch.optim.Optimizer):
     """Keeps nobody knows what."""
 

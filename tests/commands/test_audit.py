@@ -12,6 +12,8 @@ import pytest
 from pytest_precision.__main__ import main
 
 SETUP = """
+import argparse
+import functools
 import torch
 from pytest_precision.optim import FusedAdam
 
@@ -46,6 +48,29 @@ def broken():
 
 def nothing():
     return torch.nn.Linear(2, 2)
+
+def needy(config):
+    return wrong()
+
+class Called:
+    def __call__(self):
+        return wrong()
+
+partly, instance = functools.partial(needy, 1), Called()
+
+def void():
+    pass
+
+def words():
+    return "model", "optimizer"
+
+def unending():
+    return *sound(), (batch for batch in iter(int, 1))
+
+def parsing():
+    argparse.ArgumentParser().parse_args()
+    import beside
+    return sound()
 """
 
 
@@ -54,6 +79,8 @@ def setup_file(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module of a user's, forgotten after the test."""
     file = in_folder / "audited_setup.py"
     file.write_text(SETUP)
+    (in_folder / "beside.py").touch()
+    (in_folder / "lacking.py").write_text("import nothing_like_it")
     monkeypatch.delitem(sys.modules, "audited_setup", raising=False)
     return file
 
@@ -80,15 +107,25 @@ def test_the_exit_status(build: str, options: tuple[str, ...], status: int) -> N
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     """Findings first, then what everything is stored in."""
     main(["audit", "audited_setup:wrong"])
-    first, empty, *table = capsys.readouterr().out.splitlines()
+    first, place, remedy, *table = capsys.readouterr().out.splitlines()
     assert first.startswith("error: torch AdamW on bf16 parameters: moments and update are bf16, ")
     assert first.endswith("[update-below-fp32]")
-    assert empty == ""
+    assert place == "  at: weight, bias"
+    assert remedy.startswith("  do: keep fp32 storage with MixedPrecisionPolicy(")
     assert table == [
-        "parameter bf16: 2 with 36 elements (weight and 1 more)",
-        "  master none",
-        "  torch AdamW keeps exp_avg bf16, exp_avg_sq bf16",
+        "1 error",
+        "",
+        "2 parameters in bf16, 36 elements: weight and 1 more",
+        "  updated by torch AdamW; without a master; exp_avg in bf16, exp_avg_sq in bf16",
     ]
+
+
+def test_what_cannot_be_built_has_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """The finding says why."""
+    main(["audit", "audited_setup:refused"])
+    first, _, _, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("[option-refused]")
+    assert last == "1 error"
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,10 +157,19 @@ def test_sarif(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere:build", "expected a function in a module that can be imported but got build="),
-        ("audited_setup:lost", "expected a function in a module that can be imported but got"),
-        ("audited_setup", "write package.module:function"),
+        ("nowhere:build", "expected a module that can be imported but got build='nowhere:build'"),
+        ("nowhere.at.all:build", "there is no nowhere in "),
+        ("audited_setup", "for build() in jobs/setup.py write jobs.setup:build"),
+        ("audited_setup.py:sound", "for build() in jobs/setup.py write jobs.setup:build"),
+        (":sound", "expected MODULE:FUNCTION but got build=':sound' (str)"),
+        ("audited_setup:lost", "expected a function in audited_setup but got build="),
+        ("audited_setup:torch", "the functions there: broken, needy, noted, nothing"),
+        ("audited_setup:needy", "missing a required argument: 'config'"),
         ("audited_setup:nothing", "expected at least one optimizer but got Linear"),
+        ("audited_setup:void", "expected at least one model but got nothing"),
+        ("audited_setup:words", "data loaders but got part 0.0='model' (str)"),
+        ("audited_setup:unending", "(generator); give what is in it, or leave it out"),
+        ("lacking:build", "it raised ModuleNotFoundError: No module named 'nothing_like_it'"),
     ],
 )
 def test_nothing_to_audit(capsys: pytest.CaptureFixture[str], name: str, message: str) -> None:
@@ -133,10 +179,30 @@ def test_nothing_to_audit(capsys: pytest.CaptureFixture[str], name: str, message
     assert message in capsys.readouterr().err
 
 
-def test_errors_of_the_function_are_its_own() -> None:
-    """They are raised as they are."""
-    with pytest.raises(TypeError, match="a defect of its own"):
+def test_errors_of_the_function_are_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    """The traceback is shown, and the exit status is not that of a finding."""
+    with pytest.raises(SystemExit, match="2"):
         main(["audit", "audited_setup:broken"])
+    written = capsys.readouterr().err
+    assert 'raise TypeError("a defect of its own")' in written
+    assert written.rstrip().endswith("got TypeError: a defect of its own; its traceback says where")
+
+
+@pytest.mark.parametrize("build", ["sound", "parsing"])
+def test_the_function_gets_no_arguments_of_the_command(build: str) -> None:
+    """Nor does it leave its own behind; it may import what lies beside it."""
+    before = [*sys.argv], [*sys.path]
+    assert main(["audit", f"audited_setup:{build}", "--fail-on", "warning"]) == 0
+    assert (sys.argv, sys.path) == before
+
+
+@pytest.mark.parametrize("build", ["partly", "instance"])
+def test_whatever_can_be_called_has_a_place(capsys: pytest.CaptureFixture[str], build: str) -> None:
+    """That of the function in it, or of its class."""
+    main(["audit", f"audited_setup:{build}", "--format", "github"])
+    text = "def needy" if build == "partly" else "class Called"
+    line = SETUP[: SETUP.index(text)].count("\n") + 1
+    assert capsys.readouterr().out.startswith(f"::error file=audited_setup.py,line={line},")
 
 
 def test_the_installed_command_finds_modules_here() -> None:

@@ -53,7 +53,7 @@ def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
                 )
 
 
-def refused_option(error: TypeError) -> AuditFinding | None:
+def refused_option(error: BaseException) -> AuditFinding | None:
     """Return the finding of an optimizer that refused one of torch's options; None for others.
 
     Trainers give `foreach` to whatever optimizer is configured, and Transformer Engine's FusedAdam,

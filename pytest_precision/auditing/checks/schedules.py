@@ -6,6 +6,7 @@ dataset, and some put the largest integer in its place: the rate then never deca
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,23 @@ def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
                     "give the number of steps that you train",
                     (type(scheduler).__name__,),
                 )
+
+
+def unknown_length(error: BaseException) -> AuditFinding | None:
+    """Return the finding of a set-up that cannot be built for want of a length; None for others.
+
+    Args:
+        error: raised while the set-up was built, `TypeError` by Python or whatever a data set has.
+    """
+    asked = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if "__len__" not in asked:
+        return None
+    return AuditFinding(
+        "length-unknown",
+        "error",
+        f"the set-up asks for the length of data that have none ({error})",
+        "give the number of steps that you train, in the place of one computed from the data",
+    )
 
 
 def other_optimizer(facts: SetupFacts) -> Iterator[AuditFinding]:

@@ -12,19 +12,14 @@ from pytest_precision.auditing.finding import AuditFinding
 
 def ties(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Note weights that have several names: they are one tensor, updated once."""
-    for model in facts.setup.models:
-        names: dict[int, list[str]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(name)
-        for tied in names.values():
-            if len(tied) > 1:
-                yield AuditFinding(
-                    "tied",
-                    "note",
-                    "one weight has several names",
-                    "a checkpoint, and a sharding by modules, has to keep it one",
-                    tuple(tied),
-                )
+    for names in facts.setup.names.aliases():
+        yield AuditFinding(
+            "tied",
+            "note",
+            "one weight has several names",
+            "keep it one weight in checkpoints, and in one unit where modules are sharded",
+            names,
+        )
 
 
 def broken(facts: SetupFacts) -> Iterator[AuditFinding]:

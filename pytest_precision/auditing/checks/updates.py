@@ -15,6 +15,7 @@ import torch
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding, below_fp32, short
 from pytest_precision.auditing.masters import Updated
+from pytest_precision.auditing.optimizers import MASTERS, PRECISE
 from pytest_precision.auditing.rounding import lost_together, peak_rate
 
 REMEDY = (
@@ -54,6 +55,26 @@ def states(facts: SetupFacts) -> Iterator[AuditFinding]:
             f"{name} keeps {low}",
             "state in fp32 costs memory and rounds less",
             tuple(names),
+        )
+
+
+def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Note masters of parameters that are fp32 already, as Transformer Engine's FusedAdam has."""
+    found = [
+        one
+        for one in facts.ownership.updated
+        if one.relation == "own"
+        and one.tensor.dtype in PRECISE
+        and not MASTERS.isdisjoint(one.holder.states(one.tensor, one.group) or {})
+    ]
+    for kind, several in groupby(sorted(found, key=_kind), key=_kind):
+        name, dtype = kind
+        yield AuditFinding(
+            "master-doubled",
+            "note",
+            f"{name} keeps a master of {dtype} parameters, which it does not need",
+            "store the model in bf16, or leave masters to the parameters: master_weights=False",
+            tuple(name for one in several for name in one.names),
         )
 
 
