@@ -9,7 +9,7 @@ from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity import curves, needed
+from pytest_precision.parity import curves, needed, oracle
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.recording import Recording
@@ -75,6 +75,9 @@ class Case:
         """Return the fields of a verdict that hold whatever the outcome is."""
         return {
             "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
+            "oracle": {
+                side.name: oracle.summary(side.oracle, self.terms.off) for side in self.sides
+            },
             "curves": curves.table(*self.sides),
             "environment": {side.name: side.trace.header.environment for side in self.sides},
             "observations": self.judgement.observations,

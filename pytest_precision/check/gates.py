@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.check.repeatable import races, unrepeatable
-from pytest_precision.parity import curves, explain, given, guards, needed, spread
+from pytest_precision.parity import curves, explain, given, guards, needed, oracle, spread
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
 from pytest_precision.parity.histogram import of_finding
@@ -60,6 +60,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *_digests_only(case, found.finding),
         *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.violations),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
+        *(line for side in case.sides if not case.terms.off for line in oracle.lines(side)),
         "",
         *spread.table(closer.judgement),
         "",
@@ -115,6 +116,18 @@ def vacuity(case: Case) -> Ruling | None:
         if words:
             return Ruling("vacuous", f"{words} in the {side.name}")
     return None
+
+
+def declared_rule(case: Case) -> Ruling | None:
+    """Refuse a side whose updates are not those of the rule that the workload declares."""
+    wrong = [] if case.terms.off else oracle.breached(case.sides)
+    if not wrong:
+        return None
+    advice = (
+        "If they should be, declare their rule as optimizer_rule of the workload; "
+        "oracle=unchecked(reason=...) turns this judgement off."
+    )
+    return Ruling("fail", oracle.headline(wrong), (advice,))
 
 
 def lost_updates(case: Case) -> Ruling | None:
@@ -178,6 +191,7 @@ GATES: tuple[Gate, ...] = (
     undisturbed,
     contract,
     vacuity,
+    declared_rule,
     lost_updates,
     hidden_kinds,
     compared,
@@ -188,6 +202,8 @@ GATES: tuple[Gate, ...] = (
 """The gates of a cell; the last one runs the candidate again."""
 
 RECORDED_GATES = tuple(
-    gate for gate in GATES if gate not in (same_data, undisturbed, lost_updates, races)
+    gate
+    for gate in GATES
+    if gate not in (same_data, undisturbed, declared_rule, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

@@ -29,7 +29,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.options import Settings
-from pytest_precision.parity.criterion import Criterion
+from pytest_precision.parity.criterion import Criterion, Unchecked
 from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -73,6 +73,7 @@ class Parity:
         reference_cell: Cell | None = None,
         max_lost_updates: float | None = None,
         contract: Contract | None = None,
+        oracle: Unchecked | None = None,
     ) -> Verdict:
         """Train both layouts through the cell's sequence and compare everything observed.
 
@@ -92,6 +93,8 @@ class Parity:
                 size. Without this limit, lost updates are only reported.
             contract: what the candidate must have stored and done in addition to what its cell
                 says: the dtype of parameters, fused accumulation, quantized parameters.
+            oracle: `unchecked(reason=...)` judges no update by the workload's `optimizer_rule`;
+                unless given, a side whose update is not that of the rule fails.
 
         Returns:
             The verdict, if it is `pass`.
@@ -99,8 +102,8 @@ class Parity:
         Raises:
             ParityError: with any other verdict.
             TypeError: for a callable that cannot be sent to the ranks, for a layout without a
-                workload, for a limit that is not a number, and for a `reference_cell` or `contract`
-                of another type.
+                workload, for a limit that is not a number, and for a `reference_cell`, `contract`
+                or `oracle` of another type.
             ValueError: for a limit that is not from 0 to 1.
         """
         __tracebackhide__ = True
@@ -109,7 +112,7 @@ class Parity:
             expect_type(
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
             )
-        terms = Terms.of(criterion, max_lost_updates, contract)
+        terms = Terms.of(criterion, max_lost_updates, contract, oracle)
         terms = terms._replace(jitter=self.settings.jitter)
         sides = self._sides(candidate, reference, workload, reference_cell)
         verdict = Verdict(
@@ -150,7 +153,7 @@ class Parity:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.compare import compare
 
-        terms = Terms.of(criterion, None, None)
+        terms = Terms.of(criterion)
         return self._kept(compare(Path(candidate), Path(reference), terms, self.nodeid))
 
     def _kept(self, verdict: Verdict) -> Verdict:

@@ -48,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
 
     try:
         criteria = dict(map(keyed_criterion, given.criterion))
-        terms = Terms.of(criteria or None, None, None)
+        terms = Terms.of(criteria or None)
         words = [str(given.candidate), str(given.reference)]
         options = [word for text in given.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])

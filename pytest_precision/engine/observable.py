@@ -84,7 +84,7 @@ class Observable:
             yield from self._observe_grads("reduced_grad", capture)
         elif phase == "clip_grads":
             yield from self.show("grad_norm", "total", self.grad_norm, capture, split=False)
-            yield from [*capture.kept("lr")] or groups.rates(self._named_groups())
+            yield from [*capture.kept("lr")] or groups.rates(self.named_groups())
         elif phase == "end":
             yield from self._observe_groups()
         else:
@@ -97,7 +97,7 @@ class Observable:
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
         if "step" not in self.unobservable:
-            yield from groups.counters(self._named_groups())
+            yield from groups.counters(self.named_groups())
         for name, parameter in self.masters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 for suffix, tensor in tensors_in(value):
@@ -219,14 +219,14 @@ class Observable:
 
     def keep_rates(self) -> None:
         """Hand over the learning rates before an update that also changes them."""
-        self.capture.keep("lr", "groups", groups.rates(self._named_groups()))
+        self.capture.keep("lr", "groups", groups.rates(self.named_groups()))
 
     def _observe_groups(self) -> Iterator[Observation]:
-        named = [*self._named_groups()]
+        named = [*self.named_groups()]
         yield from groups.rates(named)
         yield from groups.other_numbers(named)
 
-    def _named_groups(self) -> groups.Groups:
+    def named_groups(self) -> groups.Groups:
         """Yield each group of the optimizer with the logical tensors that it updates."""
         logical = (self.logical(name, master) for name, master in self.masters())
         return groups.named(self.optimizer, ([name for name, _ in parts] for parts in logical))

@@ -96,6 +96,8 @@ class Verdict:
             an update counts as much as it would have moved its weight, `absorbed`, the share of the
             updates' norm that the weights lack, the same of the `worst` tensor with its `name`, and
             `unmeasured`, tensor to reason.
+        oracle: for `candidate` and `reference`, how their updates follow the rule that the workload
+            declares, as `oracle.summary` says it.
         curves: columns to plot, as long as `step`: `loss`, `lost_updates` and `absorbed`, each of
             `candidate` and `reference`.
         environment: of `candidate` and `reference`: versions, pins and variables that decide about
@@ -125,6 +127,7 @@ class Verdict:
     divergence: Divergence | None = None
     details: tuple[str, ...] = field(default=())
     lost_updates: dict[str, Any] | None = None
+    oracle: dict[str, Any] | None = None
     curves: dict[str, Any] | None = None
     environment: dict[str, dict[str, str]] | None = None
     left_out: dict[str, str] | None = None

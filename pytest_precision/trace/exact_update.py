@@ -16,6 +16,7 @@ from torch import Tensor
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode, scale_name
+from pytest_precision.trace.oracle.adam import AdamScalars
 
 Hyperparameters = Mapping[str, Any]
 """Those of a parameter group before the step: a scheduler may have changed them since."""
@@ -90,21 +91,20 @@ def _adam(
 ) -> Rule:
     second = "max_exp_avg_sq" if before.get("amsgrad") else "exp_avg_sq"
     scales = [_scale(state, name) for name in ("exp_avg", second)]
-    step = float(state["step"] if "step" in state else _group_step(optimizer, before))
-    corrections = [
-        1 - beta**step if before.get("bias_correction", True) else 1.0 for beta in before["betas"]
-    ]
-    lr, eps = float(before["lr"]), before["eps"]
-    decay = lr * before["weight_decay"] if _decoupled(optimizer, before) else 0.0
+    step = int(state["step"] if "step" in state else _group_step(optimizer, before))
+    scalars = AdamScalars.of(
+        before,
+        step,
+        decoupled=_decoupled(optimizer, before),
+        corrected=before.get("bias_correction", True),
+    )
 
     def compute(weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
         m, v = (
             stored.double() if scale is None else decode(stored, scale).double()
             for stored, scale in zip((first, second), scales, strict=True)
         )
-        denominator = v.div_(corrections[1]).sqrt_().add_(eps)
-        update = m.div_(denominator).mul_(-lr / corrections[0])
-        return update.add_(weight, alpha=-decay) if decay else update
+        return scalars.move(weight, m, v)
 
     return Rule((state["exp_avg"], state[second]), compute)
 

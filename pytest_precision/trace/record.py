@@ -30,7 +30,7 @@ from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.products import COMPUTED, Products
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.stretches import folder_of
-from pytest_precision.trace.updates import UpdateMeter
+from pytest_precision.trace.watches import UpdateWatches
 from pytest_precision.trace.writer import TraceWriter
 from pytest_precision.workloads.base import Workload
 
@@ -81,8 +81,7 @@ def record(
     threads = digest_threads(stretch.world_size)
     with TraceWriter(place, rank, digests=run.digests, threads=threads) as run.writer:
         run.run()
-        if run.meter is not None:
-            run.meter.write(place, rank)
+        run.watches.write(place, rank)
         run.data.write(place, rank)
         environment = environment_of(cell) | taken
         run.look_at_storage()
@@ -123,7 +122,7 @@ class EngineRecorder:
         self.window = window
         self.op, self.operation, self.step = INIT.op, INIT.operation, stretch.done
         self.data = DataWatch(workload)
-        self.meter = UpdateMeter() if window in (None, EVERYTHING) else None
+        self.watches = UpdateWatches(workload, self.cell, whole=window in (None, EVERYTHING))
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
@@ -193,7 +192,7 @@ class EngineRecorder:
         self.observe("forward_backward")
         for call, shown in self._calls():
             self.pause()
-            with self._measuring(call):
+            with self.watches.around(self.engine, call, self.step):
                 getattr(self.engine, call)()
             for phase in shown:
                 self.observe(phase)
@@ -215,11 +214,6 @@ class EngineRecorder:
         """Return a context that records the dtypes of products, in the first such step."""
         watched = self.step == 1 and self.cell.precision in COMPUTED
         return self.products if watched else nullcontext()
-
-    def _measuring(self, phase: str) -> AbstractContextManager[None]:
-        if self.meter is None or phase != "optimizer_step":
-            return nullcontext()
-        return self.meter.around(self.engine, self.step)
 
     def skip(self) -> None:
         """Run the next step with an overflow on one rank; all ranks must leave state as it was."""
@@ -277,6 +271,7 @@ class EngineRecorder:
     def save(self) -> None:
         """Save a checkpoint on all ranks, and observe."""
         self.engine.save(self._checkpoint)
+        self.watches.save(self.folder)
         # A rank must not load, or save over, what another has not finished.
         dist.barrier()
         self.observe("save")
@@ -290,6 +285,7 @@ class EngineRecorder:
 
     def _restore(self) -> None:
         self.engine.load(self._checkpoint)
+        self.watches.load(self.folder)
         dist.barrier()
         self.observe("load")
 

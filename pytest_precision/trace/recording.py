@@ -10,6 +10,7 @@ from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.origin import Origin, damaged
 from pytest_precision.trace.store import Trace
 from pytest_precision.trace.stretches import recorded
@@ -61,6 +62,11 @@ class Recording:
     def updates(self) -> UpdateLog:
         """Return how many updates each tensor lost; only a recording of the whole run has this."""
         return UpdateLog.read(self.trace.folder, *self.trace.world_sizes)
+
+    @cached_property
+    def oracle(self) -> OracleLog:
+        """Return how its updates follow the workload's rule; only a whole run has this."""
+        return OracleLog.read(self.trace.folder, *self.trace.world_sizes)
 
     @cached_property
     def data(self) -> DataLog:

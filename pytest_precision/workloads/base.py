@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from pytest_precision.matrix.cell import Cell
+    from pytest_precision.workloads.rules import OptimizerRule
 
 
 class Workload(ABC):
@@ -56,10 +57,14 @@ class Workload(ABC):
         clip: rule of the clipping: `"fp64"` gives the same bits however gradients are sharded;
             `"torch"` is `torch.nn.utils.clip_grad_norm_`; for a rule of your own, a method
             `clip(self, parameters, max_norm)` that clips and returns the norm before clipping.
+        optimizer_rule: rule by which the weights are updated, such as `rules.AdamW(eps=1e-6)`; each
+            update of both sides is then judged by it, at the rates of `groups` and `scheduler`,
+            clipped to `max_norm`. None says nothing, and no update is judged by itself.
     """
 
     max_norm: float | None = None
     clip: Any = "fp64"
+    optimizer_rule: OptimizerRule | None = None
 
     @abstractmethod
     def model(self, cell: Cell) -> torch.nn.Module:

@@ -18,6 +18,7 @@ from pytest_precision.workloads.batches import (
     cut,
     extents,
 )
+from pytest_precision.workloads.rules import AdamW, OptimizerRule
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
@@ -55,6 +56,7 @@ class TrainingRecipe(Workload):
     # Low enough to clip every step: a fifth of the smallest gradient norm in 220 steps of any
     # built-in workload, and an eighth of their first norms.
     max_norm: float | None = 0.05
+    optimizer_rule: OptimizerRule | None = AdamW()
 
     def __init__(self, *, lr: float, seed: int) -> None:
         self.lr = lr

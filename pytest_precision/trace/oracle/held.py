@@ -1,0 +1,119 @@
+"""What an optimizer holds of a parameter: its moments and its weight, and how they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
+from pytest_precision.errors import NotMeasurableError
+from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
+from pytest_precision.trace.exact_update import OTHER_FORMULAS
+from pytest_precision.trace.oracle.adam import Roundings
+from pytest_precision.trace.oracle.rounding import EXACT, Rounding
+from pytest_precision.trace.updates import Weight
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+NUMBERS = ("lr", "betas", "eps", "weight_decay")
+"""Options of a parameter group that a rule has."""
+
+
+def columns(engine: Engine, weight: Weight) -> Iterator[tuple[Observation, ...]]:
+    """Yield each piece of the moments that this rank holds with that of the effective weight.
+
+    Moments that a first step has yet to make are zero.
+
+    Raises:
+        NotMeasurableError: for an optimizer whose state is not that of a known rule.
+    """
+    state = engine.optimizer.state.get(weight.parameter, {})
+    _expect_known(engine.optimizer, weight.parameter, state)
+    now = weight.effective()
+    moments = (_moment(state, name) for name in MOMENTS)
+    held = [torch.zeros_like(now) if moment is None else moment for moment in moments]
+    yield from zip(*(weight.pieces(tensor) for tensor in (*held, now)), strict=True)
+
+
+def storage(engine: Engine, weight: Weight, gradient: Rounding, *, fresh: bool) -> Roundings:
+    """Return the roundings of a parameter's state; of what has a scale, by its present one.
+
+    A compensation is rounded by itself, and the parameter that it compensates, too.
+
+    Args:
+        engine: after the step.
+        weight: the parameter.
+        gradient: what was rounded of its gradient before the optimizer read it.
+        fresh: whether the step made the state, and with it a rounded master to start from.
+    """
+    state = engine.optimizer.state.get(weight.parameter, {})
+    first, second = (_rounding(state, name, state.get(name, weight.parameter)) for name in MOMENTS)
+    masters = [name for name in state if "master" in name and not name.endswith("_scale")]
+    name = masters[0] if masters else ""
+    own = _rounding(state, name, state.get(name, weight.parameter))
+    if fresh and masters:
+        own = own.twice()
+    kept = state.get("compensation")
+    move = EXACT if kept is None else Rounding.of(kept.dtype)
+    return Roundings(first, second, own, gradient, move)
+
+
+def options(engine: Engine) -> dict[str, Mapping[str, Any]]:
+    """Return logical tensor to the numbers of its parameter group, as they are now."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for group, names in engine.named_groups():
+        own = {key: _plain(group[key]) for key in NUMBERS if key in group}
+        found |= dict.fromkeys(names, own)
+    return found
+
+
+def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in which numbers an optimizer's group is not what the workload declares."""
+    for key, value in own.items():
+        if value != _plain(declared[key]):
+            yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a number, or two, of which an optimizer may keep tensors."""
+    return [float(part) for part in value] if isinstance(value, (tuple, list)) else float(value)
+
+
+def _moment(state: Mapping[str, Any], name: str) -> Tensor | None:
+    if name not in state:
+        return None
+    tensor: Tensor = state[name]
+    scale = state.get(scale_name(name))
+    return tensor if scale is None else decode(tensor, scale)
+
+
+def _rounding(state: Mapping[str, Any], name: str, tensor: Tensor) -> Rounding:
+    scale = state.get(scale_name(name)) if tensor.dtype in RANGES else None
+    return Rounding.of(tensor.dtype, scale)
+
+
+def _expect_known(
+    optimizer: torch.optim.Optimizer, parameter: Tensor, state: Mapping[str, Any]
+) -> None:
+    """Raise where state is not that of a known rule, or is stored in a way that is not known."""
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, OTHER_FORMULAS):
+        raise NotMeasurableError(f"{kind} has a formula of its own")
+    if not getattr(optimizer, "defaults", {}).keys() >= set(NUMBERS):
+        raise NotMeasurableError(f"{kind} is no Adam: it has not all of {', '.join(NUMBERS)}")
+    lacking = [name for name in MOMENTS if name not in state] if state else []
+    if lacking:
+        raise NotMeasurableError(f"{kind} keeps no {' and no '.join(lacking)} of it")
+    if "max_exp_avg_sq" in state:
+        raise NotMeasurableError(f"{kind} is AMSGrad, which no rule declares")
+    for name, tensor in {"weight": parameter, **state}.items():
+        held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        if isinstance(held, Tensor) and type(held) not in (Tensor, nn.Parameter):
+            raise NotMeasurableError(
+                f"its {name} is a {type(held).__name__}, whose rounding is not known"
+            )

@@ -1,0 +1,262 @@
+"""Judge: compare the state after a step with the rule, and name the wrong rule that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Chunk, Observation
+from pytest_precision.trace.oracle.adam import (
+    ARITHMETICS,
+    AdamScalars,
+    Roundings,
+    Scalars,
+    State,
+    stepped,
+)
+from pytest_precision.trace.oracle.plan import UpdatePlan
+from pytest_precision.trace.oracle.wrong import WrongRule, wrong_rules
+from pytest_precision.trace.updates import CHUNK
+
+KINDS = ("exp_avg", "exp_avg_sq", "master")
+"""What a step changes, in causal order."""
+
+_QUANTITIES = ("first", "second", "weight")
+
+
+class Segment(NamedTuple):
+    """Neighbouring elements of a piece of a logical tensor, before and after a step.
+
+    Attributes:
+        order: position of the piece in the optimizer's order.
+        piece: which piece it is.
+        start: number of its first element in the flattened piece.
+        before: the state before the step, as stored.
+        after: the moments and the weight after it.
+    """
+
+    order: int
+    piece: Observation
+    start: int
+    before: State
+    after: tuple[Tensor, ...]
+
+    @classmethod
+    def of(
+        cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
+    ) -> Iterator[Segment]:
+        """Yield a piece in segments of at most a chunk; an empty piece has none."""
+        chunk = CHUNK[piece.tensor.device.type]
+        for start in range(0, piece.tensor.numel(), chunk):
+            own = slice(start, start + chunk)
+            old = State(*(tensor[own] for tensor in before))
+            yield cls(order, piece, start, old, tuple(tensor[own] for tensor in after))
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return self.after[0].numel()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Segments of one group with one storage, one after the other.
+
+    Attributes:
+        group: number of the parameter group in the workload.
+        storage: roundings of the state.
+        segments: what it consists of.
+        before: the state before the step, as stored.
+        factor: of the reduced gradient, by unscaling and clipping.
+        after: moments and weight after the step, in the order of `KINDS`.
+    """
+
+    group: int
+    storage: Roundings
+    segments: Sequence[Segment]
+    before: State
+    factor: float
+    after: tuple[Tensor, ...]
+
+    @classmethod
+    def of(
+        cls, group: int, storage: Roundings, factor: float, segments: Sequence[Segment]
+    ) -> Batch:
+        """Put segments together."""
+        before = State(*map(torch.cat, zip(*(own.before for own in segments), strict=True)))
+        after = tuple(map(torch.cat, zip(*(own.after for own in segments), strict=True)))
+        return cls(group, storage, segments, before, factor, after)
+
+    def ratios(self, scalars: AdamScalars, storage: Roundings) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield, per kind, what the rule gives and each error as a share of its bound."""
+        old = State(*(tensor.double() for tensor in self.before))
+        old.gradient.mul_(self.factor)
+        for (exact, bound), after in zip(stepped(old, scalars, storage), self.after, strict=True):
+            ratio = after.double().sub_(exact).abs_().div_(bound)
+            if not bool(ratio.sum().isfinite()):
+                ratio = self._finite(ratio, exact, after)
+            yield exact, ratio
+
+    def worst(self, scalars: AdamScalars, storage: Roundings) -> float:
+        """Return the largest of these shares."""
+        return max(float(ratio.max()) for _, ratio in self.ratios(scalars, storage))
+
+    def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
+        """Return `ratio` with infinity where a finite number should have come, but did not."""
+        lost = exact.isfinite() & ~after.isfinite()
+        return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))
+
+
+@dataclass(frozen=True)
+class Breach:
+    """An element beyond its bound: the one that is furthest beyond it, of the first such tensor.
+
+    Attributes:
+        step: train step.
+        order: position of the tensor in causal order.
+        kind: what it is.
+        name: the logical tensor's name.
+        index: of the element.
+        expected: what the rule gives.
+        got: what the state holds.
+        ratio: of the error to its bound.
+        group: number of its parameter group.
+    """
+
+    step: int
+    order: Sequence[int]
+    kind: str
+    name: str
+    index: Sequence[int]
+    expected: float
+    got: float
+    ratio: float
+    group: int
+
+    @property
+    def when(self) -> tuple[int, ...]:
+        """Return what tells which of two came first."""
+        return self.step, *self.order
+
+
+class Judge:
+    """Judges steps by one plan.
+
+    Attributes:
+        plan: what the workload declares.
+        worst: largest share of a bound so far, of steps within it.
+    """
+
+    def __init__(self, plan: UpdatePlan) -> None:
+        self.plan = plan
+        self.worst = 0.0
+        self._usual = 0
+
+    def breach(self, batches: Sequence[Batch], step: int, made: int) -> Breach | None:
+        """Return the first breach of a step after `made` others, or None."""
+        found = [self._first(batch, step, made) for batch in batches]
+        return min(filter(None, found), key=lambda breach: breach.when, default=None)
+
+    def _scalars(self, group: int, made: int, arithmetic: Scalars) -> AdamScalars:
+        own = self.plan.at(made)[group]
+        return arithmetic(own, made + 1, decoupled=self.plan.decoupled)
+
+    def _first(self, batch: Batch, step: int, made: int) -> Breach | None:
+        scalars = partial(self._scalars, batch.group, made)
+        order = sorted(range(len(ARITHMETICS)), key=lambda number: number != self._usual)
+        shares = {}
+        for number in order:
+            shares[number] = batch.worst(scalars(ARITHMETICS[number]), batch.storage)
+            if shares[number] <= 1:
+                self._usual = number
+                self.worst = max(self.worst, shares[number])
+                return None
+        closest = min(shares, key=lambda number: shares[number])
+        return _located(batch, scalars(ARITHMETICS[closest]), step)
+
+    def fitting(
+        self, batches: Sequence[Batch], made: int, among: Sequence[str] | None = None
+    ) -> list[str]:
+        """Return the wrong rules, in words, that explain all of a step that breaks the right one.
+
+        Args:
+            batches: of the step.
+            made: number of steps before.
+            among: those that explain earlier steps; all that are known unless given.
+        """
+        right = [self._right(batch, made) for batch in batches]
+        alive = among
+        # The batches that the right rule does not explain leave few of the wrong ones.
+        for number in sorted(range(len(batches)), key=lambda number: right[number]):
+            tried = self._tried(batches[number], made, alive)
+            if alive is None:
+                alive = [*tried]
+            # A rule that is no other one here, such as one of decay where there is none.
+            alive = [words for words in alive if tried.get(words, right[number])]
+        return [*(alive or ())]
+
+    def _right(self, batch: Batch, made: int) -> bool:
+        scalars = (self._scalars(batch.group, made, arithmetic) for arithmetic in ARITHMETICS)
+        return any(batch.worst(own, batch.storage) <= 1 for own in scalars)
+
+    def _tried(self, batch: Batch, made: int, among: Sequence[str] | None) -> dict[str, bool]:
+        """Return wrong rule to whether it explains a batch."""
+        tried: dict[str, bool] = {}
+        for arithmetic in ARITHMETICS:
+            for wrong in wrong_rules(self.plan, batch.group, made, arithmetic):
+                words = wrong.words
+                if (among is None or words in among) and not tried.get(words):
+                    tried[words] = _fits(batch, wrong)
+        return tried
+
+
+def _fits(batch: Batch, wrong: WrongRule) -> bool:
+    if batch.worst(wrong.scalars, wrong.storage(batch.storage)) > 1:
+        return False
+    if not wrong.rounded:
+        return True
+    held = batch.after[_QUANTITIES.index(wrong.rounded)]
+    return torch.equal(held.to(wrong.dtype).to(held.dtype), held)
+
+
+def _located(batch: Batch, scalars: AdamScalars, step: int) -> Breach:
+    """Return the breach of a batch that has one."""
+    found = []
+    for kind, (exact, ratio) in enumerate(batch.ratios(scalars, batch.storage)):
+        start = 0
+        for segment in batch.segments:
+            own = ratio[start : start + segment.size]
+            place = int(own.argmax())
+            if float(own[place]) > 1:
+                wrong = float(batch.after[kind][start + place])
+                found.append(
+                    Breach(
+                        step,
+                        (kind, segment.order),
+                        KINDS[kind],
+                        segment.piece.name,
+                        _index(segment.piece, segment.start + place),
+                        float(exact[start + place]),
+                        wrong,
+                        float(own[place]),
+                        batch.group,
+                    )
+                )
+            start += segment.size
+    return min(found, key=lambda breach: (breach.when, -breach.ratio))
+
+
+def _index(piece: Observation, place: int) -> tuple[int, ...]:
+    """Return the index in the logical tensor of an element of a flattened piece."""
+    if isinstance(piece.place, Chunk):
+        inside = torch.unravel_index(torch.tensor(place), piece.place.sizes)
+        return tuple(
+            int(own) + offset for own, offset in zip(inside, piece.place.offsets, strict=True)
+        )
+    whole = torch.unravel_index(torch.tensor(piece.place.start + place), piece.shape)
+    return tuple(map(int, whole))

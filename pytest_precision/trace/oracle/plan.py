@@ -1,0 +1,76 @@
+"""UpdatePlan: what the workload says that each parameter is updated with in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.rules import AdamW, OptimizerRule
+
+
+class _Still(torch.optim.Optimizer):
+    """Has the options of an optimizer, for a scheduler to change, and updates nothing."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Do nothing; schedulers expect a step before theirs."""
+
+
+class UpdatePlan:
+    """The hyperparameters of every step, from the workload's rule, groups and scheduler alone.
+
+    No optimizer of a layout is asked: one that has taken over a wrong rate would confirm it.
+
+    Args:
+        workload: declares a rule.
+        cell: the workload's model is made for it, to learn the names in each group.
+
+    Attributes:
+        rule: the workload's.
+        groups: logical tensor to the number of its group.
+    """
+
+    def __init__(self, workload: Workload, rule: OptimizerRule, cell: Cell) -> None:
+        self.rule = rule
+        devices = [torch.cuda.current_device()] if cell.device == "cuda" else []
+        with torch.random.fork_rng(devices):
+            model = workload.model(cell)
+            groups = workload.groups(model)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.groups = {
+            names[id(parameter)]: number
+            for number, group in enumerate(groups)
+            for parameter in group["params"]
+        }
+        own = [{**group, "params": [torch.zeros(1)]} for group in groups]
+        self._optimizer = _Still(own, {"lr": 1e-3, **asdict(rule)})
+        self._scheduler = workload.scheduler(self._optimizer)
+        self._steps: list[list[Mapping[str, Any]]] = []
+
+    @property
+    def decoupled(self) -> bool:
+        """Return whether weight decay is no part of the moments."""
+        return isinstance(self.rule, AdamW)
+
+    def at(self, made: int) -> list[Mapping[str, Any]]:
+        """Return the hyperparameters of each group in the step after `made` steps."""
+        while len(self._steps) <= made:
+            self._steps.append(
+                [
+                    {key: float(value) if key == "lr" else value for key, value in group.items()}
+                    for group in self._optimizer.param_groups
+                ]
+            )
+            self._optimizer.step()
+            if self._scheduler is not None:
+                self._scheduler.step()
+        return self._steps[made]
+
+    def full_rate(self, group: int) -> float:
+        """Return the rate of a group before its scheduler has scaled it."""
+        own = self._optimizer.param_groups[group]
+        return float(own.get("initial_lr", own["lr"]))

@@ -1,0 +1,75 @@
+"""Rounding: how far a stored number may be from the exact one, from the dtype that it is stored in.
+
+Author: the standard model of floating-point arithmetic (Higham, Accuracy and Stability of Numerical
+Algorithms, section 2.2): every operation returns the exact result times `1 + d` with `|d| <= u`,
+the unit roundoff of the dtype that the result is stored in, plus half a subnormal where it
+underflows. Optimizers that work in place round each intermediate result to the dtype of their
+state, so an update of n operations is off by n times u of the sum of the magnitudes of its terms.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+OPERATIONS = 4
+"""Roundings of one moment, or of one weight, in an update: two products, their sum and a cast."""
+
+_FLOAT32 = 2.0**-24
+_FINEST = 2.0**-48
+"""What the oracle's own fp64 arithmetic is trusted to."""
+
+_SCALED = {torch.uint8: (2.0**-4, 2.0**-10), torch.float16: (2.0**-11, 2.0**-25)}
+"""Dtype of state with a scale to unit roundoff and half a subnormal; a uint8 is e4m3."""
+
+
+class Rounding(NamedTuple):
+    """The rounding of one stored quantity in one update.
+
+    Attributes:
+        share: of the sum of the magnitudes of the terms.
+        least: in addition, where the result underflows.
+        unit: unit roundoff of the arithmetic.
+    """
+
+    share: float
+    least: float
+    unit: float
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, scale: Tensor | None = None) -> Rounding:
+        """Return that of a tensor stored in `dtype`, with one scale for all elements or without.
+
+        What has a scale is computed in fp32 and stored once.
+        """
+        if scale is not None:
+            unit, subnormal = _SCALED[dtype]
+            return cls(unit + OPERATIONS * _FLOAT32, float(scale) * subnormal, _FLOAT32)
+        unit = max(unit_roundoff(dtype), _FINEST)
+        return cls(OPERATIONS * unit, _underflow(dtype), unit)
+
+    def twice(self) -> Rounding:
+        """Return that of a result that is rounded like this two times."""
+        return Rounding(2 * self.share, 2 * self.least, self.unit)
+
+    def __call__(self, size: Tensor) -> Tensor:
+        """Return the largest error of a result whose terms have magnitudes that sum to `size`."""
+        return size.mul(self.share).add_(self.least)
+
+
+EXACT = Rounding(0.0, 0.0, 0.0)
+"""What is not rounded at all."""
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Return the largest relative error of rounding to nearest; integers hold the bits of fp32."""
+    return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else _FLOAT32
+
+
+def _underflow(dtype: torch.dtype) -> float:
+    # A GPU may flush subnormals of the exponent range of fp32 to zero.
+    if dtype is torch.float16:
+        return 2.0**-24
+    return 2.0**-126

@@ -1,0 +1,244 @@
+"""Watch each update of one rank, and judge it by the rule that the workload declares.
+
+It starts from the rank's own state before the step and its reduced gradient, and takes rate, decay,
+betas and eps from the workload, so it needs no reference. What it finds is kept next to the trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation, Place
+from pytest_precision.errors import NotMeasurableError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.exact_update import gradient
+from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.oracle import held
+from pytest_precision.trace.oracle.adam import State
+from pytest_precision.trace.oracle.judge import Batch, Judge, Segment
+from pytest_precision.trace.oracle.log import OracleLog
+from pytest_precision.trace.oracle.plan import UpdatePlan
+from pytest_precision.trace.oracle.rounding import EXACT, Rounding
+from pytest_precision.trace.updates import CHUNK, Weight
+from pytest_precision.workloads.base import Workload
+
+CLIP_EPS = 1e-6
+"""What the clipping of torch and of Megatron-LM adds to the norm before they divide by it."""
+
+_NAMED = 3
+"""Steps with a breach that are compared with the wrong rules; by then one is left, or none."""
+
+
+class Clipping(NamedTuple):
+    """What becomes of a reduced gradient before the optimizer reads it.
+
+    Attributes:
+        factor: of unscaling and clipping together.
+        rounding: of the result.
+    """
+
+    factor: float
+    rounding: Rounding
+
+
+class _Before(NamedTuple):
+    """One piece of a parameter before the step."""
+
+    order: int
+    group: int
+    state: State
+    clipping: Clipping
+    fresh: bool
+
+
+class UpdateOracle:
+    """Judges the updates of one rank, step by step.
+
+    Args:
+        workload: declares the rule.
+        cell: where it is trained.
+    """
+
+    def __init__(self, workload: Workload, cell: Cell) -> None:
+        self._workload = workload
+        self._log = OracleLog()
+        self._judge: Judge | None = None
+        if workload.optimizer_rule is None:
+            self._log.silent = f"{type(workload).__name__} declares no optimizer_rule"
+        else:
+            self._log.rule = type(workload.optimizer_rule).__name__
+            self._judge = Judge(UpdatePlan(workload, workload.optimizer_rule, cell))
+        self._reduced: dict[tuple[str, Place], Tensor] = {}
+        self._made = 0
+        self._named = 0
+        self._without: set[str] = set()
+
+    @contextmanager
+    def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
+        """Judge the `optimizer_step` inside; keep the reduced gradients before a `clip_grads`."""
+        if self._judge is None or phase not in ("clip_grads", "optimizer_step"):
+            yield
+        elif phase == "clip_grads":
+            self._keep_reduced(engine)
+            yield
+        elif engine.fused_step:
+            self._log.silent = "its engine reduces, clips and updates in one call"
+            yield
+        else:
+            before = self._before(engine)
+            options = held.options(engine)
+            yield
+            if bool(torch.isfinite(engine.grad_norm).all()):
+                self._after(self._judge, [*self._batches(engine, before)], step, options)
+
+    def save(self, folder: Path) -> None:
+        """Keep the number of steps with a checkpoint."""
+        write_whole(_kept(folder, str(dist.get_rank())), [self._made, sorted(self._without)])
+
+    def load(self, folder: Path) -> None:
+        """Continue from the number of steps that was kept, by however many ranks."""
+        kept = [json.loads(path.read_text()) for path in folder.glob(_kept(folder, "*").name)]
+        self._made = max(made for made, _ in kept)
+        self._without.update(*(names for _, names in kept))
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Write what was found next to the trace of the run."""
+        if self._judge is not None:
+            self._log.worst = self._judge.worst
+        self._log.write(folder, rank)
+
+    @torch.no_grad()
+    def _keep_reduced(self, engine: Engine) -> None:
+        self._reduced = {
+            (seen.name, seen.place): seen.tensor.detach().reshape(-1).clone()
+            for seen in engine.observe("reduce_grads", Capture())
+            if seen.kind == "reduced_grad"
+        }
+
+    @torch.no_grad()
+    def _before(self, engine: Engine) -> dict[tuple[str, Place], _Before]:
+        kept: dict[tuple[str, Place], _Before] = {}
+        for weight in Weight.of(engine):
+            read = gradient(engine.optimizer, weight.parameter)
+            if read is None:
+                self._without |= {piece.name for piece in weight.pieces(weight.effective())}
+                continue
+            columns = self._columns(engine, weight)
+            for grad, own in zip(weight.pieces(read), columns, strict=False):
+                group = self._group(own[-1].name)
+                if group is not None:
+                    state, clipping = self._state(engine, grad, own)
+                    fresh = not engine.optimizer.state.get(weight.parameter)
+                    place = own[-1].name, own[-1].place
+                    kept[place] = _Before(len(kept), group, state, clipping, fresh)
+        return kept
+
+    def _columns(self, engine: Engine, weight: Weight) -> list[tuple[Observation, ...]]:
+        """Return the pieces of a weight with those of its moments; none if they are not known."""
+        try:
+            return [*held.columns(engine, weight)]
+        except NotMeasurableError as reason:
+            names = (piece.name for piece in weight.pieces(weight.effective()))
+            self._log.unjudged |= dict.fromkeys(names, str(reason))
+            return []
+
+    def _state(
+        self, engine: Engine, grad: Observation, own: tuple[Observation, ...]
+    ) -> tuple[State, Clipping]:
+        now = [seen.tensor.detach().reshape(-1).clone() for seen in own]
+        reduced = self._reduced.get((grad.name, grad.place))
+        if reduced is None or callable(self._workload.clip):
+            read = grad.tensor.detach().reshape(-1).clone()
+            return State(now[0], now[1], now[2], read), Clipping(1.0, EXACT)
+        clipping = self._clipping(engine, reduced.dtype, grad.tensor.dtype)
+        return State(now[0], now[1], now[2], reduced), clipping
+
+    def _group(self, name: str) -> int | None:
+        """Return the workload's group of a logical tensor; None if its step is not known."""
+        assert self._judge is not None
+        group = self._judge.plan.groups.get(name)
+        if group is None:
+            self._log.unjudged[name] = "it is in none of the workload's groups"
+        elif name in self._without:
+            self._log.unjudged[name] = "it had no gradient in an earlier step"
+            return None
+        return group
+
+    def _clipping(self, engine: Engine, *dtypes: torch.dtype) -> Clipping:
+        """Return what becomes of reduced gradients by the workload's limit.
+
+        The factor and the product are rounded to the dtypes of the gradients, and a clip may divide
+        by the norm without adding anything to it.
+        """
+        scale = 1.0 if engine.scaler is None else 1 / engine.scaler.scale
+        coarsest = max(map(Rounding.of, dtypes), key=lambda rounding: rounding.share)
+        norm, limit = float(engine.grad_norm), self._workload.max_norm
+        if limit is None or norm + CLIP_EPS <= limit:
+            return Clipping(scale, coarsest)
+        share = coarsest.share + CLIP_EPS / norm
+        return Clipping(scale * limit / (norm + CLIP_EPS), coarsest._replace(share=share))
+
+    def _batches(self, engine: Engine, before: dict[tuple[str, Place], _Before]) -> Iterator[Batch]:
+        """Yield what a step has made of the pieces, those of one storage together."""
+        alike: dict[tuple[Any, ...], list[Segment]] = defaultdict(list)
+        for weight in Weight.of(engine):
+            if gradient(engine.optimizer, weight.parameter) is None:
+                continue
+            for own in self._columns(engine, weight):
+                place = own[-1].name, own[-1].place
+                if place in before:
+                    order, group, state, clipping, fresh = before[place]
+                    storage = held.storage(engine, weight, clipping.rounding, fresh=fresh)
+                    dtypes = tuple(tensor.dtype for tensor in state)
+                    after = tuple(seen.tensor.detach().reshape(-1) for seen in own)
+                    key = group, storage, clipping.factor, dtypes
+                    alike[key] += Segment.of(order, own[-1], state, after)
+        for (group, storage, factor, _), segments in alike.items():
+            for part in _together(segments):
+                yield Batch.of(group, storage, factor, part)
+
+    @torch.no_grad()
+    def _after(
+        self, judge: Judge, batches: list[Batch], step: int, options: dict[str, Mapping[str, Any]]
+    ) -> None:
+        breach = judge.breach(batches, step, self._made)
+        self._log.judged += sum(len(batch.segments) for batch in batches)
+        if breach is not None:
+            if self._log.breach is None:
+                self._log.breach = breach
+                declared = judge.plan.at(self._made)[breach.group]
+                self._log.apart = [*held.apart(options[breach.name], declared)]
+            if self._named < _NAMED:
+                self._named += 1
+                self._log.fits = judge.fitting(batches, self._made, self._log.fits)
+        self._made += 1
+
+
+def _together(segments: list[Segment]) -> Iterator[list[Segment]]:
+    """Yield neighbours together, as long as they are no larger than a chunk."""
+    part: list[Segment] = []
+    for segment in segments:
+        if (
+            part
+            and sum(own.size for own in part) + segment.size > CHUNK[segment.after[0].device.type]
+        ):
+            yield part
+            part = []
+        part.append(segment)
+    if part:
+        yield part
+
+
+def _kept(folder: Path, rank: str) -> Path:
+    return folder / f"steps_made{rank}.json"

@@ -1,0 +1,42 @@
+"""Rules: what a workload says about the optimizer that updates its weights, as plain data.
+
+A rule has the options of torch's optimizer of that name; those that `Workload.groups` gives a group
+come before them. The learning rates are those of the groups and of `Workload.scheduler`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam whose weight decay is no part of the moments.
+
+    Attributes:
+        betas: decay of the moments.
+        eps: term added to the denominator, outside of the root.
+        weight_decay: share of a weight that a step with the learning rate 1 would remove.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam whose weight decay is L2 regularisation: a part of the gradient.
+
+    Attributes:
+        betas: decay of the moments.
+        eps: term added to the denominator, outside of the root.
+        weight_decay: factor of the weights in the gradient.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+
+OptimizerRule = AdamW | Adam
