@@ -34,6 +34,7 @@ class Settings:
         may_leave: patterns of the state that any job may leave changed.
         require: whether a session fails in which no cell ran, or one lacked ranks or devices.
         jitter: how many more times each candidate is recorded, with delays.
+        fuzz: how many cells are drawn for each matrix test in addition to its own.
     """
 
     enabled: bool = False
@@ -50,6 +51,7 @@ class Settings:
     may_leave: tuple[str, ...] = ()
     require: bool = False
     jitter: int = 0
+    fuzz: int = 0
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -369,6 +371,14 @@ OPTIONS = (
         "an int from 1",
         "N",
         "record each candidate N more times, one rank after the other late, and expect its bits",
+        of_marker=True,
+    ),
+    Option(
+        "fuzz",
+        _count,
+        "an int from 1",
+        "N",
+        "run each matrix test in N more cells, whose sequences hypothesis draws",
         of_marker=True,
     ),
 )

@@ -25,6 +25,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "may_leave": ("environment variable A", ("environment variable A",)),
     "require": ("true", True),
     "jitter": ("3", 3),
+    "fuzz": ("20", 20),
 }
 
 OTHERS = {
@@ -39,6 +40,7 @@ OTHERS = {
     "ranks_per_device": "3",
     "may_leave": "umask",
     "jitter": "5",
+    "fuzz": "7",
 }
 
 BAD = {
@@ -51,6 +53,7 @@ BAD = {
     "timeout": ["0", "-1", "nan", "inf", "soon", "1000001", "1e+300"],
     "report": [],
     "jitter": ["0", "-1", "often", "1.5"],
+    "fuzz": ["0", "many"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
 }
 
@@ -94,7 +97,15 @@ def test_names() -> None:
     assert list(VALUES) == [option.name for option in OPTIONS]
     flags = [f"--precision-{name}".replace("_", "-") for name in VALUES]
     assert [option.flag for option in OPTIONS] == flags
-    assert set(MARKER_OPTIONS) == {"timeout", "coverage", "device", "backend", "ranks", "jitter"}
+    assert set(MARKER_OPTIONS) == {
+        "timeout",
+        "coverage",
+        "device",
+        "backend",
+        "ranks",
+        "jitter",
+        "fuzz",
+    }
 
 
 def test_defaults(pytester: pytest.Pytester) -> None:

@@ -178,6 +178,6 @@ class Verdict:
         return {name: value for name, value in data.items() if value is not None}
 
 
-def again(nodeid: str) -> str:
-    """Return the command that runs one cell."""
-    return f"pytest --precision-matrix {shlex.quote(nodeid)}"
+def again(nodeid: str, options: str = "") -> str:
+    """Return the command that runs one cell, with further options."""
+    return " ".join(filter(None, ("pytest --precision-matrix", options, shlex.quote(nodeid))))

@@ -75,7 +75,10 @@ class Collection:
             if mark is not None:
                 settings = self.settings.with_marker(mark.kwargs, nodeid)
                 plan = self.plans[nodeid] = Plan(self._matrix(mark, nodeid), settings)
-                cells, ids = plan.matrix.cells, plan.matrix.ids
+                cells: list[Any] = [*plan.matrix.cells]
+                if settings.fuzz:  # its place among the cells; what it runs is drawn
+                    cells.append(pytest.param(cells[0], marks=pytest.mark.precision_drawn))
+                ids = [*plan.matrix.ids, "drawn"][: len(cells)]
                 metafunc.parametrize("cell", cells, indirect=True, ids=ids)
         except pytest.UsageError as error:
             self.errors.append(str(error))
@@ -188,6 +191,13 @@ class Collection:
             return None
         return next((cell for _, _, cell in self._entries([item])), None)
 
+    def written(self, item: pytest.Item) -> list[Cell]:
+        """List the cells of a matrix test that `--precision-select` names."""
+        from pytest_precision.matrix.selection import matches
+
+        cells = self.plans[test_of(item.nodeid)].matrix.cells
+        return [cell for cell in cells if matches(cell, self.settings.select)]
+
     def _matrix(self, mark: pytest.Mark, nodeid: str) -> Matrix:
         from pytest_precision.errors import MatrixError
         from pytest_precision.matrix.axes import build
@@ -219,16 +229,25 @@ class Collection:
 
         tests: dict[str, list[Entry]] = {}
         for item, test, cell in entries:
-            if matches(cell, self.settings.select):
+            if is_drawn(item) or matches(cell, self.settings.select):
                 tests.setdefault(test, []).append((item, test, cell))
         needed: list[pytest.Item] = []
         for test, selected in tests.items():
             # A test with further parameters has several items per cell, which stay together.
-            cells = {id(cell): cell for _, _, cell in selected}
+            cells = {id(cell): cell for item, _, cell in selected if not is_drawn(item)}
             chosen = covering(list(cells.values()), self.plans[test].settings.coverage)
             keep = set(map(id, chosen))
-            needed += [item for item, _, cell in selected if id(cell) in keep]
+            needed += [
+                item
+                for item, _, cell in selected
+                if (bool(keep) if is_drawn(item) else id(cell) in keep)
+            ]
         return [item for item in needed if in_shard(item.nodeid, self.settings.shard)]
+
+
+def is_drawn(item: pytest.Item) -> bool:
+    """Return whether the cells of an item are drawn, as `--precision-fuzz` asks."""
+    return item.get_closest_marker("precision_drawn") is not None
 
 
 def cell_of(request: pytest.FixtureRequest) -> Cell:

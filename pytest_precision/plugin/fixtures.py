@@ -138,10 +138,11 @@ def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int)
     """
     assert isinstance(item, pytest.Function)
     found = item.stash.get(PARITY, None)
+    drawn = item.get_closest_marker("precision_drawn") is not None
     attributes.attach(
         report,
         item,
-        axes=cell.axes,
+        axes=cell.axes | ({"sequence": "drawn"} if drawn else {}),
         verdicts=[verdict.as_dict() for verdict in found.verdicts] if found else [],
         number=item.callspec.indices["cell"],
         total=total,

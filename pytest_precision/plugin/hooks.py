@@ -33,6 +33,7 @@ MARKERS = (
     "ranks): "
     "run the test in every cell of the axes; see --precision-matrix",
     "world_size(n): number of ranks of the fixture `ranks`",
+    "precision_drawn: an item of a matrix test whose cells are drawn, see --precision-fuzz",
     "precision_regression(number, system): the defect that the test guards against",
 )
 
@@ -85,6 +86,10 @@ def pytest_configure(config: pytest.Config) -> None:
             )
         config.addinivalue_line("filterwarnings", "error::pytest_precision.PrecisionLeakWarning")
     config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
+    if config.stash[SETTINGS].fuzz:
+        from pytest_precision.plugin.fuzz import Fuzz
+
+        config.pluginmanager.register(Fuzz(config.stash[COLLECTION]), "precision-fuzz")
     if hasattr(config, "workerinput"):
         return
     launch = Launch.of(os.environ)

@@ -1,0 +1,121 @@
+"""Fuzz: one more item of each matrix test; hypothesis draws its cells and shrinks its failure.
+
+Kept ranks make a drawn cell cheap. Sequences that are refused before anything trains, and cells in
+which the test skips, say nothing about a layout and are drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix import drawn
+from pytest_precision.parity.verdict import again
+from pytest_precision.plugin import fixtures
+from pytest_precision.plugin.collection import Collection, is_drawn
+
+if TYPE_CHECKING:
+    from pytest_precision.matrix.cell import Cell
+    from pytest_precision.options import Settings
+    from pytest_precision.parity.verdict import Verdict
+
+
+class Fuzz:
+    """Calls the items whose cells are drawn.
+
+    Args:
+        collection: the matrix tests of the session.
+
+    Raises:
+        pytest.UsageError: hypothesis is not installed.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        if find_spec("hypothesis") is None:
+            raise pytest.UsageError(
+                "expected hypothesis with --precision-fuzz but it is not installed; "
+                "pip install 'pytest-precision[fuzz]'"
+            )
+        self.collection = collection
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """Call a test in drawn cells; leave all others to pytest."""
+        __tracebackhide__ = True
+        if not is_drawn(pyfuncitem):
+            return None
+        settings = self.collection.settings_of(pyfuncitem)
+        run(pyfuncitem, self.collection.written(pyfuncitem), settings)
+        return True
+
+
+def run(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> None:
+    """Call a test in as many drawn cells as `--precision-fuzz` says.
+
+    Args:
+        item: its fixtures are set up; `cell` and `parity` are replaced in each call.
+        written: the cells of the test that were selected.
+        settings: settings of the test.
+
+    Raises:
+        ParityError: of the simplest cell that fails, with the marker that makes it.
+    """
+    __tracebackhide__ = True
+    import hypothesis
+
+    ran: list[Cell] = []
+
+    @hypothesis.settings(
+        max_examples=settings.fuzz,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(drawn.cells(written))
+    def check(cell: Cell) -> None:
+        _call(item, cell, settings, hypothesis.reject)
+        ran.append(cell)
+
+    try:
+        check()
+    except hypothesis.errors.Unsatisfiable:
+        pytest.skip("no cell that was drawn can run: the layout refuses them, or the test skips")
+    except ParityError as error:
+        simplest = item.stash[fixtures.PARITY]
+        verdict = _to_paste(error.verdict, simplest.cell, settings.fuzz)
+        simplest.verdicts[-1] = verdict
+        raise ParityError(verdict) from None
+    different = len(set(ran))
+    item.add_report_section("call", "precision", f"{different} different cells were drawn")
+
+
+def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
+    """Return the verdict on a drawn cell with the marker that makes it."""
+    *details, _ = verdict.details  # the last line repeats a cell that has a name of its own
+    repeat = again(verdict.nodeid, f"--precision-fuzz {drawn_cells}")
+    paste = f"  To have this cell, paste above the test: {drawn.marker(cell)}"
+    return replace(
+        verdict, details=(*details, paste, f"  Draw again with: {repeat}"), repeat=repeat
+    )
+
+
+def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:
+    """Call the test in one cell; `reject` the cell if it says nothing about the layout."""
+    parity = fixtures.parity(item, cell, settings)
+    own = {"cell": cell, "parity": parity}
+    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    try:
+        item.obj(**{name: own.get(name, value) for name, value in arguments.items()})
+    except pytest.skip.Exception:
+        reject()
+    except ParityError as error:
+        if error.verdict.timing is None:  # refused before anything was recorded
+            reject()
+        raise
