@@ -85,3 +85,32 @@ def test_shards_are_numbered(runner: Runner, shards: str, numbers: str) -> None:
     """As JSON, which is what a job's matrix is made of."""
     assert runner.job("precision.yml", "plan", shards=shards)
     assert runner.outputs == {"shards": numbers}
+
+
+@pytest.mark.parametrize("shards", ["0", "-1", "2.5"])
+def test_no_shards_are_refused(runner: Runner, shards: str) -> None:
+    """GitHub says no more than that a vector is empty."""
+    assert not runner.job("precision.yml", "plan", shards=shards)
+    assert f"expected shards to be 1 or more but got {shards}\n" in runner.log
+    assert runner.outputs == {}
+
+
+def test_a_torn_report_is_red(runner: Runner) -> None:
+    """One whose upload was cut off, say: it counts as lost, and the others are shown."""
+    shard(runner, 1)
+    shard(runner, 2)
+    torn = runner.workspace / "shards" / "matrix-1-of-2" / "report.json"
+    torn.write_text(torn.read_text()[:40])
+    assert not runner.action(ACTION, shards="2")
+    assert runner.outputs == {"outcome": "unfinished", "cells": "1", "failed": "0"}
+    assert "::error title=precision matrix::there is no report of 1 of 2 shards: 1" in runner.log
+    assert "shards/matrix-1-of-2/report.json (Unterminated string" in runner.log
+
+
+def test_what_cannot_be_installed_stops_the_action(runner: Runner) -> None:
+    """There is nothing to upload then."""
+    shard(runner, 1)
+    runner.program("python3", "echo no network; exit 1")
+    assert not runner.action(ACTION, shards="1")
+    assert runner.outputs == {}
+    assert [name for name, _ in runner.used if "upload" in name] == []
