@@ -246,9 +246,9 @@ def clipping_functions() -> Iterator[tuple[ModuleType, str]]:
 
 
 def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
-    """Return `FSDP1` or `FSDP2` and the policy of mixed precision of a module that is sharded.
+    """Return `FSDP1`, `FSDP2` or `DDP`, and the policy of mixed precision, of a wrapped module.
 
-    That of FSDP1 is public and may be None; no public name gives the one of `fully_shard`.
+    That of FSDP1 and DDP is public and may be None; no public name gives that of `fully_shard`.
     """
     if not torch.distributed.is_available():
         return None
@@ -258,6 +258,8 @@ def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
         return "FSDP1", module.mixed_precision
     if isinstance(module, FSDPModule):
         return "FSDP2", module._get_fsdp_state()._mp_policy
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return "DDP", module.mixed_precision
     return None
 
 

@@ -1,4 +1,4 @@
-"""ShardingUnit: what a module under FSDP will compute, reduce and return in, as its policy says."""
+"""ShardingUnit: what a module under FSDP or DDP will compute, reduce and return in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ShardingUnit:
 
     Attributes:
         name: of the module; empty for the model itself.
-        kind: `FSDP1` or `FSDP2`.
+        kind: `FSDP1`, `FSDP2` or `DDP`, which shards nothing, but reduces.
         tensors: number of its own parameters.
         stored: dtype of the shards; None where they differ.
         computes: dtype of the gathered parameters.

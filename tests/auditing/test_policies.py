@@ -104,6 +104,20 @@ def test_reductions_in_bf16(ranks: Ranks, kind: str, policy: dict[str, Any]) -> 
         assert serious(found) == {"reduce-below-fp32": "warning"}
 
 
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(FP32, {}), (BF16, {"reduce-below-fp32": "warning"})]
+)
+def test_ddp_reduces_in_the_dtype_of_storage(dtype: torch.dtype, expected: Any) -> None:
+    """Masters in the optimizer do not change that."""
+    model = nn.parallel.DistributedDataParallel(plain(dtype))
+    found = audit(model, FusedAdam(model.parameters(), master_weights=True))
+    assert serious(found) == expected
+    assert [row.name for row in found.rows] == [name for name, _ in plain().named_parameters()]
+    model(torch.ones(2, 8, dtype=dtype)).sum().backward()
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {dtype}
+
+
 @pytest.mark.parametrize(
     ("computes", "outputs", "rules"),
     [

@@ -1,4 +1,4 @@
-"""Policies: what FSDP reduces and returns, and what a pipeline stage sends, in fewer digits."""
+"""Policies: what FSDP and DDP reduce and return, and what a stage sends, in fewer digits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
             "warning",
             f"{found[0].kind} reduces gradients in {short(found[0].reduces)}, in which each sum "
             "over ranks or microbatches is rounded",
-            "give the policy reduce_dtype=torch.float32",
+            "store the model in fp32, whose gradients are fp32"
+            if found[0].kind == "DDP"
+            else "give the policy reduce_dtype=torch.float32",
             tuple(unit.name or "the model" for unit in found),
         )
 
