@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision import modules
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.decisions import decisions
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.engine.restorable import Restorable
@@ -41,6 +43,7 @@ class Dealing(Restorable):
     microbatch = 0
     step_tokens = 0
     _microbatches = 0
+    _computed: int | None = None
 
     @property
     def overflow_factor(self) -> float:
@@ -66,10 +69,11 @@ class Dealing(Restorable):
         rank, size = self.data_parallel
         share = range(rank, len(microbatches), size)
         for index in share:
-            self.microbatch = index
+            self.microbatch = self._computed = index
             modules.begin_microbatch(self.model, step, index, first=index == share[0])
             with self.microbatch_context(last=index == share[-1]):
                 yield index, microbatches[index]
+        self._computed = None
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
         """Return the context to enter for one microbatch; `last` ends the accumulation."""
@@ -103,6 +107,21 @@ class Dealing(Restorable):
             Span(number, number + 1),
         )
         self.capture.keep("loss", str(number), [seen])
+
+    def start(self, capture: Capture) -> None:
+        """Register hooks that hand over what must be shown at once; called before the first phase.
+
+        Args:
+            capture: receives it.
+        """
+        super().start(capture)
+        self.model.register_forward_hook(self._keep_decisions)
+
+    def _keep_decisions(self, *_call: Any) -> None:
+        if self._computed is not None:  # else nobody knows of which microbatch the forward was
+            name = f"microbatch{self._computed}"
+            made = decisions(self.workload.decisions(self.model), f"{name}: ")
+            self.capture.keep("decision", name, made)
 
     def expect_even_shares(self) -> None:
         """Refuse, before anything trains, a step that the ranks cannot share evenly.

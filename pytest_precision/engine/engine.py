@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision import modules
+from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.clipping import Clip, clip_by, expect_rule, scale_down, total_norm
 from pytest_precision.engine.dealing import Dealing, data_parallel_of, expect_sum
+from pytest_precision.engine.decisions import decisions, of_step
 from pytest_precision.engine.loss_scale import LossScale
+from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
@@ -266,6 +269,12 @@ class Engine(Dealing):
         self.update_weights()
         if self.scheduler is not None:
             self.scheduler.step()
+
+    def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
+        """Yield what every engine yields, and before an update what the norm decided about it."""
+        if phase == "optimizer_step" and "grad_norm" not in self.unobservable:
+            yield from decisions(of_step(self.grad_norm, self.max_norm))
+        yield from super().observe(phase, capture)
 
     def update_weights(self) -> None:
         """Update the weights: the part of `optimizer_step` before the scheduler."""

@@ -24,6 +24,7 @@ class Kind(NamedTuple):
             proves anything.
         optional: whether one side may lack a `tensor`, as some optimizers lack a hyperparameter, or
             the whole `kind`, as an engine may that shows its state in a way of its own.
+        told: whether it only says more about another kind, and is not compared.
         made_late: whether an optimizer may make it in its first step, so that a load may add it to
             what was saved before.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
@@ -35,6 +36,7 @@ class Kind(NamedTuple):
     lasts: Literal["passing", "setting", "state"] = "state"
     weight: bool = False
     optional: Literal["", "tensor", "kind"] = ""
+    told: bool = False
     made_late: bool = False
     shown_by: str = ""
 
@@ -47,6 +49,18 @@ KINDS = {
         "the bytes and scales that the GEMMs of a quantized layer read",
         "of the format",
         lasts="passing",
+    ),
+    "decision": Kind(
+        "each discrete choice: a token's experts, whether the norm is clipped, a step skipped",
+        "of the choice",
+        lasts="passing",
+        optional="tensor",
+    ),
+    "margin": Kind(
+        "the margin by which a choice was made; not compared",
+        "of the margin",
+        lasts="passing",
+        told=True,
     ),
     "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing"),
     "grad": Kind(

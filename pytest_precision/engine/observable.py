@@ -64,7 +64,8 @@ class Observable:
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
         """Yield what `phase` can have changed, as this rank's pieces of logical tensors.
 
-        - `forward_backward`: weights as the forward read them, losses, and this rank's gradients.
+        - `forward_backward`: weights as the forward read them, decisions, losses, and this rank's
+          gradients.
         - `reduce_grads`: reduced gradients.
         - `clip_grads`: the norm, and the learning rates that the update is about to read.
         - `optimizer_step`: all state.
@@ -215,6 +216,7 @@ class Observable:
         yield from capture.kept("used_param")
         for name, tensor in modules.used_quantized(self.model):
             yield from self.show("used_quantized", name, tensor, capture)
+        yield from capture.kept("decision")
         yield from capture.kept("loss")
 
     def keep_rates(self) -> None:

@@ -20,8 +20,8 @@ from pytest_precision.trace.store import Entry
 BACKWARD = ("grad", "reduced_grad", "final_grad")
 """Kinds that arise from the last tensor to the first."""
 
-SETTINGS = frozenset(name for name, kind in KINDS.items() if kind.lasts == "setting")
-"""Kinds of single numbers, which say more than what they have in common."""
+ALONE = frozenset({"decision"} | {name for name, kind in KINDS.items() if kind.lasts == "setting"})
+"""Kinds of single numbers and choices, which say more than what they have in common."""
 
 MOST = 1 << 26
 """Elements that are looked at; a kind may have more, and its first tensors stand for it then."""
@@ -53,7 +53,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     first = judgement.first
     assert first is not None
     alike = [*_with(first, judgement)]
-    if len(alike) < 2 or _tensors(first) is None or first.pair.kind in SETTINGS:
+    if len(alike) < 2 or _tensors(first) is None or first.pair.kind in ALONE:
         return single(first)
     factor = _pooled(alike)
     if factor is None:

@@ -40,9 +40,26 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     if finding.difference is None:  # digests differ, and nobody knows where
         return f"{pair.kind} differs {then}: {pair.name}{agreed}"
     assert finding.difference.statistics is not None
+    if pair.kind == "decision":
+        return f"decision differs {then}: {flipped(finding, finding.difference.statistics)}{agreed}"
     looks = f", {diagnosis.signature}" * diagnosis.telling
     much = extent(finding, finding.difference.statistics)
     return f"{pair.kind} differs {then}{looks}: {much}{agreed}"
+
+
+def flipped(finding: Finding, statistics: Statistics) -> str:
+    """Say what was chosen on either side, and how narrowly the candidate chose."""
+    assert statistics.first is not None
+    assert finding.pair.candidate is not None
+    row = statistics.first[:1]
+    thing = " ".join(map(str, (finding.pair.name, *row)))
+    here, there = statistics.candidate_first, statistics.reference_first
+    chosen = f"{thing} is {here} here, {there} in the reference"
+    trace = finding.pair.candidate.trace
+    for entry in trace.entries(finding.pair.moment):
+        if (entry.kind, entry.name) == ("margin", finding.pair.name) and not entry.digest:
+            return f"{chosen}; margin {float(trace.tensor(entry)[row]):.2g}"
+    return chosen
 
 
 def disturbance(finding: Finding, side: str) -> str:

@@ -14,6 +14,9 @@ from pytest_precision.parity.statistics import Statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
+TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
+"""Kinds that only say more about another one."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -82,7 +85,7 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
         AlignmentError: if they have no moments in common.
     """
     judgement = Judgement(left_out=left_out(candidate, reference, criteria))
-    aside = frozenset(judgement.left_out)
+    aside = frozenset(judgement.left_out) | TOLD
     for moments in common_moments(candidate, reference):
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
@@ -94,7 +97,8 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
                 judgement.left_out[what] = rule.criterion.reason
                 continue
             if lacks := _may_lack(pair):
-                judgement.left_out[f"{pair.kind} {pair.name.partition(' of ')[0]}"] = lacks
+                what = pair.name.partition(" of ")[0].rpartition(": ")[2]
+                judgement.left_out[f"{pair.kind} {what}"] = lacks
                 continue
             tally = judgement.spread[pair.kind, pair.moment.op]
             tally.pairs += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -133,3 +133,21 @@ class Workload(ABC):
         Returns:
             A scalar in fp32, whatever dtype the model computes in, and `tokens(microbatch)`.
         """
+
+    def decisions(self, model: torch.nn.Module) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Return what the last forward of `model` has chosen, such as the experts of each token.
+
+        Choices are compared bit for bit, under tolerances too, since integers are. Each has a
+        margin: by how much what was chosen is ahead of what was not. If rounding can make up for
+        it, the two sides may choose differently although neither is wrong.
+
+        Args:
+            model: the result of `model(cell)`, perhaps cast or sharded, but with the same modules;
+                a module may keep what it has chosen as an attribute.
+
+        Returns:
+            Name to choices, as integers or bools, and their margins; each with one row for each
+            thing that was chosen for. A name ends with the word for one of these things:
+            `blocks.0.router: expert of token` reads on as `expert of token 3 is 1 here`.
+        """
+        return {}

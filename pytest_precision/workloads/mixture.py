@@ -59,9 +59,16 @@ class Router(nn.Module):
 
     The last expert is reserved for rare tokens, which always go to it. So the data determine when
     it is idle, and the weights do not.
+
+    Attributes:
+        chosen: the experts that the last forward returned.
+        margin: fp32 `[tokens]`, by how much the last of them was ahead of the first one not chosen.
     """
 
     high_precision = True  # so that quantized layouts leave its linear layer alone
+
+    chosen: torch.Tensor
+    margin: torch.Tensor
 
     def __init__(self, experts: int, width: int) -> None:
         super().__init__()
@@ -81,7 +88,9 @@ class Router(nn.Module):
         wish = logits.detach().clone()
         wish[:, -1] = torch.where(rare, torch.inf, -torch.inf)
         # A stable sort, unlike topk, defines which of two equal logits comes first.
-        chosen = wish.sort(dim=-1, descending=True, stable=True).indices[:, :_CHOICES]
+        wish, order = wish.sort(dim=-1, descending=True, stable=True)
+        chosen = order[:, :_CHOICES]
+        self.chosen, self.margin = chosen, wish[:, _CHOICES - 1] - wish[:, _CHOICES]
         return chosen, logits.gather(1, chosen).softmax(-1)
 
 
@@ -191,6 +200,14 @@ class Moe(TrainingRecipe):
         return initialised(Mixture(self.experts, self.depth, self.width, self.hidden)).to(
             cell.device
         )
+
+    def decisions(self, model: nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Return the experts of each token."""
+        return {
+            f"{name}: expert of token": (module.chosen, module.margin)
+            for name, module in model.named_modules()
+            if isinstance(module, Router)
+        }
 
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int

@@ -94,7 +94,8 @@ def test_each_phase_shows_what_it_can_have_changed() -> None:
     assert kinds(engine, "clip_grads") == {"grad_norm": 1, "lr": parameters}
     engine.optimizer_step()
     seen = kinds(engine, "optimizer_step")
-    assert seen.keys() == {"step", "exp_avg", "exp_avg_sq", "master", "param", "flag", "rng"}
+    state = {"step", "exp_avg", "exp_avg_sq", "master", "param", "flag", "rng"}
+    assert seen.keys() == state | {"decision", "margin"}
     assert seen["exp_avg"] == parameters
 
 

@@ -450,3 +450,12 @@ class ShowsNoModes(Engine):
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         yield from (seen for seen in super().observe_state(capture) if seen.kind != "flag")
+
+
+def with_a_nudge(workload: Workload, cell: Cell) -> Engine:
+    """Replicated AdamW, with a router that prefers its first expert by a little."""
+    model = workload.model(cell)
+    nudge = torch.tensor([0.01, 0, 0, 0, 0])
+    logits = model.get_submodule("blocks.0.router.logits")
+    logits.register_forward_hook(lambda module, inputs, output: output + nudge)
+    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))

@@ -1,0 +1,35 @@
+"""Decisions: discrete choices, each with the margin by which it was made.
+
+A choice either agrees or has flipped, and what follows from a flipped one is no rounding error. The
+margin tells whether rounding can have flipped it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observable import full
+from pytest_precision.engine.observation import Observation, whole
+
+Decisions = Mapping[str, tuple[Tensor, Tensor]]
+"""Name to what was chosen and the margins, one row for each thing that it was chosen for."""
+
+
+def decisions(given: Decisions, prefix: str = "") -> Iterator[Observation]:
+    """Yield the choices and their margins, as they are now."""
+    for name, (chosen, margin) in given.items():
+        yield whole("decision", prefix + name, chosen.detach())
+        yield whole("margin", prefix + name, margin.detach())
+
+
+def of_step(norm: Tensor, max_norm: float | None) -> Decisions:
+    """Return what a step decides by the norm of its gradients."""
+    norm = full(norm.detach()).double().reshape(())
+    finite = torch.isfinite(norm)
+    made = {"step is skipped": (~finite, torch.where(finite, torch.inf, 0.0))}
+    if max_norm is not None:
+        made["norm is clipped"] = (finite & (norm > max_norm), (norm / max_norm - 1).abs())
+    return made
