@@ -218,11 +218,8 @@ class EngineRecorder:
     def skip(self) -> None:
         """Run the next step with an overflow on one rank; all ranks must leave state as it was."""
         rates, weights = self._rates(), self._weights()
-        rank, size = self.engine.data_parallel
         self.capture.begin()
-        self.capture.overflow_factor = math.inf if rank == size - 1 else 1.0
-        self.engine.forward_backward(self.step + 1)
-        self.capture.overflow_factor = 1.0
+        self._overflow()
         for call, _ in self._calls():
             getattr(self.engine, call)()
         self._expect_overflow(weights)
@@ -232,6 +229,25 @@ class EngineRecorder:
             if before != after:
                 what = f"skip after step {self.step} changed lr of group{group}"
                 self.violations[f"{what} from {before!r} to {after!r}"] = None
+
+    def _overflow(self) -> None:
+        """Compute gradients of the next step, of which one tensor of one rank is infinite.
+
+        Where the gradients of a rank cannot be reached before they are reduced, and where they are
+        quantized so that an overflow passes through more than the optimizer, its loss is infinite,
+        and with it all of its gradients.
+        """
+        rank, size = self.engine.data_parallel
+        last = rank == size - 1
+        reached = "grad" not in self.engine.unobservable
+        by_loss = not reached or PRECISIONS[self.cell.precision].quantized
+        self.capture.overflow_factor = math.inf if last and by_loss else 1.0
+        self.engine.forward_backward(self.step + 1)
+        self.capture.overflow_factor = 1.0
+        if last and not by_loss:
+            gradients = map(self.engine.gradient, self.engine.model.parameters())
+            for gradient in [one for one in gradients if one is not None][-1:]:
+                gradient.fill_(math.inf)
 
     def _weights(self) -> list[Tensor]:
         engine = self.engine

@@ -122,6 +122,15 @@ class StepsOnOverflow(Engine):
         super().optimizer_step()
 
 
+class LooksAtOneTensor(Engine):
+    """An overflow that is looked for in one gradient alone, which stands for all."""
+
+    def optimizer_step(self) -> None:
+        if torch.isfinite(next(self.model.parameters()).grad).all():
+            self.update_weights()
+            self.scheduler.step()
+
+
 class DecaysOnOverflow(Engine):
     """An overflow that moves the learning rate on."""
 

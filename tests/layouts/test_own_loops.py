@@ -51,11 +51,17 @@ class Unreported(OwnLoop):
 
 
 class Unscaled(OwnLoop):
-    """Knows of no factor, so that no step of it can be made to overflow."""
+    """Knows of no factor, so that its loss cannot be made to overflow."""
 
     def one(self, number: int, loss: torch.Tensor) -> None:
         self.report_loss(number, loss)
         loss.backward()
+
+
+class HidesGradients(Unscaled):
+    """What it reduces is out of reach, so that only its loss could overflow."""
+
+    unobservable: ClassVar = {"grad": "kept to itself"}
 
 
 class AveragingDdp(Engine):
@@ -129,11 +135,18 @@ def test_a_loop_without_losses_needs_the_tests_leave(parity_in: ParityIn) -> Non
     )
 
 
+def test_gradients_overflow_in_a_loop_without_a_factor(parity_in: ParityIn) -> None:
+    """A loop that shows its gradients needs to do nothing for it."""
+    parity_in(Cell(sequence="train1-skip-train1")).check(
+        partial(own_loop, kind=Unscaled), layouts.adamw, workload=workloads.mlp
+    )
+
+
 def test_a_loop_that_cannot_overflow_is_told(parity_in: ParityIn) -> None:
     """Its step was made, so that a comparison would call a sound loop wrong."""
     words = r"the candidate failed: .*expected the gradients of a skipped step to overflow but got"
     with pytest.raises(ParityError, match=words) as failure:
         parity_in(Cell(sequence="train1-skip-train1")).check(
-            partial(own_loop, kind=Unscaled), layouts.adamw, workload=workloads.mlp
+            partial(own_loop, kind=HidesGradients), layouts.adamw, workload=workloads.mlp
         )
     assert "multiply the loss by self.loss_factor" in failure.value.verdict.reason

@@ -44,6 +44,7 @@ def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError
         (planted.HalvesTheLastRate, "train2", 1, (2, "end", "lr")),
         (planted.StaysInEvalMode, "train-eval-train", 1, (1, "evaluate", "flag")),
         (planted.StepsOnOverflow, "train-skip-train", 1, (1, "skip", "step")),
+        (planted.LooksAtOneTensor, "train-skip-train", 2, (1, "skip", "lr")),
         (planted.DecaysOnOverflow, "train-skip-train", 1, (1, "skip", "lr")),
         (planted.SyntheticStep, "train2", 1, (0, "init", "step")),
         (planted.RankDrift, "train2", 2, (1, "optimizer_step", "master")),
