@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
 from pytest_precision.trace.exact_update import OTHER_FORMULAS
@@ -24,8 +23,14 @@ NUMBERS = ("lr", "betas", "eps", "weight_decay")
 """Options of a parameter group that a rule has."""
 
 
-def columns(engine: Engine, weight: Weight) -> Iterator[tuple[Observation, ...]]:
-    """Yield each piece of the moments that this rank holds with that of the effective weight.
+def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
+    """Return what this rank holds of the logical tensors in `tensor`, flat, in their order."""
+    own = (part for _, part in engine.logical(weight.name, tensor))
+    return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
+
+
+def columns(engine: Engine, weight: Weight) -> Iterator[tuple[Tensor, ...]]:
+    """Yield, per logical tensor, what this rank holds of the moments and of the effective weight.
 
     Moments that a first step has yet to make are zero.
 
@@ -37,7 +42,7 @@ def columns(engine: Engine, weight: Weight) -> Iterator[tuple[Observation, ...]]
     now = weight.effective()
     moments = (_moment(state, name) for name in MOMENTS)
     held = [torch.zeros_like(now) if moment is None else moment for moment in moments]
-    yield from zip(*(weight.pieces(tensor) for tensor in (*held, now)), strict=True)
+    yield from zip(*(parts(engine, weight, tensor) for tensor in (*held, now)), strict=True)
 
 
 def storage(engine: Engine, weight: Weight, gradient: Rounding, *, fresh: bool) -> Roundings:
@@ -63,13 +68,16 @@ def storage(engine: Engine, weight: Weight, gradient: Rounding, *, fresh: bool) 
     return Roundings(first, second, own, gradient, move)
 
 
-def options(engine: Engine) -> dict[str, Mapping[str, Any]]:
-    """Return logical tensor to the numbers of its parameter group, as they are now."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for group, names in engine.named_groups():
-        own = {key: _plain(group[key]) for key in NUMBERS if key in group}
-        found |= dict.fromkeys(names, own)
-    return found
+def options(engine: Engine) -> list[dict[str, Any]]:
+    """Return the numbers of each parameter group, as they are now."""
+    groups = engine.optimizer.param_groups
+    return [{key: _plain(group[key]) for key in NUMBERS if key in group} for group in groups]
+
+
+def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mapping[str, Any]:
+    """Return the numbers of the group that a logical tensor is in."""
+    named = zip(engine.named_groups(), groups, strict=True)
+    return next((own for (_, names), own in named if name in names), {})
 
 
 def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:

@@ -51,8 +51,8 @@ class Segment(NamedTuple):
         cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
     ) -> Iterator[Segment]:
         """Yield a piece in segments of at most a chunk; an empty piece has none."""
-        chunk = CHUNK[piece.tensor.device.type]
-        for start in range(0, piece.tensor.numel(), chunk):
+        chunk = CHUNK[after[0].device.type]
+        for start in range(0, after[0].numel(), chunk):
             own = slice(start, start + chunk)
             old = State(*(tensor[own] for tensor in before))
             yield cls(order, piece, start, old, tuple(tensor[own] for tensor in after))

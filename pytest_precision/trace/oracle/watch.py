@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +84,7 @@ class UpdateOracle:
         self._made = 0
         self._named = 0
         self._without: set[str] = set()
+        self._places: dict[str, list[Observation]] = {}
 
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
@@ -100,7 +102,7 @@ class UpdateOracle:
             options = held.options(engine)
             yield
             if bool(torch.isfinite(engine.grad_norm).all()):
-                self._after(self._judge, [*self._batches(engine, before)], step, options)
+                self._after(self._judge, engine, before, step, options)
 
     def save(self, folder: Path) -> None:
         """Keep the number of steps with a checkpoint."""
@@ -111,6 +113,7 @@ class UpdateOracle:
         kept = [json.loads(path.read_text()) for path in folder.glob(_kept(folder, "*").name)]
         self._made = max(made for made, _ in kept)
         self._without.update(*(names for _, names in kept))
+        self._places.clear()  # another layout may continue
 
     def write(self, folder: Path, rank: int) -> None:
         """Write what was found next to the trace of the run."""
@@ -130,38 +133,46 @@ class UpdateOracle:
     def _before(self, engine: Engine) -> dict[tuple[str, Place], _Before]:
         kept: dict[tuple[str, Place], _Before] = {}
         for weight in Weight.of(engine):
+            pieces = self._pieces(weight)
             read = gradient(engine.optimizer, weight.parameter)
             if read is None:
-                self._without |= {piece.name for piece in weight.pieces(weight.effective())}
+                self._without |= {piece.name for piece in pieces}
                 continue
-            columns = self._columns(engine, weight)
-            for grad, own in zip(weight.pieces(read), columns, strict=False):
-                group = self._group(own[-1].name)
+            fresh = not engine.optimizer.state.get(weight.parameter)
+            grads, columns = held.parts(engine, weight, read), self._columns(engine, weight)
+            for piece, grad, own in zip(pieces, grads, columns, strict=False):
+                group = self._group(piece.name)
                 if group is not None:
-                    state, clipping = self._state(engine, grad, own)
-                    fresh = not engine.optimizer.state.get(weight.parameter)
-                    place = own[-1].name, own[-1].place
+                    state, clipping = self._state(engine, piece, grad, own)
+                    place = piece.name, piece.place
                     kept[place] = _Before(len(kept), group, state, clipping, fresh)
         return kept
 
-    def _columns(self, engine: Engine, weight: Weight) -> list[tuple[Observation, ...]]:
-        """Return the pieces of a weight with those of its moments; none if they are not known."""
+    def _pieces(self, weight: Weight) -> list[Observation]:
+        """Return which pieces of logical tensors a weight holds; this is the same in all steps."""
+        if weight.name not in self._places:
+            pieces = weight.pieces(weight.effective())
+            held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
+            self._places[weight.name] = held
+        return self._places[weight.name]
+
+    def _columns(self, engine: Engine, weight: Weight) -> list[tuple[Tensor, ...]]:
+        """Return what is held of a weight and its moments; nothing if they are not known."""
         try:
             return [*held.columns(engine, weight)]
         except NotMeasurableError as reason:
-            names = (piece.name for piece in weight.pieces(weight.effective()))
+            names = (piece.name for piece in self._pieces(weight))
             self._log.unjudged |= dict.fromkeys(names, str(reason))
             return []
 
     def _state(
-        self, engine: Engine, grad: Observation, own: tuple[Observation, ...]
+        self, engine: Engine, piece: Observation, grad: Tensor, own: tuple[Tensor, ...]
     ) -> tuple[State, Clipping]:
-        now = [seen.tensor.detach().reshape(-1).clone() for seen in own]
-        reduced = self._reduced.get((grad.name, grad.place))
+        now = [tensor.clone() for tensor in own]
+        reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
-            read = grad.tensor.detach().reshape(-1).clone()
-            return State(now[0], now[1], now[2], read), Clipping(1.0, EXACT)
-        clipping = self._clipping(engine, reduced.dtype, grad.tensor.dtype)
+            return State(now[0], now[1], now[2], grad.clone()), Clipping(1.0, EXACT)
+        clipping = self._clipping(engine, reduced.dtype, grad.dtype)
         return State(now[0], now[1], now[2], reduced), clipping
 
     def _group(self, name: str) -> int | None:
@@ -195,30 +206,38 @@ class UpdateOracle:
         for weight in Weight.of(engine):
             if gradient(engine.optimizer, weight.parameter) is None:
                 continue
-            for own in self._columns(engine, weight):
-                place = own[-1].name, own[-1].place
+            for piece, after in zip(
+                self._pieces(weight), self._columns(engine, weight), strict=False
+            ):
+                place = piece.name, piece.place
                 if place in before:
                     order, group, state, clipping, fresh = before[place]
                     storage = held.storage(engine, weight, clipping.rounding, fresh=fresh)
                     dtypes = tuple(tensor.dtype for tensor in state)
-                    after = tuple(seen.tensor.detach().reshape(-1) for seen in own)
                     key = group, storage, clipping.factor, dtypes
-                    alike[key] += Segment.of(order, own[-1], state, after)
+                    alike[key] += Segment.of(order, piece, state, after)
         for (group, storage, factor, _), segments in alike.items():
             for part in _together(segments):
                 yield Batch.of(group, storage, factor, part)
 
     @torch.no_grad()
     def _after(
-        self, judge: Judge, batches: list[Batch], step: int, options: dict[str, Mapping[str, Any]]
+        self,
+        judge: Judge,
+        engine: Engine,
+        before: dict[tuple[str, Place], _Before],
+        step: int,
+        options: list[dict[str, Any]],
     ) -> None:
+        batches = [*self._batches(engine, before)]
         breach = judge.breach(batches, step, self._made)
         self._log.judged += sum(len(batch.segments) for batch in batches)
         if breach is not None:
             if self._log.breach is None:
                 self._log.breach = breach
                 declared = judge.plan.at(self._made)[breach.group]
-                self._log.apart = [*held.apart(options[breach.name], declared)]
+                own = held.of_tensor(engine, options, breach.name)
+                self._log.apart = [*held.apart(own, declared)]
             if self._named < _NAMED:
                 self._named += 1
                 self._log.fits = judge.fitting(batches, self._made, self._log.fits)
