@@ -5,10 +5,11 @@ from __future__ import annotations
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity import explain
-from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.align import Pair, align, common_moments
+from pytest_precision.parity.criterion import bitwise
 from pytest_precision.parity.diagnosis import single
 from pytest_precision.parity.histogram import of_finding
-from pytest_precision.parity.judge import Finding, judge
+from pytest_precision.parity.judge import Finding, Tally, compare_pair
 from pytest_precision.parity.locate import locate
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.trace.delays import late_rank
@@ -59,7 +60,25 @@ def _differs(case: Case, delays: int = 0) -> Finding | None:
     again = case.candidate_again(delays)
     if again is None:
         return None
-    return judge(again.trace, case.candidate.trace, Criteria.of(None)).first
+    first = case.candidate.trace
+    for moments in common_moments(again.trace, first):
+        for pair in align(again.trace, first, moments):
+            if not _same(pair):
+                tally = Tally()
+                compare_pair(pair, bitwise(), tally)
+                return tally.findings[0]
+    return None
+
+
+def _same(pair: Pair) -> bool:
+    """Return whether each rank holds the same bytes in both runs, whole tensors or not."""
+    if pair.candidate is None or pair.reference is None:
+        return False
+    again, first = pair.candidate, pair.reference
+    return len(again.pieces) == len(first.pieces) and all(
+        ours.dtype == theirs.dtype and again.trace.same_bytes(ours, first.trace, theirs)
+        for ours, theirs in zip(again.pieces, first.pieces, strict=True)
+    )
 
 
 def _what(found: Finding) -> str:

@@ -253,6 +253,13 @@ def test_a_run_that_is_not_repeatable_is_called_that(
     assert failure.value.verdict.outcome == "fail"
 
 
+def test_ranks_that_drift_apart_alike_in_each_run_are_repeatable(parity_in: ParityIn) -> None:
+    """Two ranks may hold other bits, and hold the same ones again."""
+    error = caught(parity_in(Cell(sequence="train2", world_size=2)), planted.RankDrift)
+    assert "hold different bits" in error.verdict.reason
+    assert "not repeatable" not in error.verdict.reason
+
+
 def test_a_candidate_whose_second_run_fails_is_not_repeatable(
     parity_in: ParityIn, tmp_path: Path
 ) -> None:
