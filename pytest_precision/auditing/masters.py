@@ -141,6 +141,8 @@ def holds(master: Tensor, parameter: Tensor) -> bool:
     own, rounded = _flat(parameter), _flat(master).to(parameter.dtype)
     if not own.numel() or not rounded.numel() or own.device != rounded.device:
         return False
+    if own.is_meta:  # without values, only sizes can be compared
+        return own.numel() == rounded.numel()
     if own.numel() == rounded.numel():
         return bool(torch.equal(own, rounded))
     longer, other = (own, rounded) if own.numel() > rounded.numel() else (rounded, own)

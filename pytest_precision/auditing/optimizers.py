@@ -22,6 +22,26 @@ MASTERS = frozenset({"master_param", "master", "master_weight", "master_copy", "
 COMPENSATIONS = ("compensation", "kahan_comp", "shift", "residual")
 """Names under which optimizers keep what rounding has lost."""
 
+TORCH_STATES: Mapping[str, tuple[str, ...]] = {
+    "ASGD": ("ax",),
+    "Adadelta": ("square_avg", "acc_delta"),
+    "Adafactor": (),
+    "Adamax": ("exp_avg", "exp_inf"),
+    "LBFGS": (),
+    "Muon": (),
+    "RMSprop": ("square_avg",),
+    "Rprop": ("prev", "step_size"),
+    "SGD": (),
+}
+"""What optimizers of torch keep in the shape of a parameter; others are kinds of Adam."""
+
+TORCH_OPTIONS = {
+    "amsgrad": "max_exp_avg_sq",
+    "momentum": "momentum_buffer",
+    "centered": "grad_avg",
+}
+"""Options of theirs that keep one state more."""
+
 PRECISE = (torch.float32, torch.float64)
 
 
@@ -144,10 +164,9 @@ def _torch(
     optimizer: Any, tensor: Tensor, group: Mapping[str, Any]
 ) -> dict[str, torch.dtype] | None:
     """Say what torch's own step keeps, also where a subclass has inherited it."""
-    step = getattr(type(optimizer).step, "__module__", "")
-    if not step.startswith("torch.optim"):
+    owner = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+    if not owner.__module__.startswith("torch.optim"):
         return None
-    if "momentum" in group and not group["momentum"]:
-        return {}
-    names = ("exp_avg", "exp_avg_sq") if "betas" in group else ("momentum_buffer",)
+    names = [*TORCH_STATES.get(owner.__name__, ("exp_avg", "exp_avg_sq"))]
+    names += [name for option, name in TORCH_OPTIONS.items() if group.get(option)]
     return dict.fromkeys(names, tensor.dtype)

@@ -42,9 +42,10 @@ def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
 def lost_together(tensors: Iterable[tuple[Tensor, float]]) -> float | None:
     """Return the share of lost updates over all elements of tensors, each with its rate.
 
-    None where no rate is above 0, since that of a warm-up says nothing about later steps.
+    None where no rate is above 0, since that of a warm-up says nothing about later steps, and for
+    tensors without values.
     """
-    shares = [lost_share(tensor, rate) for tensor, rate in tensors if rate > 0]
+    shares = [lost_share(own, rate) for own, rate in tensors if rate > 0 and not own.is_meta]
     total = sum(size for _, size in shares)
     return sum(share * size for share, size in shares) / total if total else None
 

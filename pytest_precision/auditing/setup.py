@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from pytest_precision.errors import NoSetupError, expected_but_got, named
 from pytest_precision.loops.names import LoopNames
@@ -39,7 +40,8 @@ class TrainingSetup:
         """Sort parts by their types; lists and dicts of parts are looked into.
 
         Raises:
-            NoSetupError: a part is none of these, or there is no model, or no optimizer.
+            NoSetupError: a part is none of these, there is no model or no optimizer, or a
+                parameter has no shape yet.
         """
         found = cls()
         for place, part in enumerate(parts):
@@ -58,6 +60,12 @@ class TrainingSetup:
                         "give it what your training loop is built of",
                     )
                 )
+        if any(is_lazy(own) for model in found.models for own in model.parameters()):
+            raise NoSetupError(
+                expected_but_got(
+                    "parameters with a shape", "a lazy module", "call the model once before"
+                )
+            )
         alone = len(found.models) == 1
         found.names.add(
             found.models[0] if alone else {f"model{n}": m for n, m in enumerate(found.models)}

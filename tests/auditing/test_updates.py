@@ -10,9 +10,20 @@ import torch
 from torch import nn
 
 from pytest_precision import audit
+from pytest_precision.errors import NoSetupError
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
 
 Rules = Callable[..., dict[str, str]]
+
+TORCH = [
+    kind
+    for kind in vars(torch.optim).values()
+    if isinstance(kind, type)
+    and kind.__module__.startswith("torch.optim.")
+    # These need a closure, sparse gradients, and matrices only.
+    and kind.__name__ not in ("Optimizer", "LBFGS", "SparseAdam", "Muon")
+]
+"""Every optimizer of torch."""
 
 
 def test_torch_adamw_on_bf16(model: nn.Module) -> None:
@@ -60,9 +71,10 @@ def test_what_an_optimizer_declares_is_what_it_keeps(model: nn.Module) -> None:
     """An audit before the first step says what one after it says."""
     model.bfloat16()
     makes: list[Any] = [
-        torch.optim.AdamW,
-        torch.optim.SGD,
+        *TORCH,
         lambda own: torch.optim.SGD(own, momentum=0.9),
+        lambda own: torch.optim.RMSprop(own, momentum=0.9, centered=True),
+        lambda own: torch.optim.AdamW(own, amsgrad=True),
         lambda own: FusedAdam(own, master_weights=True, exp_avg_dtype=torch.bfloat16),
         AnyPrecisionAdamW,
     ]
@@ -75,6 +87,24 @@ def test_what_an_optimizer_declares_is_what_it_keeps(model: nn.Module) -> None:
         assert [row.states for row in before] == [
             row.states for row in audit(model, optimizer).rows
         ]
+
+
+def test_a_model_without_values(rules: Rules) -> None:
+    """On the meta device, where large models are looked at before they are loaded."""
+    with torch.device("meta"):
+        model = nn.Linear(8, 4).bfloat16()
+    (found,) = audit(model, torch.optim.AdamW(model.parameters(), lr=1e-5)).at_least("warning")
+    assert found.reason == "torch AdamW on bf16 parameters: moments and update are bf16"
+    masters = [own.detach().float().requires_grad_() for own in model.parameters()]
+    assert rules(model, torch.optim.AdamW(masters)) == {}
+    assert rules(model, torch.optim.AdamW(masters[:1])) == {"in-no-group": "warning"}
+
+
+def test_a_lazy_model_has_no_shapes(rules: Rules) -> None:
+    """What is to be done is said."""
+    model = nn.LazyLinear(4)
+    with pytest.raises(NoSetupError, match="got a lazy module; call the model once before"):
+        rules(model, torch.optim.SGD(model.parameters()))
 
 
 def test_fp32_storage(model: nn.Module, rules: Rules) -> None:
