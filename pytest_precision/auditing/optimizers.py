@@ -33,7 +33,7 @@ TORCH_STATES: Mapping[str, tuple[str, ...]] = {
     "Rprop": ("prev", "step_size"),
     "SGD": (),
 }
-"""What optimizers of torch keep in the shape of a parameter; others are kinds of Adam."""
+"""What optimizers of torch keep in the shape of every parameter; others are kinds of Adam."""
 
 TORCH_OPTIONS = {
     "amsgrad": "max_exp_avg_sq",
