@@ -119,6 +119,8 @@ def _segments(ours: Tensor, theirs: Tensor, eps: float) -> str:
     if min(map(len, parts)) < SHORTEST:
         return ""
     first, *others = (f"{float(part.median()):.6g}" for part in parts)
+    if {first} == {*others}:  # Ratios that read alike differ by rounding alone.
+        return ""
     changes = [
         f"{ratio} from element {edge}" for ratio, edge in zip(others, edges[1:], strict=False)
     ]

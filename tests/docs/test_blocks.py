@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch._dynamo  # see conftest.py
-import torch.distributed.fsdp
-import torch.distributed.tensor.parallel  # noqa: F401
 from pages import PAGES, ROOT, Block, blocks, named, prose
 
 from pytest_precision.__main__ import main
@@ -37,15 +34,11 @@ RUN = [page for page in PAGES if any(not block.mark for block in blocks(page))]
 MARKED = [(page, block) for page in PAGES for block in blocks(page) if block.mark]
 
 
-def run(command: str, pytester: pytest.Pytester) -> list[str]:
-    """Run a command of a page; return all lines that it writes.
-
-    Sessions of pytest run in this process, whose fork server has torch for all of them.
-    """
+def run(command: str) -> list[str]:
+    """Run a command of a page; return all lines that it writes."""
     program, *words = shlex.split(command)
     if program == "pytest":
-        inner = pytester.runpytest_inprocess(*words)
-        return inner.outlines + inner.errlines
+        return session(words)
     if [program, *words[:2]] == ["python", "-m", "pytest_precision"]:
         return own(words[2:])
     environment = {name: v for name, v in os.environ.items() if not name.startswith("PYTEST_")}
@@ -64,9 +57,26 @@ def run(command: str, pytester: pytest.Pytester) -> list[str]:
 
 def own(words: list[str]) -> list[str]:
     """Run a command of the package in this process, which has imported torch already."""
+    return lines_of(lambda: main(words))
+
+
+def session(words: list[str]) -> list[str]:
+    """Run a session of pytest in this process, whose fork server has torch for all of them.
+
+    pytester would forget all modules that the session imports; torch can be imported only once.
+    """
+    written = lines_of(lambda: pytest.main(words))
+    for name, module in [*sys.modules.items()]:
+        if (getattr(module, "__file__", None) or "").startswith(os.getcwd()):
+            del sys.modules[name]
+    return written
+
+
+def lines_of(work: Callable[[], object]) -> list[str]:
+    """Return what is written to both streams."""
     written = StringIO()
     with redirect_stdout(written), redirect_stderr(written), suppress(SystemExit):
-        main(words)
+        work()
     return written.getvalue().splitlines()
 
 
@@ -90,30 +100,42 @@ def expect_shown(command: str, shown: list[str], written: list[str]) -> None:
         assert any(pattern.fullmatch(one) for one in left), f"{command}: no {line!r} in\n{text}"
 
 
-def take(block: Block, pytester: pytest.Pytester, names: dict[str, Any]) -> None:
+def take(block: Block, names: dict[str, Any]) -> None:
     """Do what a block says: write its file, run its statements or its commands, read its keys."""
     file = re.match(r"# (\w+\.py)\n", block.text)
     if block.language == "python" and file:
-        (pytester.path / file[1]).write_text(block.text)
+        Path(file[1]).write_text(block.text)
     elif block.language == "python":
         exec(compile(block.text, "a block", "exec"), names)
     elif block.language == "console":
         for command, shown in commands(block):
-            expect_shown(command, shown, run(command, pytester))
+            expect_shown(command, shown, run(command))
     elif block.language == "ini":
         ini = ConfigParser()
         ini.read_string(block.text)
         assert set(ini["pytest"]) <= {option.key for option in OPTIONS}
 
 
+@pytest.fixture
+def _a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of their own, and no option set from outside."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    for variable in os.environ:
+        if variable.startswith("PRECISION_"):
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:rerunfailures")  # as of conftest's pytester
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_a_reader")
 @pytest.mark.parametrize("page", RUN, ids=named)
-def test_a_page_does_what_it_says(page: Path, pytester: pytest.Pytester) -> None:
+def test_a_page_does_what_it_says(page: Path) -> None:
     """A file is written where a block begins with its name; a command writes what is shown."""
     names: dict[str, Any] = {"__name__": "a_page"}
     for block in blocks(page):
         if not block.mark:
-            take(block, pytester, names)
+            take(block, names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -11,6 +11,7 @@ from pages import PAGES, ROOT, named
 
 import pytest_precision
 from pytest_precision import layouts
+from pytest_precision.__main__ import main
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.contract import PATHS
 from pytest_precision.matrix.sequence import OPERATIONS
@@ -45,7 +46,11 @@ def test_options() -> None:
     """The table has every option in the form that the command line takes, with its default."""
     table = {row[0]: row[2] for row in rows("options.md", "option")}
     assert set(table) == {usage(option) for option in OPTIONS}
-    words = {"false": ("skipped", "a warning", "skipped cells are green"), "none": ("none", "all")}
+    words = {
+        "false": ("skipped", "a warning", "skipped cells are green"),
+        "none": ("none", "all"),
+        "0": ("not done",),
+    }
     for option in OPTIONS:
         shown = table[usage(option)].strip("`")
         assert shown in (*words.get(option.default, ()), option.default), option.name
@@ -57,6 +62,26 @@ def test_options_of_the_marker() -> None:
     said = re.search(r"the marker takes (.+?)\.", text)
     assert said is not None
     assert {*re.findall(r"`(\w+)`", said[1])} == {o.name for o in OPTIONS if o.of_marker}
+
+
+def options_of(capsys: pytest.CaptureFixture[str], *words: str) -> set[str]:
+    """Return the options of a command, as its help has them."""
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+    return {*listed} - {"--help"}
+
+
+def test_options_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page names every command and every option of one, and no other."""
+    text = (REFERENCE / "commands.md").read_text()
+    commands = first_names("commands.md", "command")
+    modules = (ROOT / "pytest_precision" / "commands").glob("[a-z]*.py")
+    assert {*commands} | {"criterion"} == {module.stem for module in modules}
+    merging = options_of(capsys, "report", "merge")
+    known = merging.union(*(options_of(capsys, command) for command in commands))
+    others = {"--lr", "--nproc-per-node"}  # of the script and of torchrun
+    assert {*re.findall(r"(?<![\w-])--[a-z][\w-]*", text)} - others == known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -23,6 +23,10 @@ UNRELATED = torch.randn(64, generator=torch.Generator().manual_seed(2))
             "2 times the reference, 1 from element 32",
         ),
         (
+            REFERENCE * torch.tensor([1.0, 1 + 8 * 2**-23]).repeat_interleave(32),
+            "different in the last 32 of 64 elements only",
+        ),
+        (
             torch.cat([UNRELATED[:16], REFERENCE[16:]]),
             "different in the first 16 of 64 elements only",
         ),
@@ -44,6 +48,7 @@ UNRELATED = torch.randn(64, generator=torch.Generator().manual_seed(2))
         "third",
         "rounded",
         "edge",
+        "rounding alone",
         "first",
         "last",
         "middle",
