@@ -10,6 +10,7 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity import curves, needed, oracle
+from pytest_precision.parity.adequacy import unexercised
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.recording import Recording
@@ -84,6 +85,7 @@ class Case:
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
             "needed": needed.columns(self.judgement),
+            "unexercised": unexercised(self.candidate.trace, self.candidate.cell),
         }
 
 

@@ -109,6 +109,7 @@ class Verdict:
             last place, as `histogram.histogram` counts them.
         needed: for each kind that is not equal bit for bit, also within its criterion, the smallest
             bounds that would have let it pass, as `needed.columns` makes them.
+        unexercised: what the candidate's run never did, so that nothing is proved of it.
         repeat: the command that makes the check again, unless it passed.
     """
 
@@ -134,6 +135,7 @@ class Verdict:
     spread: dict[str, Any] | None = None
     histogram: dict[str, Any] | None = None
     needed: dict[str, Any] | None = None
+    unexercised: list[str] | None = None
     repeat: str | None = None
 
     def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any], repeat: str = "") -> Verdict:

@@ -157,6 +157,7 @@ class _Section:
             self.terminal.write_line(text)
         if self.terminal.verbosity > 0:
             self.timing(cells, seconds)
+            self.unexercised(cells)
 
     def timing(self, cells: Sequence[CellResult], seconds: float) -> None:
         """Write what the time was spent on."""
@@ -171,6 +172,20 @@ class _Section:
         spent["the rest of the tests"] = max(0.0, seconds - checks)
         words = ", ".join(f"{name} {duration(own)}" for name, own in spent.items())
         self.paragraph(f"time: {words}", "", "  ")
+
+    def unexercised(self, cells: Sequence[CellResult]) -> None:
+        """Write what no cell of a test ever did, once for all tests that have it in common."""
+        tests: dict[tuple[str, ...], list[str]] = {}
+        for own in by_test(cells):
+            entries = [check.entry for cell in own for check in cell.checks]
+            found = [set(entry["unexercised"]) for entry in entries if "unexercised" in entry]
+            never = tuple(sorted(set.intersection(*found))) if found else ()
+            tests.setdefault(never, []).append(own[0].test)
+        for never, names in tests.items():
+            if never:
+                self.paragraph(
+                    f"never exercised in {', '.join(names)}: {'; '.join(never)}", "", "  "
+                )
 
     def line(self, line: Line) -> None:
         """Write one line in colours."""

@@ -119,6 +119,21 @@ def test_verbose_says_what_took_the_time(session):
     session(source).stdout.no_fnmatch_line("time: *")
 
 
+def test_verbose_names_what_no_cell_of_a_test_exercised(session):
+    """What one cell of the test did is left out."""
+    source = (
+        HEAD
+        + """
+@cells(seed=[1, 2])
+def test_it(axes, check):
+    check(fields={"unexercised": ["no load", "no decay"][: axes["seed"]]})
+"""
+    )
+    line = "never exercised in test_it.py::test_it: no load"
+    session(source, "-v").stdout.fnmatch_lines([line])
+    assert "never exercised" not in session(source).stdout.str()
+
+
 def test_only_passing_cells_speak_against_a_statement(session):
     """An expected failure shares what the failures share, and that is no objection."""
     source = HEAD + (

@@ -1,0 +1,152 @@
+"""Adequacy: what a run never exercised, so that its verdict says nothing about it.
+
+A defect in clipping shows in no run that never clips, and one in a checkpoint in none that loads
+nothing. The trace has all that is needed to say so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import torch
+
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.sequence import LOADS
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Trace
+
+STEPS_AFTER_A_LOAD = 2
+"""Steps that show a state which a checkpoint lost: the first one makes it, the second reads it."""
+
+
+class Exercised:
+    """What one run did.
+
+    Attributes:
+        trace: of the run.
+        cell: where it ran.
+        settings: name of a number that belongs to each parameter, as `weight_decay`, to its values.
+        rates: train step to the learning rates in it.
+        clipped: in each train step, whether its norm was above the limit.
+        microbatches: in each train step, how many losses were reported.
+    """
+
+    def __init__(self, trace: Trace, cell: Cell) -> None:
+        self.trace, self.cell = trace, cell
+        self.settings: dict[str, set[float]] = defaultdict(set)
+        self.rates: dict[int, set[float]] = defaultdict(set)
+        self.clipped: list[bool] = []
+        self.microbatches: dict[int, int] = defaultdict(int)
+        for moment in trace.moments:
+            self._read(moment)
+
+    def _read(self, moment: Moment) -> None:
+        for entry in self.trace.entries(moment):
+            if entry.kind == "loss" and moment.operation == "train":
+                self.microbatches[moment.step] += 1
+            if entry.kind not in ("lr", "hyper", "decision") or entry.offset is None:
+                continue
+            value = self.trace.tensor(entry)
+            if entry.kind == "hyper":
+                self.settings[entry.name.partition(" of ")[0]].add(float(value))
+            elif entry.kind == "lr" and moment.operation == "train":
+                self.rates[moment.step].add(float(value))
+            elif entry.name == "norm is clipped" and moment.operation == "train":
+                self.clipped.append(bool(value))
+
+
+def clipping(run: Exercised) -> str:
+    """Say whether no step, or every one, had a norm above the limit."""
+    if not run.clipped:
+        return "clipping: no limit"
+    if all(run.clipped):
+        return "clipping: active in every step"
+    return "" if any(run.clipped) else "clipping: active in no step"
+
+
+def rates(run: Exercised) -> str:
+    """Say whether all parameters have the same learning rate in every step."""
+    if any(len(own) > 1 for own in run.rates.values()):
+        return ""
+    return "learning rates: the same for all parameters" if run.rates else ""
+
+
+def schedule(run: Exercised) -> str:
+    """Say whether the learning rates never change."""
+    constant = len(run.rates) > 1 and len(set(map(frozenset, run.rates.values()))) == 1
+    return "learning rates: the same in all steps" if constant else ""
+
+
+def decay(run: Exercised) -> str:
+    """Say whether no parameter decays, or all alike."""
+    values = run.settings.get("weight_decay", {0.0})
+    if values == {0.0}:
+        return "weight decay: none"
+    return "weight decay: the same for all parameters" if len(values) == 1 else ""
+
+
+def accumulation(run: Exercised) -> str:
+    """Say whether no step has several microbatches."""
+    most = max(run.microbatches.values(), default=0)
+    return "accumulation: one microbatch a step" if most == 1 else ""
+
+
+def start(run: Exercised) -> str:
+    """Say whether bf16 holds every weight, so that masters made of bf16 weights are exact."""
+    entries = run.trace.entries(run.trace.moments[0])
+    weights = [
+        run.trace.tensor(entry)
+        for entry in entries
+        if entry.kind == "master" and entry.dtype == "float32" and entry.offset is not None
+    ]
+    held = weights and all(torch.equal(w, w.bfloat16().float()) for w in weights)
+    return "weights: all start as numbers of bf16" if held else ""
+
+
+def buffers(run: Exercised) -> str:
+    """Say whether the model has no buffer."""
+    return "" if "buffer" in run.trace.dtypes() else "buffers: none"
+
+
+def frozen(run: Exercised) -> str:
+    """Say whether every parameter is trained."""
+    held = run.trace.dtypes()
+    trained = held.get("reduced_grad", {}).keys()
+    return "" if held.get("param", {}).keys() - trained else "frozen parameters: none"
+
+
+def loads(run: Exercised) -> str:
+    """Say whether no load is followed by steps that read what it restored."""
+    names = run.cell.operations
+    after = (
+        names[at:].count("train") >= STEPS_AFTER_A_LOAD
+        for at, name in enumerate(names)
+        if name in LOADS
+    )
+    return "" if any(after) else f"loads: none before {STEPS_AFTER_A_LOAD} steps"
+
+
+CHECKS: tuple[Callable[[Exercised], str], ...] = (
+    clipping,
+    rates,
+    schedule,
+    decay,
+    accumulation,
+    start,
+    buffers,
+    frozen,
+    loads,
+)
+
+
+def unexercised(trace: Trace, cell: Cell) -> list[str]:
+    """List what a run never exercised, each in a few words."""
+    return [*_found(Exercised(trace, cell))]
+
+
+def _found(run: Exercised) -> Iterator[str]:
+    for check in CHECKS:
+        words = check(run)
+        if words:
+            yield words
