@@ -21,8 +21,8 @@ Decisions = Mapping[str, tuple[Tensor, Tensor]]
 def decisions(given: Decisions, prefix: str = "") -> Iterator[Observation]:
     """Yield the choices and their margins, as they are now."""
     for name, (chosen, margin) in given.items():
-        yield whole("decision", prefix + name, chosen.detach())
-        yield whole("margin", prefix + name, margin.detach())
+        yield whole("decision", prefix + name, chosen.detach().long())
+        yield whole("margin", prefix + name, margin.detach().double())
 
 
 def of_step(norm: Tensor, max_norm: float | None) -> Decisions:

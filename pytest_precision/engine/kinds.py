@@ -52,13 +52,13 @@ KINDS = {
     ),
     "decision": Kind(
         "each discrete choice: a token's experts, whether the norm is clipped, a step skipped",
-        "of the choice",
+        "int64",
         lasts="passing",
         optional="tensor",
     ),
     "margin": Kind(
         "the margin by which a choice was made; not compared",
-        "of the margin",
+        "float64",
         lasts="passing",
         told=True,
     ),
