@@ -55,7 +55,7 @@ def test_two_runs_of_a_script_agree(record: RecordFile, capsys: Output) -> None:
     record("b")
     assert main(["compare", "a", "b"]) == 0
     found = capsys.readouterr().out
-    assert found.startswith("a against b: 544 tensors in 9 steps agree; criterion bitwise\n")
+    assert found.startswith("a against b: 554 tensors in 9 steps agree; criterion bitwise\n")
     assert "grad is not compared: candidate: record(see={" in found
 
 
