@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.check.repeatable import races, unrepeatable
-from pytest_precision.parity import curves, explain, given, guards, needed, oracle, spread
+from pytest_precision.parity import (
+    curves,
+    explain,
+    given,
+    guards,
+    identities,
+    needed,
+    oracle,
+    spread,
+)
 from pytest_precision.parity.computed import computed_elsewhere
 from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
 from pytest_precision.parity.histogram import of_finding
@@ -130,6 +139,15 @@ def declared_rule(case: Case) -> Ruling | None:
     return Ruling("fail", oracle.headline(wrong), (advice,))
 
 
+def norm_of_gradients(case: Case) -> Ruling | None:
+    """Refuse a side whose gradient norm is not that of its own reduced gradients."""
+    for side in case.sides if not case.terms.off else ():
+        words = identities.wrong_norm(side)
+        if words is not None:
+            return Ruling("fail", words)
+    return None
+
+
 def lost_updates(case: Case) -> Ruling | None:
     """Refuse a candidate that loses more updates than the test allows."""
     limit, log = case.terms.max_lost_updates, case.candidate.updates
@@ -191,6 +209,7 @@ GATES: tuple[Gate, ...] = (
     undisturbed,
     contract,
     vacuity,
+    norm_of_gradients,
     declared_rule,
     lost_updates,
     hidden_kinds,
@@ -204,6 +223,6 @@ GATES: tuple[Gate, ...] = (
 RECORDED_GATES = tuple(
     gate
     for gate in GATES
-    if gate not in (same_data, undisturbed, declared_rule, lost_updates, races)
+    if gate not in (same_data, undisturbed, norm_of_gradients, declared_rule, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

@@ -86,3 +86,10 @@ def test_another_kind_of_optimizer_is_not_judged(parity_in: ParityIn) -> None:
     verdict = parity_in(TRAIN).check(*sides, workload=workloads.mlp)
     reasons = set(verdict.oracle["candidate"]["unjudged"].values())
     assert reasons == {"SGD is no Adam: it has not all of lr, betas, eps, weight_decay"}
+
+
+def test_a_norm_is_that_of_the_gradients_that_were_reduced(parity_in: ParityIn) -> None:
+    """Two sides that leave out the same gradients agree; each contradicts itself."""
+    sides = wrong_rules.half_the_norm, wrong_rules.half_the_norm_again
+    with pytest.raises(ParityError, match=r"grad_norm at step 1 is .*, 0\.5 times that"):
+        parity_in(TRAIN).check(*sides, workload=workloads.mlp)

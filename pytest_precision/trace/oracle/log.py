@@ -17,6 +17,7 @@ class OracleLog:
 
     Attributes:
         rule: name of the workload's rule.
+        by_l2: whether every step clipped by the L2 norm of all gradients.
         judged: number of updates judged: one a step and piece of a tensor.
         worst: largest error within its bound, as a share of it.
         unjudged: logical tensor to the reason why its updates are not judged.
@@ -27,6 +28,7 @@ class OracleLog:
     """
 
     rule: str = ""
+    by_l2: bool = True
     judged: int = 0
     worst: float = 0.0
     unjudged: dict[str, str] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class OracleLog:
     def add(self, other: OracleLog) -> None:
         """Add what another rank found."""
         self.rule = other.rule
+        self.by_l2 = self.by_l2 and other.by_l2
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)
         self.unjudged |= other.unjudged

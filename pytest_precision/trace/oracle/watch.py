@@ -93,6 +93,7 @@ class UpdateOracle:
             yield
         elif phase == "clip_grads":
             self._keep_reduced(engine)
+            self._log.by_l2 = self._log.by_l2 and not callable(engine.clip_rule)
             yield
         elif engine.fused_step:
             self._log.silent = "its engine reduces, clips and updates in one call"
