@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -28,6 +27,7 @@ from pytest_precision.trace.digests import digest_threads, digested
 from pytest_precision.trace.environment import SEED, environment_of
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.products import COMPUTED, Products
+from pytest_precision.trace.skipped import SkippedStep
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.stretches import folder_of
 from pytest_precision.trace.watches import UpdateWatches
@@ -217,62 +217,14 @@ class EngineRecorder:
 
     def skip(self) -> None:
         """Run the next step with an overflow on one rank; all ranks must leave state as it was."""
-        rates, weights = self._rates(), self._weights()
+        skipped = SkippedStep(self.engine, self.capture, self.cell)
         self.capture.begin()
-        self._overflow()
+        skipped.overflow(self.step + 1)
         for call, _ in self._calls():
             getattr(self.engine, call)()
-        self._expect_overflow(weights)
+        skipped.expect_overflow()
         self.observe("skip")
-        # No moment before this one shows the rate that the skipped step started with.
-        for group, (before, after) in enumerate(zip(rates, self._rates(), strict=True)):
-            if before != after:
-                what = f"skip after step {self.step} changed lr of group{group}"
-                self.violations[f"{what} from {before!r} to {after!r}"] = None
-
-    def _overflow(self) -> None:
-        """Compute gradients of the next step, of which one tensor of one rank is infinite.
-
-        Where the gradients of a rank cannot be reached before they are reduced, and where they are
-        quantized so that an overflow passes through more than the optimizer, its loss is infinite,
-        and with it all of its gradients.
-        """
-        rank, size = self.engine.data_parallel
-        last = rank == size - 1
-        reached = "grad" not in self.engine.unobservable
-        by_loss = not reached or PRECISIONS[self.cell.precision].quantized
-        self.capture.overflow_factor = math.inf if last and by_loss else 1.0
-        self.engine.forward_backward(self.step + 1)
-        self.capture.overflow_factor = 1.0
-        if last and not by_loss:
-            gradients = map(self.engine.gradient, self.engine.model.parameters())
-            for gradient in [one for one in gradients if one is not None][-1:]:
-                gradient.fill_(math.inf)
-
-    def _weights(self) -> list[Tensor]:
-        engine = self.engine
-        pieces = (engine.piece("master", n, engine.effective(m)) for n, m in engine.masters())
-        return [piece.tensor.detach().clone() for piece in pieces]
-
-    def _expect_overflow(self, before: list[Tensor]) -> None:
-        """Refuse a skipped step that was made; a loop may have a loss that it does not scale.
-
-        Raises:
-            RuntimeError: the norm is finite, and the step was made.
-        """
-        moved = not all(map(torch.equal, before, self._weights()))
-        if moved and bool(torch.isfinite(self.engine.grad_norm).all()):
-            raise RuntimeError(
-                expected_but_got(
-                    "the gradients of a skipped step to overflow",
-                    f"grad_norm={float(self.engine.grad_norm)}, and weights moved",
-                    "multiply the loss by self.loss_factor before its backward, or the gradients "
-                    "by self.overflow_factor",
-                )
-            )
-
-    def _rates(self) -> list[float]:
-        return [float(group["lr"]) for group in self.engine.optimizer.param_groups]
+        self.violations |= dict.fromkeys(skipped.changed_rates(self.step))
 
     def evaluate(self) -> None:
         """Evaluate, and observe."""
