@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from pytest_precision import _values
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -228,77 +230,11 @@ def _several(given: object) -> list[object]:
     return given if isinstance(given, list) else [given]
 
 
-_FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
-    ("0", "false", "no", "off"), False
-)
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in _FLAGS:
-        raise ValueError(text)
-    return _FLAGS[text.lower()]
-
-
-def _one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
-    """Return the parse function, the expected values and the metavar of a choice."""
-
-    def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError(text)
-        return text
-
-    return parse, f"one of {', '.join(known)}", "|".join(known)
-
-
-def _selection(text: str) -> tuple[str, tuple[str, ...]]:
-    axis, _, values = text.partition("=")
-    if not axis or not all(values.split(",")):
-        raise ValueError(text)
-    return axis, tuple(values.split(","))
-
-
-def _shard(text: str) -> tuple[int, int]:
-    index, count = map(int, text.split("/"))
-    if not 1 <= index <= count:
-        raise ValueError(text)
-    return index, count
-
-
-LONGEST_SECONDS = 1_000_000
-"""About eleven days; `poll` counts milliseconds in an int, which holds about twice as many."""
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise ValueError(text)
-    return seconds
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
-
-
-def _pattern(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return text
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise ValueError(text)
-    return Path(text)
-
-
 OPTIONS = (
-    Option("matrix", _flag, "true or false", "", "run the matrix cells", "bool"),
+    Option("matrix", _values.flag, "true or false", "", "run the matrix cells", "bool"),
     Option(
         "select",
-        _selection,
+        _values.selection,
         "AXIS=VALUE[,VALUE...]",
         "AXIS=VALUE[,VALUE...]",
         "keep only the cells with these values; repeatable",
@@ -306,37 +242,39 @@ OPTIONS = (
     ),
     Option(
         "coverage",
-        *_one_of("full", "pairwise", "smoke"),
+        *_values.one_of("full", "pairwise", "smoke"),
         "every cell; every pair of axis values; one cell per test",
         of_marker=True,
     ),
-    Option("shard", _shard, "I/N with I from 1 to N", "I/N", "this runner's share of the cells"),
-    Option("device", *_one_of("auto", "cpu", "cuda"), "where ranks run", of_marker=True),
+    Option(
+        "shard", _values.shard, "I/N with I from 1 to N", "I/N", "this runner's share of the cells"
+    ),
+    Option("device", *_values.one_of("auto", "cpu", "cuda"), "where ranks run", of_marker=True),
     Option(
         "backend",
-        *_one_of("auto", "emulated", "native"),
+        *_values.one_of("auto", "emulated", "native"),
         "emulated number formats, or the hardware's",
         of_marker=True,
     ),
     Option(
         "ranks",
-        *_one_of("reuse", "fresh", "inline"),
+        *_values.one_of("reuse", "fresh", "inline"),
         "keep rank groups between cells; open a fresh group per run; run in the pytest process",
         of_marker=True,
     ),
     Option(
         "timeout",
-        _seconds,
-        f"a number of seconds above 0 and at most {LONGEST_SECONDS}",
+        _values.seconds,
+        f"a number of seconds above 0 and at most {_values.LONGEST_SECONDS}",
         "SECONDS",
         "deadline of one cell",
         "float",
         of_marker=True,
     ),
-    Option("report", _folder, "a folder", "DIR", "write report.json there"),
+    Option("report", _values.folder, "a folder", "DIR", "write report.json there"),
     Option(
         "strict_isolation",
-        _flag,
+        _values.flag,
         "true or false",
         "",
         "fail a test whose job does not restore process-global state",
@@ -344,14 +282,14 @@ OPTIONS = (
     ),
     Option(
         "ranks_per_device",
-        _count,
+        _values.count,
         "an int from 1",
         "N",
         "how many ranks may share a GPU; ranks that share one communicate by gloo",
     ),
     Option(
         "may_leave",
-        _pattern,
+        _values.pattern,
         "a pattern",
         "PATTERN",
         "state that any job may leave changed, named as in the leak warning; repeatable",
@@ -359,7 +297,7 @@ OPTIONS = (
     ),
     Option(
         "require",
-        _flag,
+        _values.flag,
         "true or false",
         "",
         "fail a session in which no cell ran, or one was skipped for want of ranks or devices",
@@ -367,7 +305,7 @@ OPTIONS = (
     ),
     Option(
         "jitter",
-        _count,
+        _values.count,
         "an int from 1",
         "N",
         "record each candidate N more times, one rank after the other late, and expect its bits",
@@ -375,7 +313,7 @@ OPTIONS = (
     ),
     Option(
         "fuzz",
-        _count,
+        _values.count,
         "an int from 1",
         "N",
         "run each matrix test in N more cells, whose sequences hypothesis draws",

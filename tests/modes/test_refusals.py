@@ -53,6 +53,21 @@ def test_an_error_of_the_first_process(tmp_path: Path, file: str) -> None:
     assert ended.output.count("ModuleNotFoundError: No module named 'no'") == 1
 
 
+def test_a_bad_marker_of_one_process(tmp_path: Path) -> None:
+    """Its cells cannot be made there, and the first process says where and why."""
+    (tmp_path / "test_suite.py").write_text(
+        SUITE
+        + "\nPRECISIONS = ['fp32']\n"
+        + ON_ONE.format(rank=1, does="PRECISIONS = ['fp31']")
+        + "@pytest.mark.precision_matrix(precision=PRECISIONS)\ndef test_cell(cell): pass\n"
+    )
+    ended = run(tmp_path, "torchrun", "--precision-matrix")
+    assert ended.statuses[0] != 0
+    assert "ERROR: rank 1, process " in ended.output
+    assert "test_suite.py::test_cell" in ended.output
+    assert "'fp31'" in ended.output
+
+
 def test_a_bad_option_of_one_process(tmp_path: Path) -> None:
     """It reaches the first process before pytest knows of any test there."""
     (tmp_path / "test_suite.py").write_text(SUITE)

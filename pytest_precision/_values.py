@@ -1,0 +1,78 @@
+"""Values: what the text of an option means; each function raises ValueError for other text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+_FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("0", "false", "no", "off"), False
+)
+
+
+def flag(text: str) -> bool:
+    """Return what a word for yes or no means."""
+    if text.lower() not in _FLAGS:
+        raise ValueError(text)
+    return _FLAGS[text.lower()]
+
+
+def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
+    """Return the parse function, the expected values and the metavar of a choice."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(text)
+        return text
+
+    return parse, f"one of {', '.join(known)}", "|".join(known)
+
+
+def selection(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return an axis and the values that are selected on it."""
+    axis, _, values = text.partition("=")
+    if not axis or not all(values.split(",")):
+        raise ValueError(text)
+    return axis, tuple(values.split(","))
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Return the index of a runner, from 1, and how many there are."""
+    index, count = map(int, text.split("/"))
+    if not 1 <= index <= count:
+        raise ValueError(text)
+    return index, count
+
+
+LONGEST_SECONDS = 1_000_000
+"""About eleven days; `poll` counts milliseconds in an int, which holds about twice as many."""
+
+
+def seconds(text: str) -> float:
+    """Return a duration that a deadline can have."""
+    seconds = float(text)
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise ValueError(text)
+    return seconds
+
+
+def count(text: str) -> int:
+    """Return an int from 1."""
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
+
+
+def pattern(text: str) -> str:
+    """Return a pattern, which is not empty."""
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+def folder(text: str) -> Path:
+    """Return a path."""
+    if not text:
+        raise ValueError(text)
+    return Path(text)

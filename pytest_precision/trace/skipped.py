@@ -1,0 +1,87 @@
+"""Skipped: a train step whose gradients overflow on one rank, and which no rank may make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
+
+
+class SkippedStep:
+    """The next step of an engine, whose gradients overflow.
+
+    Args:
+        engine: before the step.
+        capture: what the engine shows its gradients to.
+        cell: where it is trained.
+    """
+
+    def __init__(self, engine: Engine, capture: Capture, cell: Cell) -> None:
+        self._engine, self._capture, self._cell = engine, capture, cell
+        self._rates, self._weights = rates(engine), weights(engine)
+
+    def overflow(self, step: int) -> None:
+        """Compute gradients of `step`, of which one tensor of one rank is infinite.
+
+        Where the gradients of a rank cannot be reached before they are reduced, and where they are
+        quantized so that an overflow passes through more than the optimizer, its loss is infinite,
+        and with it all of its gradients.
+        """
+        engine = self._engine
+        rank, size = engine.data_parallel
+        last = rank == size - 1
+        reached = "grad" not in engine.unobservable
+        by_loss = not reached or PRECISIONS[self._cell.precision].quantized
+        self._capture.overflow_factor = math.inf if last and by_loss else 1.0
+        engine.forward_backward(step)
+        self._capture.overflow_factor = 1.0
+        if last and not by_loss:
+            gradients = map(engine.gradient, engine.model.parameters())
+            for gradient in [one for one in gradients if one is not None][-1:]:
+                gradient.fill_(math.inf)
+
+    def expect_overflow(self) -> None:
+        """Refuse a step that was made; a loop may have a loss that it does not scale.
+
+        Raises:
+            RuntimeError: the norm is finite, and the step was made.
+        """
+        moved = not all(map(torch.equal, self._weights, weights(self._engine)))
+        if moved and bool(torch.isfinite(self._engine.grad_norm).all()):
+            raise RuntimeError(
+                expected_but_got(
+                    "the gradients of a skipped step to overflow",
+                    f"grad_norm={float(self._engine.grad_norm)}, and weights moved",
+                    "multiply the loss by self.loss_factor before its backward, or the gradients "
+                    "by self.overflow_factor",
+                )
+            )
+
+    def changed_rates(self, step: int) -> Iterator[str]:
+        """Say which learning rates the step that followed `step` has changed.
+
+        No moment before it shows the rates that it started with.
+        """
+        for group, (before, after) in enumerate(zip(self._rates, rates(self._engine), strict=True)):
+            if before != after:
+                what = f"skip after step {step} changed lr of group{group}"
+                yield f"{what} from {before!r} to {after!r}"
+
+
+def rates(engine: Engine) -> list[float]:
+    """Return the learning rate of each group."""
+    return [float(group["lr"]) for group in engine.optimizer.param_groups]
+
+
+def weights(engine: Engine) -> list[Tensor]:
+    """Return copies of this rank's pieces of the weights that the optimizer updates."""
+    pieces = (engine.piece("master", n, engine.effective(m)) for n, m in engine.masters())
+    return [piece.tensor.detach().clone() for piece in pieces]
