@@ -8,6 +8,8 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import pytest_precision
 
 PACKAGE = Path(pytest_precision.__file__).parent
@@ -60,3 +62,14 @@ def test_private_names_of_torch_have_one_home() -> None:
         and file != "_torch.py"
     ]
     assert found == []
+
+
+def test_modules_that_tests_share_have_names_of_their_own(pytestconfig: pytest.Config) -> None:
+    """Of two with one name in `pythonpath`, all tests would import the first."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for folder in pytestconfig.getini("pythonpath"):
+        for file in Path(folder).glob("*.py"):
+            if not file.name.startswith(("test_", "conftest")):
+                homes[file.name].append(str(file))
+    assert len(homes) > 10
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

@@ -40,7 +40,7 @@ def test_a_full_disk_is_the_failure_of_a_side(cache: TraceCache, full: Side, nam
 
     def record(recorded: Side, window: Window | None, folder: Path) -> None:
         folders.append(folder)
-        if recorded is full:
+        if recorded == full:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     recordings = Recordings(CANDIDATE, REFERENCE, record, cache)

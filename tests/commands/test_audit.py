@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,14 +76,15 @@ def parsing():
 
 
 @pytest.fixture(autouse=True)
-def setup_file(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def setup_file(in_folder: Path) -> Iterator[Path]:
     """A module of a user's, forgotten after the test."""
     file = in_folder / "audited_setup.py"
     file.write_text(SETUP)
     (in_folder / "beside.py").touch()
     (in_folder / "lacking.py").write_text("import nothing_like_it")
-    monkeypatch.delitem(sys.modules, "audited_setup", raising=False)
-    return file
+    yield file
+    for name in ("audited_setup", "beside", "lacking"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ def test_a_shorter_script_is_recorded_to_its_end(
 def test_a_script_runs_as_main_with_its_arguments(in_folder: Path) -> None:
     """As `python FILE ARGUMENTS` runs it, with the modules beside it."""
     (in_folder / "sub").mkdir()
-    (in_folder / "sub" / "beside.py").write_text("NAME = 'beside'\n")
-    script = "import json, sys, beside\n"
-    script += "json.dump([__name__, sys.argv, beside.NAME], open('seen', 'w'))\n"
+    (in_folder / "sub" / "sibling.py").write_text("NAME = 'beside'\n")
+    script = "import json, sys, sibling\n"
+    script += "json.dump([__name__, sys.argv, sibling.NAME], open('seen', 'w'))\n"
     (in_folder / "sub" / "file.py").write_text(script)
     with pytest.raises(RuntimeError, match=r"expected .*file.py to train but got no step"):
         main(["record", "--out", "a", "--", "sub/file.py", "--out", "x", "--", "y"])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import PAGES, ROOT, Block, blocks, named, prose
+from documents import PAGES, ROOT, Block, blocks, named, prose
 
 from pytest_precision.__main__ import main
 from pytest_precision.options import OPTIONS

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pages import FENCE, PAGES, ROOT, named, prose
+from documents import FENCE, PAGES, ROOT, named, prose
 
 LLMS = ROOT / "docs" / "llms.txt"
 LINK = re.compile(r"\]\(([^)\s]+)\)")

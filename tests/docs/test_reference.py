@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from pages import PAGES, ROOT, named
+from documents import PAGES, ROOT, named
 
 import pytest_precision
 from pytest_precision import layouts

@@ -38,5 +38,9 @@ def test_a_wrong_decay_does_not_pass_by_a_tolerance_above_the_moment(
     words = r"vacuous: close\(rtol=0.0001, atol=1e-05\) allows exp_avg_sq of 100 % of \S+ to be any"
     with pytest.raises(ParityError, match=words):
         parity_in(Cell(sequence="train2")).check(
-            forgets_sooner, layouts.adamw, workload=FINE_TUNED, criterion=MOMENTS
+            forgets_sooner,
+            layouts.adamw,
+            workload=FINE_TUNED,
+            criterion=MOMENTS,
+            oracle=unchecked(reason="what the tolerance sees is the question"),
         )
