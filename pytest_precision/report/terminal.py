@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,6 +159,7 @@ class _Section:
         if self.terminal.verbosity > 0:
             self.timing(cells, seconds)
             self.unexercised(cells)
+            self.unjudged(cells)
 
     def timing(self, cells: Sequence[CellResult], seconds: float) -> None:
         """Write what the time was spent on."""
@@ -174,18 +176,32 @@ class _Section:
         self.paragraph(f"time: {words}", "", "  ")
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
-        """Write what no cell of a test ever did, once for all tests that have it in common."""
-        tests: dict[tuple[str, ...], list[str]] = {}
+        """Write what no cell of a test ever did."""
+        found = {}
         for own in by_test(cells):
             entries = [check.entry for cell in own for check in cell.checks]
-            found = [set(entry["unexercised"]) for entry in entries if "unexercised" in entry]
-            never = tuple(sorted(set.intersection(*found))) if found else ()
-            tests.setdefault(never, []).append(own[0].test)
-        for never, names in tests.items():
-            if never:
-                self.paragraph(
-                    f"never exercised in {', '.join(names)}: {'; '.join(never)}", "", "  "
-                )
+            never = [set(entry["unexercised"]) for entry in entries if "unexercised" in entry]
+            found[own[0].test] = set.intersection(*never) if never else set()
+        self.of_tests("never exercised in", found)
+
+    def unjudged(self, cells: Sequence[CellResult]) -> None:
+        """Write why updates of a test were not judged by the workload's rule."""
+        found = {
+            own[0].test: {
+                reason for cell in own for check in cell.checks for reason in unjudged(check.entry)
+            }
+            for own in by_test(cells)
+        }
+        self.of_tests("updates not judged by a rule in", found)
+
+    def of_tests(self, head: str, found: Mapping[str, Collection[str]]) -> None:
+        """Write what was found of each test, once for all tests that have it in common."""
+        tests: dict[tuple[str, ...], list[str]] = {}
+        for test, words in found.items():
+            tests.setdefault(tuple(sorted(words)), []).append(test)
+        for words, names in tests.items():
+            if words:
+                self.paragraph(f"{head} {', '.join(names)}: {'; '.join(words)}", "", "  ")
 
     def line(self, line: Line) -> None:
         """Write one line in colours."""
@@ -215,3 +231,12 @@ def _joined(line: Iterable[tuple[str, str]]) -> Line:
         else:
             joined.append((text, name))
     return joined
+
+
+def unjudged(entry: Mapping[str, Any]) -> set[str]:
+    """Return why updates of a check, of either side, were not judged by the workload's rule."""
+    sides = entry.get("oracle", {}).values()
+    reasons = (
+        why for side in sides for why in (side.get("silent"), *side.get("unjudged", {}).values())
+    )
+    return set(filter(None, reasons))

@@ -17,6 +17,7 @@ from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode, scale_name
 from pytest_precision.trace.oracle.adam import AdamScalars
+from pytest_precision.trace.oracle.sgd import SgdScalars
 
 Hyperparameters = Mapping[str, Any]
 """Those of a parameter group before the step: a scheduler may have changed them since."""
@@ -72,17 +73,15 @@ def rule(
 
 
 def _sgd(before: Hyperparameters, state: Mapping[str, Any], grad: Tensor) -> Rule:
-    lr, momentum = float(before["lr"]), before["momentum"]
+    buffer = state.get("momentum_buffer") if before["momentum"] else None
+    sign = -1 if before["maximize"] else 1
+    # How much of the gradient the buffer took is in the buffer after the step.
+    scalars = SgdScalars.of(before, step=1)
 
     def compute(weight: Tensor, grad: Tensor, buffer: Tensor | None = None) -> Tensor:
-        direction = grad.double() * (-1 if before["maximize"] else 1)
-        direction.add_(weight, alpha=before["weight_decay"])
-        if buffer is not None:
-            kept = buffer.double()
-            direction = direction.add_(kept, alpha=momentum) if before["nesterov"] else kept
-        return direction * -lr
+        kept = None if buffer is None else buffer.double()
+        return scalars.move(weight, grad.double() * sign, kept)
 
-    buffer = state.get("momentum_buffer") if momentum else None
     return Rule((grad,) if buffer is None else (grad, buffer), compute)
 
 

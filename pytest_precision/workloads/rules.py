@@ -39,4 +39,21 @@ class Adam:
     weight_decay: float = 0.0
 
 
-OptimizerRule = AdamW | Adam
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent, whose weight decay is L2 regularisation.
+
+    Attributes:
+        momentum: share of the momentum buffer that a step keeps; 0 for no buffer.
+        dampening: share of each gradient but the first that the buffer does not take.
+        nesterov: whether a step follows the gradient and the buffer, not the buffer alone.
+        weight_decay: factor of the weights in the gradient.
+    """
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+
+OptimizerRule = AdamW | Adam | SGD

@@ -4,23 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import wrong_rules
 
 from pytest_precision import layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity
+from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.oracle.log import OracleLog
+from pytest_precision.trace.oracle.watch import UpdateOracle
+from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
+Judged = Callable[..., OracleLog]
 
 TRAIN = Cell(sequence="train3")
+
+
+@pytest.fixture
+def judged(one_rank: None, tmp_path: Path) -> Judged:
+    """What the oracle finds in three steps of a layout, in this process."""
+
+    def judge(
+        layout: Callable[..., Engine],
+        workload: Callable[[], Workload] = workloads.mlp,
+        cell: Cell = TRAIN,
+        **options: object,
+    ) -> OracleLog:
+        made = workload()
+        engine, oracle = layout(made, cell, **options), UpdateOracle(made, cell)
+        for step in range(1, 4):
+            engine.forward_backward(step)
+            for phase in STEP_PHASES[1:]:
+                with oracle.around(engine, phase, step):
+                    getattr(engine, phase)()
+        oracle.write(tmp_path, 0)
+        return OracleLog.read(tmp_path, 1)
+
+    return judge
 
 
 def both(parity: Parity, wrong: str, **options: object) -> object:
     sides = (partial(side, wrong=wrong) for side in (wrong_rules.here, wrong_rules.there))
     return parity.check(*sides, workload=workloads.mlp, **options)  # type: ignore[arg-type]
+
+
+def test_the_wrong_rule_of_both_sides_is_named(parity_in: ParityIn) -> None:
+    """Two sides with one defect agree bit for bit; each is judged by the rule alone."""
+    with pytest.raises(ParityError) as failure:
+        both(parity_in(TRAIN), "eps")
+    assert "in both sides: eps is added inside the root; " in str(failure.value).splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -32,18 +68,21 @@ def both(parity: Parity, wrong: str, **options: object) -> object:
         ("no decay", "there is no weight decay"),
         ("uncorrected", "moments are not corrected for bias"),
         ("other group", "the learning rate is that of another parameter group"),
+        ("next rate", "the learning rate is that of the next step"),
+        ("last rate", "the learning rate is that of the step before"),
         ("step ahead", "steps are counted as one more than were made"),
         ("step behind", "steps are counted as one less than were made"),
-        ("bf16 v", "the second moment is rounded to bf16"),
-        ("fp16 v", "the second moment is rounded to fp16"),
+        ("bf16 m", "exp_avg is rounded to bf16"),
+        ("fp16 m", "exp_avg is rounded to fp16"),
+        ("bf16 v", "exp_avg_sq is rounded to bf16"),
+        ("fp16 v", "exp_avg_sq is rounded to fp16"),
         ("bf16 w", "the weight is rounded to bf16"),
+        ("fp16 w", "the weight is rounded to fp16"),
     ],
 )
-def test_the_wrong_rule_of_both_sides_is_named(parity_in: ParityIn, wrong: str, words: str) -> None:
-    """Two sides with one defect agree bit for bit; each is judged by the rule alone."""
-    with pytest.raises(ParityError) as failure:
-        both(parity_in(TRAIN), wrong)
-    assert f"in both sides: {words}; " in str(failure.value).splitlines()[0]
+def test_a_wrong_rule_is_named(judged: Judged, wrong: str, words: str) -> None:
+    """By the one of all wrong rules that explains every step."""
+    assert judged(wrong_rules.here, wrong=wrong).fits == [words]
 
 
 def test_the_right_rule_passes(parity_in: ParityIn) -> None:
@@ -80,12 +119,112 @@ def test_steps_before_a_load_count(parity_in: ParityIn) -> None:
     assert verdict.oracle["candidate"]["unjudged"] == {}
 
 
-def test_another_kind_of_optimizer_is_not_judged(parity_in: ParityIn) -> None:
+def test_another_kind_of_optimizer_is_not_judged(judged: Judged) -> None:
     """A rule that the optimizer does not claim to follow cannot tell whether it is right."""
-    sides = wrong_rules.sgd, wrong_rules.sgd_again
-    verdict = parity_in(TRAIN).check(*sides, workload=workloads.mlp)
-    reasons = set(verdict.oracle["candidate"]["unjudged"].values())
-    assert reasons == {"SGD is no Adam: it has not all of lr, betas, eps, weight_decay"}
+    log = judged(wrong_rules.torch_sgd)
+    assert set(log.unjudged.values()) == {"SGD follows another rule: it has no betas, no eps"}
+    assert not log.judged
+
+
+def test_decay_in_the_gradient_is_a_rule_of_its_own(judged: Judged) -> None:
+    """Torch's Adam follows it, and decoupled decay is then what is wrong."""
+    assert 0 < judged(wrong_rules.torch_adam, wrong_rules.WithL2).worst < 1
+    wrong = judged(wrong_rules.here, wrong_rules.WithL2, wrong="")
+    assert wrong.fits == ["weight decay is decoupled, not part of the gradient (L2)"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("decoupled", "weight decay is decoupled, not part of the gradient (L2)"),
+        ("no decay", "there is no weight decay"),
+        ("other momentum", "the momentum is Nesterov's"),
+        ("undampened", "gradients are not dampened"),
+        ("first dampened", "the first gradient is dampened, too"),
+        ("rate within", "the learning rate is a factor in the momentum buffer, not of it"),
+        ("bf16 buffer", "momentum_buffer is rounded to bf16"),
+    ],
+)
+def test_a_wrong_sgd_is_named(judged: Judged, wrong: str, words: str) -> None:
+    """As a wrong Adam is."""
+    layout = partial(wrong_rules.sgd_here, **wrong_rules.MOMENTUM)
+    assert judged(layout, wrong_rules.WithSgd, wrong=wrong).fits == [words]
+
+
+@pytest.mark.parametrize("cell", [TRAIN, Cell("bf16", "bf16")], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum": 0.9, "dampening": 0.25},
+        {"momentum": 0.9, "nesterov": True},
+        {"weight_decay": 0.1},
+    ],
+    ids=["momentum", "nesterov", "plain"],
+)
+def test_the_right_sgd_passes(judged: Judged, options: dict[str, float], cell: Cell) -> None:
+    """That of torch, in the dtypes of its parameters."""
+    workload = partial(wrong_rules.WithSgd, **options)
+    log = judged(partial(wrong_rules.torch_sgd, **options), workload, cell)
+    assert 0 < log.worst < 1
+    assert (log.breach, log.unjudged) == (None, {})
+
+
+def test_a_number_that_is_not_the_workloads_is_named(judged: Judged) -> None:
+    """The optimizer's options say so themselves."""
+    apart = judged(wrong_rules.torch_sgd, wrong_rules.WithSgd).apart
+    assert "the optimizer has momentum=0.0, the workload momentum=0.9" in apart
+
+
+@pytest.mark.parametrize(
+    ("how", "workload", "fits"),
+    [
+        ("unclipped", workloads.mlp, ["gradients are not clipped"]),
+        (
+            "unlimited",
+            wrong_rules.Unclipped,
+            ["gradients below the limit of their norm are scaled up to it"],
+        ),
+        ("one_by_one", workloads.mlp, []),
+    ],
+)
+def test_a_wrong_clip_is_caught(
+    judged: Judged, how: str, workload: type[Workload], fits: list[str]
+) -> None:
+    """What the optimizer reads must be what the workload's limit makes of the reduced gradient."""
+    log = judged(wrong_rules.clipped, workload, how=how)
+    assert log.breach is not None
+    assert log.fits == fits
+
+
+def test_a_wrong_clip_of_both_sides_fails(parity_in: ParityIn) -> None:
+    """The norm that both show is right, and what they do with it is not."""
+    sides = wrong_rules.clipped, wrong_rules.clipped_again
+    with pytest.raises(ParityError, match="in both sides: gradients are not clipped; "):
+        parity_in(TRAIN).check(
+            *(partial(side, how="unclipped") for side in sides), workload=workloads.mlp
+        )
+
+
+def test_a_clip_may_divide(judged: Judged) -> None:
+    """By the norm over its limit, without the little that torch adds to it."""
+    assert 0 < judged(wrong_rules.clipped, how="divided").worst < 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"exp_avg_dtype": "fp16", "exp_avg_sq_dtype": "fp16", "master_weight_dtype": "fp16"},
+        {"exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"},
+        {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "store_param_remainders": True},
+    ],
+    ids=["fp32", "fp16", "fp8", "bf16"],
+)
+def test_the_arithmetic_of_fp32_kernels_passes(judged: Judged, options: dict[str, object]) -> None:
+    """That of Transformer Engine, whose betas are fp32, in whatever it stores its state."""
+    log = judged(layouts.fused_adam, cell=Cell("bf16", "bf16"), **options)
+    assert 0 < log.worst < 0.9
+    assert (log.breach, log.unjudged) == (None, {})
 
 
 def test_a_norm_is_that_of_the_gradients_that_were_reduced(parity_in: ParityIn) -> None:

@@ -1,16 +1,49 @@
-"""Adam by hand, with one wrong rule each, in a module of its own so that ranks can import it."""
+"""Optimizers by hand, with one wrong rule each, and engines that clip in ways of their own.
+
+They stand in a module of their own so that ranks can import it.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pytest_precision import workloads
 from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.compute import compute_in
+from pytest_precision.layouts.dtypes import resident
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads import rules
 from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.recipe import warmup_cosine
+
+MOMENTUM = {"momentum": 0.9, "dampening": 0.25}
+
+ROUNDED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class WithL2(workloads.mlp):
+    """A workload whose weight decay is a part of the gradient."""
+
+    optimizer_rule = rules.Adam()
+
+
+class Unclipped(workloads.mlp):
+    """A workload whose gradients are below the limit."""
+
+    max_norm = 100.0
+
+
+class WithSgd(workloads.mlp):
+    """A workload whose optimizer is SGD, by default with `MOMENTUM`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.optimizer_rule = rules.SGD(**(options or MOMENTUM))
 
 
 class Adam(torch.optim.Optimizer):
@@ -37,6 +70,9 @@ class Adam(torch.optim.Optimizer):
         if not state:
             state["step"] = torch.tensor(0.0)
             state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(weight) for _ in "mv")
+        made = int(state["step"])
+        other = max(0, made + {"next rate": 1, "last rate": -1}.get(self.wrong, 0))
+        lr *= warmup_cosine(other) / warmup_cosine(made)
         state["step"] += 1
         late = {"step ahead": 1, "step behind": -1}.get(self.wrong, 0)
         step = max(1, int(state["step"]) + late)
@@ -48,8 +84,10 @@ class Adam(torch.optim.Optimizer):
         m, v = state["exp_avg"], state["exp_avg_sq"]
         m.lerp_(grad, 0.1)
         v.mul_(0.999).addcmul_(grad, grad, value=0.001)
-        if self.wrong in ("bf16 v", "fp16 v"):
-            v.copy_(v.to(torch.bfloat16 if self.wrong == "bf16 v" else torch.float16))
+        dtype, _, which = self.wrong.partition(" ")
+        for name, moment in (("m", m), ("v", v)):
+            if dtype in ROUNDED and which == name:
+                moment.copy_(moment.to(ROUNDED[dtype]))
         first, second = 1 - 0.9**step, 1 - 0.999**step
         if self.wrong == "uncorrected":
             first = second = 1.0
@@ -58,8 +96,48 @@ class Adam(torch.optim.Optimizer):
             (v / second + eps).sqrt() if self.wrong == "eps" else v.sqrt() / math.sqrt(second) + eps
         )
         weight.sub_(m / root * (lr / first))
-        if self.wrong == "bf16 w":
-            weight.copy_(weight.bfloat16())
+        if dtype in ROUNDED and which == "w":
+            weight.copy_(weight.to(ROUNDED[dtype]))
+
+
+class Sgd(torch.optim.Optimizer):
+    """SGD in the dtype of its parameters, but for what `wrong` names."""
+
+    def __init__(self, groups: Any, wrong: str, options: dict[str, Any]) -> None:
+        self.wrong = wrong
+        plain = {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "nesterov": False}
+        super().__init__(groups, {**plain, "weight_decay": 0.0, **options})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+
+    def _update(self, weight: Tensor, group: dict[str, Any]) -> None:
+        lr, decay, momentum = float(group["lr"]), group["weight_decay"], group["momentum"]
+        grad, state = weight.grad, self.state[weight]
+        if self.wrong == "decoupled":
+            weight.mul_(1 - lr * decay)
+        elif self.wrong != "no decay":
+            grad = grad.add(weight, alpha=decay)
+        rest = 1.0 if self.wrong == "undampened" else 1 - group["dampening"]
+        within = lr if self.wrong == "rate within" else 1.0
+        if not momentum:
+            weight.sub_(grad, alpha=lr)
+            return
+        if not state:
+            first = rest if self.wrong == "first dampened" else 1.0
+            state["momentum_buffer"] = grad * (within * first)
+        else:
+            state["momentum_buffer"].mul_(momentum).add_(grad, alpha=rest * within)
+        buffer = state["momentum_buffer"]
+        if self.wrong == "bf16 buffer":
+            buffer.copy_(buffer.bfloat16())
+        nesterov = group["nesterov"] != (self.wrong == "other momentum")
+        move = grad.add(buffer, alpha=momentum) if nesterov else buffer
+        weight.sub_(move, alpha=1.0 if self.wrong == "rate within" else lr)
 
 
 def here(workload: Workload, cell: Cell, *, wrong: str) -> Engine:
@@ -72,14 +150,72 @@ def there(workload: Workload, cell: Cell, *, wrong: str) -> Engine:
     return here(workload, cell, wrong=wrong)
 
 
-def sgd(workload: Workload, cell: Cell) -> Engine:
-    """An optimizer of another kind than the rule, which keeps no state."""
+def sgd_here(workload: Workload, cell: Cell, *, wrong: str, **options: Any) -> Engine:
     model = workload.model(cell)
-    return Engine(workload, cell, model, torch.optim.SGD(workload.groups(model)))
+    return Engine(workload, cell, model, Sgd(workload.groups(model), wrong, options))
 
 
-def sgd_again(workload: Workload, cell: Cell) -> Engine:
-    return sgd(workload, cell)
+def torch_sgd(workload: Workload, cell: Cell, **options: Any) -> Engine:
+    """Torch's own; for a workload of another rule it is another kind of optimizer."""
+    model, compute = resident(workload.model(cell), cell)
+    optimizer = torch.optim.SGD(workload.groups(model), **options)
+    return Engine(workload, cell, model, optimizer, forward_model=compute_in(model, compute))
+
+
+def torch_adam(workload: Workload, cell: Cell) -> Engine:
+    """Torch's own, whose weight decay is L2 regularisation."""
+    model = workload.model(cell)
+    return Engine(workload, cell, model, torch.optim.Adam(workload.groups(model)))
+
+
+def divided(parameters: list[Tensor], limit: float, norm: Tensor) -> None:
+    """Divide by the norm over its limit, without adding anything to it; that is right, too."""
+    if norm > limit:
+        for parameter in parameters:
+            parameter.grad.div_(norm / limit)
+
+
+def unclipped(parameters: list[Tensor], limit: float, norm: Tensor) -> None:
+    """Leave them as they are."""
+
+
+def unlimited(parameters: list[Tensor], limit: float, norm: Tensor) -> None:
+    """Scale them to the limit, whichever side of it they are on."""
+    for parameter in parameters:
+        parameter.grad.mul_(limit / (norm + 1e-6))
+
+
+def one_by_one(parameters: list[Tensor], limit: float, norm: Tensor) -> None:
+    """Clip each by a norm of its own."""
+    for parameter in parameters:
+        torch.nn.utils.clip_grad_norm_(parameter, limit)
+
+
+CLIPS = {one.__name__: one for one in (divided, unclipped, unlimited, one_by_one)}
+
+
+class Clipped(Engine):
+    """Clips by a function of the parameters, the limit and the right norm."""
+
+    how: Callable[[list[Tensor], float, Tensor], None]
+
+    def clip_grads(self) -> None:
+        limit, self.max_norm = self.max_norm, None
+        super().clip_grads()
+        self.max_norm = limit
+        owners = [parameter for _, parameter in self.masters() if parameter.grad is not None]
+        self.how(owners, limit, self.grad_norm)
+
+
+def clipped(workload: Workload, cell: Cell, *, how: str) -> Engine:
+    model = workload.model(cell)
+    engine = Clipped(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+    engine.how = CLIPS[how]
+    return engine
+
+
+def clipped_again(workload: Workload, cell: Cell, *, how: str) -> Engine:
+    return clipped(workload, cell, how=how)
 
 
 class HalfTheNorm(Engine):

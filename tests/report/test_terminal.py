@@ -134,6 +134,24 @@ def test_it(axes, check):
     assert "never exercised" not in session(source).stdout.str()
 
 
+def test_verbose_says_which_updates_were_not_judged(session):
+    """Each reason once, whatever the tensors and sides are that it holds for."""
+    reason = "it had no gradient in an earlier step"
+    oracle = {
+        "candidate": {"rule": "AdamW", "judged": 4, "worst": 0.5, "unjudged": {"a": reason}},
+        "reference": {"silent": "a script declares no optimizer_rule"},
+    }
+    source = (
+        HEAD
+        + f"@cells(seed=[1, 2])\ndef test_it(axes, check): check(fields={{'oracle': {oracle}}})\n"
+    )
+    text = f"a script declares no optimizer_rule; {reason}"
+    lines = session(source, "-v").stdout
+    assert f"updates not judged by a rule in test_it.py::test_it: {text}" in " ".join(
+        lines.str().split()
+    )
+
+
 def test_only_passing_cells_speak_against_a_statement(session):
     """An expected failure shares what the failures share, and that is no objection."""
     source = HEAD + (

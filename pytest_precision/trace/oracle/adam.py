@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
 
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.trace.oracle.rounding import Rounding
+from pytest_precision.trace.oracle.update import (
+    Group,
+    Rounded,
+    Roundings,
+    Scalars,
+    State,
+    UpdateScalars,
+)
 
 _FLOAT32 = 2.0**-24
 _TINY = 1e-300
@@ -43,9 +50,7 @@ class AdamScalars:
     eps_in_root: bool = False
 
     @classmethod
-    def of(
-        cls, group: Mapping[str, Any], step: int, *, decoupled: bool, corrected: bool = True
-    ) -> AdamScalars:
+    def of(cls, group: Group, step: int, *, decoupled: bool, corrected: bool = True) -> AdamScalars:
         """Return those of the step that makes the count `step`, computed in fp64."""
         first, second = (float(beta) for beta in group["betas"])
         lr, decay = float(group["lr"]), float(group["weight_decay"])
@@ -71,13 +76,50 @@ class AdamScalars:
         moved = first.div_(self.denominator(second)).mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
+    def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, Rounded, Rounded]:
+        """Return both moments and the weight after one step, each with its bound.
 
-def in_fp64(group: Mapping[str, Any], step: int, *, decoupled: bool) -> AdamScalars:
+        Derivation: each term of a sum carries the rounding of its operations (`Rounding`), and what
+        its operands carry is propagated to first order; the quotient, whose divisor may be as small
+        as its own error, by its value where the numerator is largest and the divisor smallest.
+        """
+        gradient, error = old.with_decay(self.l2, storage)
+        size, (old_first, old_second) = gradient.abs(), old.moments
+        first = old_first.mul(self.betas[0]).add_(gradient, alpha=self.rests[0])
+        terms = old_first.abs().mul_(self.betas[0]).add_(size, alpha=self.rests[0])
+        first_bound = storage.moments[0](terms).add_(error, alpha=self.rests[0])
+        second = old_second.mul(self.betas[1]).addcmul_(gradient, gradient, value=self.rests[1])
+        second_bound = storage.moments[1](second.abs())
+        second_bound.addcmul_(size.mul_(2).add_(error), error, value=self.rests[1])
+        after = old.weight + self.move(old.weight, first.clone(), second.clone())
+        moments = Rounded(first, first_bound), Rounded(second, second_bound)
+        return *moments, Rounded(after, self._weight_bound(old.weight, *moments, storage))
+
+    def _weight_bound(
+        self, weight: Tensor, first: Rounded, second: Rounded, storage: Roundings
+    ) -> Tensor:
+        """Return the bound of the weight from values and bounds of the moments."""
+        size = first.exact.abs()
+        exact = size / self.denominator(second.exact.clone()).clamp_(min=_TINY)
+        smallest = (second.exact - second.bound).clamp_(min=0)
+        lowest = self.denominator(smallest.mul_(1 - self.slack[1]))
+        arithmetic = storage.moments[1]
+        lowest.mul_(1 - 4 * arithmetic.unit)
+        if arithmetic.unit > _FLOAT32:  # fp16 has no 1e-8
+            lowest.sub_(arithmetic.least)
+        largest = size.add_(first.bound).div_(lowest.clamp_(min=_TINY)).mul_(1 + self.slack[0])
+        scale = self.lr / self.corrections[0]
+        bound = storage.weight(weight.abs().add_(exact, alpha=scale))
+        bound.add_(exact, alpha=scale * storage.move.share)
+        return bound.add_(largest.sub_(exact), alpha=scale)
+
+
+def in_fp64(group: Group, step: int, *, decoupled: bool) -> AdamScalars:
     """Return scalars as torch has them, in Python's own precision."""
     return AdamScalars.of(group, step, decoupled=decoupled)
 
 
-def in_tensors(group: Mapping[str, Any], step: int, *, decoupled: bool) -> AdamScalars:
+def in_tensors(group: Group, step: int, *, decoupled: bool) -> AdamScalars:
     """Return scalars whose corrections are computed from an fp32 counter, a tensor, in fp32.
 
     The power of a rounded beta is off by `step * beta**step` unit roundoffs, and by two more of its
@@ -91,7 +133,7 @@ def in_tensors(group: Mapping[str, Any], step: int, *, decoupled: bool) -> AdamS
     return replace(exact, slack=(next(errors), next(errors)))
 
 
-def in_fp32(group: Mapping[str, Any], step: int, *, decoupled: bool) -> AdamScalars:
+def in_fp32(group: Group, step: int, *, decoupled: bool) -> AdamScalars:
     """Return scalars as Transformer Engine's kernel has them: fp32 betas, and `1 - beta` of these.
 
     Source: `csrc/multi_tensor/adam.cu`; the power is computed in fp64 and rounded once.
@@ -101,97 +143,44 @@ def in_fp32(group: Mapping[str, Any], step: int, *, decoupled: bool) -> AdamScal
     return replace(scalars, rests=(float(np.float32(1 - first)), float(np.float32(1 - second))))
 
 
-Scalars = Callable[..., AdamScalars]
-
-ARITHMETICS: tuple[Scalars, ...] = (in_fp64, in_fp32, in_tensors)
-"""The legitimate ways to compute the scalars of a step, the tightest first."""
-
-
-class Rounded(NamedTuple):
-    """An exact result and the largest error that rounding explains."""
-
-    exact: Tensor
-    bound: Tensor
-
-
-class Roundings(NamedTuple):
-    """The roundings of one parameter's state in one update.
+@dataclass(frozen=True)
+class AdamFormula:
+    """Adam, with decoupled weight decay or with L2 regularisation.
 
     Attributes:
-        first: of the first moment.
-        second: of the second moment.
-        weight: of the effective weight.
-        gradient: of the gradient that the optimizer reads.
-        move: of the update before it is added to the weight, where it is stored by itself.
+        decoupled: whether weight decay is no part of the moments.
+        numbers, moments: as of `Formula`.
     """
 
-    first: Rounding
-    second: Rounding
-    weight: Rounding
-    gradient: Rounding
-    move: Rounding
+    decoupled: bool
+    numbers: tuple[str, ...] = ("lr", "betas", "eps", "weight_decay")
+    moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
 
+    @property
+    def arithmetics(self) -> tuple[Scalars, ...]:
+        """Return torch's scalars, those of fp32 kernels, and those of counters that are tensors."""
+        ways = in_fp64, in_fp32, in_tensors
+        return tuple(partial(way, decoupled=self.decoupled) for way in ways)
 
-class State(NamedTuple):
-    """What a step starts from; all fp64.
-
-    Attributes:
-        first: the first moment.
-        second: the second moment.
-        weight: the effective weight.
-        gradient: the gradient that the optimizer reads, unrounded.
-    """
-
-    first: Tensor
-    second: Tensor
-    weight: Tensor
-    gradient: Tensor
-
-
-def stepped(old: State, s: AdamScalars, storage: Roundings) -> tuple[Rounded, Rounded, Rounded]:
-    """Return both moments and the weight after one step, each with its bound.
-
-    Derivation: each term of a sum carries the rounding of its operations (`Rounding`), and what its
-    operands carry is propagated to first order; the quotient, whose divisor may be as small as its
-    own error, by its value where the numerator is largest and the divisor smallest.
-    """
-    weight, gradient = old.weight, old.gradient
-    if s.l2:
-        gradient = gradient.add(weight, alpha=s.l2)
-    error = storage.gradient(old.gradient.abs().add_(weight.abs(), alpha=s.l2))
-    size = gradient.abs()
-    first = old.first.mul(s.betas[0]).add_(gradient, alpha=s.rests[0])
-    terms = old.first.abs().mul_(s.betas[0]).add_(size, alpha=s.rests[0])
-    first_bound = storage.first(terms).add_(error, alpha=s.rests[0])
-    second = old.second.mul(s.betas[1]).addcmul_(gradient, gradient, value=s.rests[1])
-    second_bound = storage.second(second.abs())
-    second_bound.addcmul_(size.mul_(2).add_(error), error, value=s.rests[1])
-    after = weight + s.move(weight, first.clone(), second.clone())
-    bound = _weight_bound(weight, (first, first_bound), (second, second_bound), s, storage)
-    return (
-        Rounded(first, first_bound),
-        Rounded(second, second_bound),
-        Rounded(after, bound),
-    )
-
-
-def _weight_bound(
-    weight: Tensor,
-    first: tuple[Tensor, Tensor],
-    second: tuple[Tensor, Tensor],
-    s: AdamScalars,
-    storage: Roundings,
-) -> Tensor:
-    """Return the bound of the weight from values and bounds of the moments."""
-    size = first[0].abs()
-    exact = size / s.denominator(second[0].clone()).clamp_(min=_TINY)
-    lowest = s.denominator((second[0] - second[1]).clamp_(min=0).mul_(1 - s.slack[1]))
-    arithmetic = storage.second
-    lowest.mul_(1 - 4 * arithmetic.unit)
-    if arithmetic.unit > _FLOAT32:  # fp16 has no 1e-8
-        lowest.sub_(arithmetic.least)
-    largest = size.add_(first[1]).div_(lowest.clamp_(min=_TINY)).mul_(1 + s.slack[0])
-    scale = s.lr / s.corrections[0]
-    bound = storage.weight(weight.abs().add_(exact, alpha=scale))
-    bound.add_(exact, alpha=scale * storage.move.share)
-    return bound.add_(largest.sub_(exact), alpha=scale)
+    def wrong(
+        self, own: Group, step: int, arithmetic: Scalars, full_rate: float
+    ) -> Iterator[tuple[str, UpdateScalars]]:
+        """Yield the wrong formulas; see `Formula`."""
+        right: AdamScalars = arithmetic(own, step)
+        yield "eps is added inside the root", replace(right, eps_in_root=True)
+        decay = float(own["weight_decay"])
+        if decay and self.decoupled:
+            words = "weight decay is part of the gradient (L2), not decoupled"
+            yield words, replace(right, decay=0.0, l2=decay)
+            words = "weight decay is scaled by the full learning rate, not by the step's"
+            yield words, replace(right, decay=full_rate * decay)
+        elif decay:
+            words = "weight decay is decoupled, not part of the gradient (L2)"
+            yield words, replace(right, decay=right.lr * decay, l2=0.0)
+        if decay:
+            yield "there is no weight decay", replace(right, decay=0.0, l2=0.0)
+        yield "moments are not corrected for bias", replace(right, corrections=(1.0, 1.0))
+        for other, which in ((step + 1, "one more"), (step - 1, "one less")):
+            if other:
+                words = f"steps are counted as {which} than were made"
+                yield words, arithmetic(own, other)

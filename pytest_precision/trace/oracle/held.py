@@ -13,14 +13,9 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
 from pytest_precision.trace.exact_update import OTHER_FORMULAS
-from pytest_precision.trace.oracle.adam import Roundings
 from pytest_precision.trace.oracle.rounding import EXACT, Rounding
+from pytest_precision.trace.oracle.update import Formula, Roundings
 from pytest_precision.trace.updates import Weight
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
-NUMBERS = ("lr", "betas", "eps", "weight_decay")
-"""Options of a parameter group that a rule has."""
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
@@ -29,7 +24,7 @@ def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
 
-def columns(engine: Engine, weight: Weight) -> Iterator[tuple[Tensor, ...]]:
+def columns(engine: Engine, weight: Weight, formula: Formula) -> Iterator[tuple[Tensor, ...]]:
     """Yield, per logical tensor, what this rank holds of the moments and of the effective weight.
 
     Moments that a first step has yet to make are zero.
@@ -38,14 +33,16 @@ def columns(engine: Engine, weight: Weight) -> Iterator[tuple[Tensor, ...]]:
         NotMeasurableError: for an optimizer whose state is not that of a known rule.
     """
     state = engine.optimizer.state.get(weight.parameter, {})
-    _expect_known(engine.optimizer, weight.parameter, state)
+    _expect_known(engine.optimizer, formula, weight.parameter, state)
     now = weight.effective()
-    moments = (_moment(state, name) for name in MOMENTS)
+    moments = (_moment(state, name) for name in formula.moments)
     held = [torch.zeros_like(now) if moment is None else moment for moment in moments]
     yield from zip(*(parts(engine, weight, tensor) for tensor in (*held, now)), strict=True)
 
 
-def storage(engine: Engine, weight: Weight, gradient: Rounding, *, fresh: bool) -> Roundings:
+def storage(
+    engine: Engine, weight: Weight, formula: Formula, gradient: Rounding, *, fresh: bool
+) -> Roundings:
     """Return the roundings of a parameter's state; of what has a scale, by its present one.
 
     A compensation is rounded by itself, and the parameter that it compensates, too.
@@ -53,11 +50,14 @@ def storage(engine: Engine, weight: Weight, gradient: Rounding, *, fresh: bool) 
     Args:
         engine: after the step.
         weight: the parameter.
+        formula: names the moments.
         gradient: what was rounded of its gradient before the optimizer read it.
         fresh: whether the step made the state, and with it a rounded master to start from.
     """
     state = engine.optimizer.state.get(weight.parameter, {})
-    first, second = (_rounding(state, name, state.get(name, weight.parameter)) for name in MOMENTS)
+    moments = (
+        _rounding(state, name, state.get(name, weight.parameter)) for name in formula.moments
+    )
     masters = [name for name in state if "master" in name and not name.endswith("_scale")]
     name = masters[0] if masters else ""
     own = _rounding(state, name, state.get(name, weight.parameter))
@@ -65,13 +65,13 @@ def storage(engine: Engine, weight: Weight, gradient: Rounding, *, fresh: bool) 
         own = own.twice()
     kept = state.get("compensation")
     move = EXACT if kept is None else Rounding.of(kept.dtype)
-    return Roundings(first, second, own, gradient, move)
+    return Roundings(tuple(moments), own, gradient, move)
 
 
-def options(engine: Engine) -> list[dict[str, Any]]:
-    """Return the numbers of each parameter group, as they are now."""
-    groups = engine.optimizer.param_groups
-    return [{key: _plain(group[key]) for key in NUMBERS if key in group} for group in groups]
+def options(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
+    """Return the rule's numbers in each parameter group, as they are now."""
+    groups, numbers = engine.optimizer.param_groups, formula.numbers
+    return [{key: _plain(group[key]) for key in numbers if key in group} for group in groups]
 
 
 def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mapping[str, Any]:
@@ -89,13 +89,15 @@ def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
 
 def _plain(value: Any) -> Any:
     """Return a number, or two, of which an optimizer may keep tensors."""
+    if isinstance(value, bool):
+        return value
     return [float(part) for part in value] if isinstance(value, (tuple, list)) else float(value)
 
 
 def _moment(state: Mapping[str, Any], name: str) -> Tensor | None:
-    if name not in state:
+    tensor: Tensor | None = state.get(name)
+    if tensor is None:
         return None
-    tensor: Tensor = state[name]
     scale = state.get(scale_name(name))
     return tensor if scale is None else decode(tensor, scale)
 
@@ -106,15 +108,20 @@ def _rounding(state: Mapping[str, Any], name: str, tensor: Tensor) -> Rounding:
 
 
 def _expect_known(
-    optimizer: torch.optim.Optimizer, parameter: Tensor, state: Mapping[str, Any]
+    optimizer: torch.optim.Optimizer,
+    formula: Formula,
+    parameter: Tensor,
+    state: Mapping[str, Any],
 ) -> None:
     """Raise where state is not that of a known rule, or is stored in a way that is not known."""
     kind = type(optimizer).__name__
     if isinstance(optimizer, OTHER_FORMULAS):
         raise NotMeasurableError(f"{kind} has a formula of its own")
-    if not getattr(optimizer, "defaults", {}).keys() >= set(NUMBERS):
-        raise NotMeasurableError(f"{kind} is no Adam: it has not all of {', '.join(NUMBERS)}")
-    lacking = [name for name in MOMENTS if name not in state] if state else []
+    options = getattr(optimizer, "defaults", {})
+    without = [name for name in formula.numbers if name not in options]
+    if without:
+        raise NotMeasurableError(f"{kind} follows another rule: it has no {', no '.join(without)}")
+    lacking = [name for name in formula.moments if name not in state] if state else []
     if lacking:
         raise NotMeasurableError(f"{kind} keeps no {' and no '.join(lacking)} of it")
     if "max_exp_avg_sq" in state:

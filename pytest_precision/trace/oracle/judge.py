@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Observation
-from pytest_precision.trace.oracle.adam import (
-    ARITHMETICS,
-    AdamScalars,
-    Roundings,
-    Scalars,
-    State,
-    stepped,
-)
 from pytest_precision.trace.oracle.plan import UpdatePlan
+from pytest_precision.trace.oracle.rounding import Rounding
+from pytest_precision.trace.oracle.update import Roundings, State, UpdateScalars
 from pytest_precision.trace.oracle.wrong import WrongRule, wrong_rules
 from pytest_precision.trace.updates import CHUNK
 
-KINDS = ("exp_avg", "exp_avg_sq", "master")
-"""What a step changes, in causal order."""
 
-_QUANTITIES = ("first", "second", "weight")
+class Clipping(NamedTuple):
+    """What becomes of reduced gradients before the optimizer reads them.
+
+    Attributes:
+        factor: of unscaling and clipping together.
+        rounding: of the result.
+        wrong: what a wrong clipping would be, in words, and its factor.
+    """
+
+    factor: float
+    rounding: Rounding
+    wrong: tuple[str, float] | None = None
 
 
 class Segment(NamedTuple):
@@ -54,7 +56,7 @@ class Segment(NamedTuple):
         chunk = CHUNK[after[0].device.type]
         for start in range(0, after[0].numel(), chunk):
             own = slice(start, start + chunk)
-            old = State(*(tensor[own] for tensor in before))
+            old = State.of([tensor[own] for tensor in before.tensors])
             yield cls(order, piece, start, old, tuple(tensor[own] for tensor in after))
 
     @property
@@ -72,39 +74,48 @@ class Batch:
         storage: roundings of the state.
         segments: what it consists of.
         before: the state before the step, as stored.
-        factor: of the reduced gradient, by unscaling and clipping.
-        after: moments and weight after the step, in the order of `KINDS`.
+        clipping: of the reduced gradient.
+        after: moments and weight after the step.
     """
 
     group: int
     storage: Roundings
     segments: Sequence[Segment]
     before: State
-    factor: float
+    clipping: Clipping
     after: tuple[Tensor, ...]
 
     @classmethod
     def of(
-        cls, group: int, storage: Roundings, factor: float, segments: Sequence[Segment]
+        cls, group: int, storage: Roundings, clipping: Clipping, segments: Sequence[Segment]
     ) -> Batch:
         """Put segments together."""
-        before = State(*map(torch.cat, zip(*(own.before for own in segments), strict=True)))
+        columns = zip(*(own.before.tensors for own in segments), strict=True)
+        before = State.of([*map(torch.cat, columns)])
         after = tuple(map(torch.cat, zip(*(own.after for own in segments), strict=True)))
-        return cls(group, storage, segments, before, factor, after)
+        return cls(group, storage, segments, before, clipping, after)
 
-    def ratios(self, scalars: AdamScalars, storage: Roundings) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield, per kind, what the rule gives and each error as a share of its bound."""
-        old = State(*(tensor.double() for tensor in self.before))
-        old.gradient.mul_(self.factor)
-        for (exact, bound), after in zip(stepped(old, scalars, storage), self.after, strict=True):
+    def ratios(
+        self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield, per kind, what a rule gives and each error as a share of its bound.
+
+        Args:
+            scalars: the rule's.
+            storage: roundings of the state.
+            factor: of the gradient that the right rule reads.
+        """
+        old = State.of([tensor.double() for tensor in self.before.tensors])
+        old.gradient.mul_(self.clipping.factor * factor)
+        for (exact, bound), after in zip(scalars.stepped(old, storage), self.after, strict=True):
             ratio = after.double().sub_(exact).abs_().div_(bound)
             if not bool(ratio.sum().isfinite()):
                 ratio = self._finite(ratio, exact, after)
             yield exact, ratio
 
-    def worst(self, scalars: AdamScalars, storage: Roundings) -> float:
+    def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
         """Return the largest of these shares."""
-        return max(float(ratio.max()) for _, ratio in self.ratios(scalars, storage))
+        return max(float(ratio.max()) for _, ratio in self.ratios(scalars, storage, factor))
 
     def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
         """Return `ratio` with infinity where a finite number should have come, but did not."""
@@ -162,22 +173,24 @@ class Judge:
         found = [self._first(batch, step, made) for batch in batches]
         return min(filter(None, found), key=lambda breach: breach.when, default=None)
 
-    def _scalars(self, group: int, made: int, arithmetic: Scalars) -> AdamScalars:
+    def _scalars(self, group: int, made: int) -> list[UpdateScalars]:
+        """Return those of the right rule, in each arithmetic."""
         own = self.plan.at(made)[group]
-        return arithmetic(own, made + 1, decoupled=self.plan.decoupled)
+        return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 
     def _first(self, batch: Batch, step: int, made: int) -> Breach | None:
-        scalars = partial(self._scalars, batch.group, made)
-        order = sorted(range(len(ARITHMETICS)), key=lambda number: number != self._usual)
+        scalars = self._scalars(batch.group, made)
+        order = sorted(range(len(scalars)), key=lambda number: number != self._usual)
         shares = {}
         for number in order:
-            shares[number] = batch.worst(scalars(ARITHMETICS[number]), batch.storage)
+            shares[number] = batch.worst(scalars[number], batch.storage)
             if shares[number] <= 1:
                 self._usual = number
                 self.worst = max(self.worst, shares[number])
                 return None
         closest = min(shares, key=lambda number: shares[number])
-        return _located(batch, scalars(ARITHMETICS[closest]), step)
+        kinds = (*self.plan.formula.moments, "master")
+        return _located(batch, scalars[closest], kinds, step)
 
     def fitting(
         self, batches: Sequence[Batch], made: int, among: Sequence[str] | None = None
@@ -201,14 +214,20 @@ class Judge:
         return [*(alive or ())]
 
     def _right(self, batch: Batch, made: int) -> bool:
-        scalars = (self._scalars(batch.group, made, arithmetic) for arithmetic in ARITHMETICS)
+        scalars = self._scalars(batch.group, made)
         return any(batch.worst(own, batch.storage) <= 1 for own in scalars)
 
     def _tried(self, batch: Batch, made: int, among: Sequence[str] | None) -> dict[str, bool]:
         """Return wrong rule to whether it explains a batch."""
         tried: dict[str, bool] = {}
-        for arithmetic in ARITHMETICS:
-            for wrong in wrong_rules(self.plan, batch.group, made, arithmetic):
+        for arithmetic, right in zip(
+            self.plan.formula.arithmetics, self._scalars(batch.group, made), strict=True
+        ):
+            rules = [*wrong_rules(self.plan, batch.group, made, arithmetic)]
+            if batch.clipping.wrong is not None:
+                words, factor = batch.clipping.wrong
+                rules.append(WrongRule(words, right, factor=factor))
+            for wrong in rules:
                 words = wrong.words
                 if (among is None or words in among) and not tried.get(words):
                     tried[words] = _fits(batch, wrong)
@@ -216,15 +235,15 @@ class Judge:
 
 
 def _fits(batch: Batch, wrong: WrongRule) -> bool:
-    if batch.worst(wrong.scalars, wrong.storage(batch.storage)) > 1:
+    if batch.worst(wrong.scalars, wrong.storage(batch.storage), wrong.factor) > 1:
         return False
-    if not wrong.rounded:
+    if wrong.rounded is None:
         return True
-    held = batch.after[_QUANTITIES.index(wrong.rounded)]
+    held = batch.after[wrong.rounded]
     return torch.equal(held.to(wrong.dtype).to(held.dtype), held)
 
 
-def _located(batch: Batch, scalars: AdamScalars, step: int) -> Breach:
+def _located(batch: Batch, scalars: UpdateScalars, kinds: Sequence[str], step: int) -> Breach:
     """Return the breach of a batch that has one."""
     found = []
     for kind, (exact, ratio) in enumerate(batch.ratios(scalars, batch.storage)):
@@ -238,7 +257,7 @@ def _located(batch: Batch, scalars: AdamScalars, step: int) -> Breach:
                     Breach(
                         step,
                         (kind, segment.order),
-                        KINDS[kind],
+                        kinds[kind],
                         segment.piece.name,
                         _index(segment.piece, segment.start + place),
                         float(exact[start + place]),

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.oracle.adam import AdamFormula
+from pytest_precision.trace.oracle.sgd import SgdFormula
+from pytest_precision.trace.oracle.update import Formula
 from pytest_precision.workloads.base import Workload
-from pytest_precision.workloads.rules import AdamW, OptimizerRule
+from pytest_precision.workloads.rules import SGD, AdamW, OptimizerRule
 
 
 class _Still(torch.optim.Optimizer):
@@ -30,12 +33,12 @@ class UpdatePlan:
         cell: the workload's model is made for it, to learn the names in each group.
 
     Attributes:
-        rule: the workload's.
+        formula: that of the rule.
         groups: logical tensor to the number of its group.
     """
 
     def __init__(self, workload: Workload, rule: OptimizerRule, cell: Cell) -> None:
-        self.rule = rule
+        self.formula = _formula(rule)
         devices = [torch.cuda.current_device()] if cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             model = workload.model(cell)
@@ -50,11 +53,6 @@ class UpdatePlan:
         self._optimizer = _Still(own, {"lr": 1e-3, **asdict(rule)})
         self._scheduler = workload.scheduler(self._optimizer)
         self._steps: list[list[Mapping[str, Any]]] = []
-
-    @property
-    def decoupled(self) -> bool:
-        """Return whether weight decay is no part of the moments."""
-        return isinstance(self.rule, AdamW)
 
     def at(self, made: int) -> list[Mapping[str, Any]]:
         """Return the hyperparameters of each group in the step after `made` steps."""
@@ -74,3 +72,9 @@ class UpdatePlan:
         """Return the rate of a group before its scheduler has scaled it."""
         own = self._optimizer.param_groups[group]
         return float(own.get("initial_lr", own["lr"]))
+
+
+def _formula(rule: OptimizerRule) -> Formula:
+    if isinstance(rule, SGD):
+        return SgdFormula(("momentum_buffer",) if rule.momentum else ())
+    return AdamFormula(decoupled=isinstance(rule, AdamW))

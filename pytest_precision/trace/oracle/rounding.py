@@ -21,8 +21,12 @@ _FLOAT32 = 2.0**-24
 _FINEST = 2.0**-48
 """What the oracle's own fp64 arithmetic is trusted to."""
 
-_SCALED = {torch.uint8: (2.0**-4, 2.0**-10), torch.float16: (2.0**-11, 2.0**-25)}
-"""Dtype of state with a scale to unit roundoff and half a subnormal; a uint8 is e4m3."""
+CODING = 3
+"""Roundings of coding by a scale: its reciprocal, the product with it, the product of decoding."""
+
+_SCALED = {torch.uint8: (2.0**-3, 2.0**-9), torch.float16: (2.0**-10, 2.0**-24)}
+"""Dtype of state with a scale to the distance of neighbours, relative and of subnormals; a uint8 is
+e4m3."""
 
 
 class Rounding(NamedTuple):
@@ -42,11 +46,14 @@ class Rounding(NamedTuple):
     def of(cls, dtype: torch.dtype, scale: Tensor | None = None) -> Rounding:
         """Return that of a tensor stored in `dtype`, with one scale for all elements or without.
 
-        What has a scale is computed in fp32 and stored once.
+        What has a scale is computed in fp32, coded, and stored once. Nothing says that this one
+        rounding is to nearest: one that truncates, or rounds at random, is off by up to the
+        distance of two neighbours, twice the unit roundoff.
         """
         if scale is not None:
-            unit, subnormal = _SCALED[dtype]
-            return cls(unit + OPERATIONS * _FLOAT32, float(scale) * subnormal, _FLOAT32)
+            distance, subnormal = _SCALED[dtype]
+            share = distance + (OPERATIONS + CODING) * _FLOAT32
+            return cls(share, float(scale) * subnormal, _FLOAT32)
         unit = max(unit_roundoff(dtype), _FINEST)
         return cls(OPERATIONS * unit, _underflow(dtype), unit)
 

@@ -26,11 +26,11 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.exact_update import gradient
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.oracle import held
-from pytest_precision.trace.oracle.adam import State
-from pytest_precision.trace.oracle.judge import Batch, Judge, Segment
+from pytest_precision.trace.oracle.judge import Batch, Clipping, Judge, Segment
 from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.oracle.plan import UpdatePlan
 from pytest_precision.trace.oracle.rounding import EXACT, Rounding
+from pytest_precision.trace.oracle.update import State
 from pytest_precision.trace.updates import CHUNK, Weight
 from pytest_precision.workloads.base import Workload
 
@@ -39,18 +39,6 @@ CLIP_EPS = 1e-6
 
 _NAMED = 3
 """Steps with a breach that are compared with the wrong rules; by then one is left, or none."""
-
-
-class Clipping(NamedTuple):
-    """What becomes of a reduced gradient before the optimizer reads it.
-
-    Attributes:
-        factor: of unscaling and clipping together.
-        rounding: of the result.
-    """
-
-    factor: float
-    rounding: Rounding
 
 
 class _Before(NamedTuple):
@@ -100,7 +88,7 @@ class UpdateOracle:
             yield
         else:
             before = self._before(engine)
-            options = held.options(engine)
+            options = held.options(engine, self._judge.plan.formula)
             yield
             if bool(torch.isfinite(engine.grad_norm).all()):
                 self._after(self._judge, engine, before, step, options)
@@ -159,8 +147,9 @@ class UpdateOracle:
 
     def _columns(self, engine: Engine, weight: Weight) -> list[tuple[Tensor, ...]]:
         """Return what is held of a weight and its moments; nothing if they are not known."""
+        assert self._judge is not None
         try:
-            return [*held.columns(engine, weight)]
+            return [*held.columns(engine, weight, self._judge.plan.formula)]
         except NotMeasurableError as reason:
             names = (piece.name for piece in self._pieces(weight))
             self._log.unjudged |= dict.fromkeys(names, str(reason))
@@ -172,9 +161,8 @@ class UpdateOracle:
         now = [tensor.clone() for tensor in own]
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
-            return State(now[0], now[1], now[2], grad.clone()), Clipping(1.0, EXACT)
-        clipping = self._clipping(engine, reduced.dtype, grad.dtype)
-        return State(now[0], now[1], now[2], reduced), clipping
+            return State.of([*now, grad.clone()]), Clipping(1.0, EXACT)
+        return State.of([*now, reduced]), self._clipping(engine, reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:
         """Return the workload's group of a logical tensor; None if its step is not known."""
@@ -196,13 +184,20 @@ class UpdateOracle:
         scale = 1.0 if engine.scaler is None else 1 / engine.scaler.scale
         coarsest = max(map(Rounding.of, dtypes), key=lambda rounding: rounding.share)
         norm, limit = float(engine.grad_norm), self._workload.max_norm
-        if limit is None or norm + CLIP_EPS <= limit:
+        if limit is None:
             return Clipping(scale, coarsest)
+        clipped = limit / (norm + CLIP_EPS)
+        if clipped >= 1:
+            wrong = "gradients below the limit of their norm are scaled up to it", clipped
+            return Clipping(scale, coarsest, wrong)
         share = coarsest.share + CLIP_EPS / norm
-        return Clipping(scale * limit / (norm + CLIP_EPS), coarsest._replace(share=share))
+        wrong = "gradients are not clipped", 1 / clipped
+        return Clipping(scale * clipped, coarsest._replace(share=share), wrong)
 
     def _batches(self, engine: Engine, before: dict[tuple[str, Place], _Before]) -> Iterator[Batch]:
         """Yield what a step has made of the pieces, those of one storage together."""
+        assert self._judge is not None
+        formula = self._judge.plan.formula
         alike: dict[tuple[Any, ...], list[Segment]] = defaultdict(list)
         for weight in Weight.of(engine):
             if gradient(engine.optimizer, weight.parameter) is None:
@@ -213,13 +208,13 @@ class UpdateOracle:
                 place = piece.name, piece.place
                 if place in before:
                     order, group, state, clipping, fresh = before[place]
-                    storage = held.storage(engine, weight, clipping.rounding, fresh=fresh)
-                    dtypes = tuple(tensor.dtype for tensor in state)
-                    key = group, storage, clipping.factor, dtypes
+                    storage = held.storage(engine, weight, formula, clipping.rounding, fresh=fresh)
+                    dtypes = tuple(tensor.dtype for tensor in state.tensors)
+                    key = group, storage, clipping, dtypes
                     alike[key] += Segment.of(order, piece, state, after)
-        for (group, storage, factor, _), segments in alike.items():
+        for (group, storage, clipping, _), segments in alike.items():
             for part in _together(segments):
-                yield Batch.of(group, storage, factor, part)
+                yield Batch.of(group, storage, clipping, part)
 
     @torch.no_grad()
     def _after(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from pytest_precision.trace.oracle.adam import AdamScalars, Roundings, Scalars
 from pytest_precision.trace.oracle.plan import UpdatePlan
 from pytest_precision.trace.oracle.rounding import Rounding
+from pytest_precision.trace.oracle.update import Roundings, Scalars, UpdateScalars
 
 
 class WrongRule(NamedTuple):
@@ -19,23 +18,28 @@ class WrongRule(NamedTuple):
     Attributes:
         words: what is wrong, for the reader of a failure.
         scalars: the numbers of a step by it.
-        rounded: the quantity that is rounded to `dtype` after the step, or nothing.
+        rounded: number of the quantity that is rounded to `dtype` after the step: that of a moment,
+            or -1 for the weight; None for none of them.
         dtype: a dtype below that of the quantity's storage.
+        factor: of the gradient that the right rule would have read.
     """
 
     words: str
-    scalars: AdamScalars
-    rounded: str = ""
+    scalars: UpdateScalars
+    rounded: int | None = None
     dtype: torch.dtype = torch.float32
+    factor: float = 1.0
 
     def storage(self, own: Roundings) -> Roundings:
         """Return the roundings of a step by this rule."""
-        if not self.rounded:
+        if self.rounded is None:
             return own
-        right: Rounding = getattr(own, self.rounded)
-        wrong = Rounding.of(self.dtype)
+        all_of_them = [*own.moments, own.weight]
+        right, wrong = all_of_them[self.rounded], Rounding.of(self.dtype)
         coarser = Rounding(right.share + wrong.share, right.least + wrong.least, right.unit)
-        return own._replace(**{self.rounded: coarser})
+        all_of_them[self.rounded] = coarser
+        *moments, weight = all_of_them
+        return own._replace(moments=tuple(moments), weight=weight)
 
 
 def wrong_rules(
@@ -49,35 +53,15 @@ def wrong_rules(
         made: number of steps before.
         arithmetic: how the scalars are computed.
     """
-    groups, decoupled = plan.at(made), plan.decoupled
-    own, step = groups[group], made + 1
-    right = arithmetic(own, step, decoupled=decoupled)
-    yield WrongRule("eps is added inside the root", replace(right, eps_in_root=True))
-    words = "weight decay is part of the gradient (L2), not decoupled"
-    if not decoupled:
-        words = "weight decay is decoupled, not part of the gradient (L2)"
-    if own["weight_decay"]:
-        yield WrongRule(words, arithmetic(own, step, decoupled=not decoupled))
-        if right.decay:
-            full = plan.full_rate(group) * own["weight_decay"]
-            yield WrongRule(
-                "weight decay is scaled by the full learning rate, not by the step's",
-                replace(right, decay=full),
-            )
-        yield WrongRule("there is no weight decay", replace(right, decay=0.0, l2=0.0))
-    yield WrongRule("moments are not corrected for bias", replace(right, corrections=(1.0, 1.0)))
+    own, formula = plan.at(made)[group], plan.formula
+    for words, scalars in formula.wrong(own, made + 1, arithmetic, plan.full_rate(group)):
+        yield WrongRule(words, scalars)
     yield from _rates(plan, group, made, arithmetic)
-    for other, which in ((step + 1, "one more"), (step - 1, "one less")):
-        if other:
-            scalars = arithmetic(own, other, decoupled=decoupled)
-            yield WrongRule(f"steps are counted as {which} than were made", scalars)
-    for field, words in (
-        ("first", "the first moment is"),
-        ("second", "the second moment is"),
-        ("weight", "the weight is"),
-    ):
-        for dtype, name in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
-            yield WrongRule(f"{words} rounded to {name}", right, field, dtype)
+    right = arithmetic(own, made + 1)
+    for number, name in enumerate((*formula.moments, "the weight")):
+        place = number if number < len(formula.moments) else -1
+        for dtype, coarse in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
+            yield WrongRule(f"{name} is rounded to {coarse}", right, place, dtype)
 
 
 def _rates(plan: UpdatePlan, group: int, made: int, arithmetic: Scalars) -> Iterator[WrongRule]:
@@ -91,5 +75,5 @@ def _rates(plan: UpdatePlan, group: int, made: int, arithmetic: Scalars) -> Iter
     for step, number, words in places:
         lr = plan.at(step)[number]["lr"]
         if lr != own["lr"]:
-            scalars = arithmetic({**own, "lr": lr}, made + 1, decoupled=plan.decoupled)
+            scalars = arithmetic({**own, "lr": lr}, made + 1)
             yield WrongRule(f"the learning rate is that of {words}", scalars)

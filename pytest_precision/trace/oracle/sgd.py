@@ -1,0 +1,130 @@
+"""SGD in exact arithmetic, and how far a step in the arithmetic of its storage may be from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from pytest_precision.trace.oracle.rounding import OPERATIONS
+from pytest_precision.trace.oracle.update import (
+    Group,
+    Rounded,
+    Roundings,
+    Scalars,
+    State,
+    UpdateScalars,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SgdScalars:
+    """The numbers of one step, as `torch.optim.SGD` uses them.
+
+    Attributes:
+        lr: factor of the direction.
+        momentum: share of the buffer that is kept; 0 without a buffer.
+        rest: share of the gradient that the buffer takes; all of it in the first step.
+        l2: factor of the weight in the gradient.
+        nesterov: whether the direction is the gradient and the buffer, not the buffer alone.
+        decay: share of the weight that is removed; no rule removes any.
+    """
+
+    lr: float
+    momentum: float
+    rest: float
+    l2: float
+    nesterov: bool
+    decay: float = 0.0
+
+    @classmethod
+    def of(cls, group: Group, step: int) -> SgdScalars:
+        """Return those of the step that makes the count `step`, computed in fp64."""
+        momentum = float(group["momentum"])
+        rest = 1.0 if step == 1 else 1 - float(group["dampening"])
+        decay = float(group["weight_decay"])
+        return cls(float(group["lr"]), momentum, rest, decay, bool(group["nesterov"]))
+
+    def direction(self, gradient: Tensor, buffer: Tensor | None) -> Tensor:
+        """Return what a weight is moved against.
+
+        Args:
+            gradient: with the weight's share in it, fp64.
+            buffer: after the step, fp64; None without momentum.
+        """
+        if buffer is None:
+            return gradient
+        return gradient.add(buffer, alpha=self.momentum) if self.nesterov else buffer
+
+    def move(self, weight: Tensor, gradient: Tensor, buffer: Tensor | None) -> Tensor:
+        """Return how a weight moves by the buffer after the step; all fp64."""
+        gradient = gradient.add(weight, alpha=self.l2)
+        return self.direction(gradient, buffer).mul(-self.lr).add_(weight, alpha=-self.decay)
+
+    def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, ...]:
+        """Return the buffer, if there is one, and the weight after one step, with their bounds.
+
+        Each term of a sum carries the rounding of its operations, and what its operands carry.
+        """
+        gradient, error = old.with_decay(self.l2, storage)
+        moments: tuple[Rounded, ...] = ()
+        direction, off = gradient, error
+        if old.moments:
+            (buffer,), (stored,) = old.moments, storage.moments
+            after = buffer.mul(self.momentum).add_(gradient, alpha=self.rest)
+            terms = buffer.abs().mul_(self.momentum).add_(gradient.abs(), alpha=self.rest)
+            bound = stored(terms).add_(error, alpha=self.rest)
+            moments = (Rounded(after, bound),)
+            direction, off = self.direction(gradient, after), bound
+            if self.nesterov:
+                terms = gradient.abs().add_(after.abs(), alpha=self.momentum)
+                off = bound.mul(self.momentum).add_(error)
+                off.add_(terms, alpha=OPERATIONS * storage.unit)
+        weight = old.weight.mul(1 - self.decay).sub_(direction, alpha=self.lr)
+        size = direction.abs()
+        limit = storage.weight(old.weight.abs().add_(size, alpha=self.lr))
+        limit.add_(size.mul_(storage.move.share).add_(off), alpha=self.lr)
+        return *moments, Rounded(weight, limit)
+
+
+def in_fp32(group: Group, step: int) -> SgdScalars:
+    """Return scalars as a kernel has them whose dampening is fp32, and `1 - dampening` of that."""
+    dampening = float(np.float32(group["dampening"]))
+    scalars = SgdScalars.of(group, step)
+    return scalars if step == 1 else replace(scalars, rest=float(np.float32(1 - dampening)))
+
+
+@dataclass(frozen=True)
+class SgdFormula:
+    """Stochastic gradient descent, with momentum or without.
+
+    Attributes:
+        moments: `momentum_buffer`, or nothing.
+        numbers, arithmetics: as of `Formula`.
+    """
+
+    moments: tuple[str, ...]
+    numbers: tuple[str, ...] = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    arithmetics: tuple[Scalars, ...] = (SgdScalars.of, in_fp32)
+
+    def wrong(
+        self, own: Group, step: int, arithmetic: Scalars, full_rate: float
+    ) -> Iterator[tuple[str, UpdateScalars]]:
+        """Yield the wrong formulas; see `Formula`."""
+        right: SgdScalars = arithmetic(own, step)
+        if right.l2:
+            words = "weight decay is decoupled, not part of the gradient (L2)"
+            yield words, replace(right, decay=right.lr * right.l2, l2=0.0)
+            yield "there is no weight decay", replace(right, l2=0.0)
+        if not self.moments:
+            return
+        words = "the momentum is not Nesterov's" if right.nesterov else "the momentum is Nesterov's"
+        yield words, replace(right, nesterov=not right.nesterov)
+        if own["dampening"]:
+            yield "gradients are not dampened", replace(right, rest=1.0)
+            rest = 1 - float(own["dampening"])
+            yield "the first gradient is dampened, too", replace(right, rest=rest)
+        words = "the learning rate is a factor in the momentum buffer, not of it"
+        yield words, replace(right, lr=1.0, rest=right.rest * right.lr)

@@ -1,0 +1,124 @@
+"""One update: what it starts from, how it is stored, and what a rule gives with its rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from pytest_precision.trace.oracle.rounding import OPERATIONS, Rounding
+
+Group = Mapping[str, Any]
+"""The hyperparameters of a parameter group."""
+
+
+class Rounded(NamedTuple):
+    """An exact result and the largest error that rounding explains."""
+
+    exact: Tensor
+    bound: Tensor
+
+
+class Roundings(NamedTuple):
+    """The roundings of one parameter's state in one update.
+
+    Attributes:
+        moments: of each of the rule's moments.
+        weight: of the effective weight.
+        gradient: of the gradient that the optimizer reads.
+        move: of the update before it is added to the weight, where it is stored by itself.
+    """
+
+    moments: tuple[Rounding, ...]
+    weight: Rounding
+    gradient: Rounding
+    move: Rounding
+
+    @property
+    def unit(self) -> float:
+        """Return the unit roundoff of the arithmetic on gradients and weights."""
+        return max(self.weight.unit, self.gradient.unit)
+
+
+class State(NamedTuple):
+    """What a step starts from; tensors of one shape.
+
+    Attributes:
+        moments: the rule's, in its order.
+        weight: the effective weight.
+        gradient: the gradient that the optimizer reads, unrounded.
+    """
+
+    moments: tuple[Tensor, ...]
+    weight: Tensor
+    gradient: Tensor
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> State:
+        """Return the state of tensors in the order of `tensors`."""
+        *moments, weight, gradient = tensors
+        return cls(tuple(moments), weight, gradient)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return all of them: moments, weight and gradient."""
+        return *self.moments, self.weight, self.gradient
+
+    def with_decay(self, l2: float, storage: Roundings) -> Rounded:
+        """Return the gradient with `l2` times the weight in it, and its rounding.
+
+        The product and the sum are rounded by the arithmetic, also of a gradient that is read as it
+        is; a sum that cancels keeps the error of its terms.
+        """
+        size = self.gradient.abs()
+        error = storage.gradient(size)
+        if not l2:
+            return Rounded(self.gradient, error)
+        terms = size.add_(self.weight.abs(), alpha=l2)
+        error.add_(terms, alpha=OPERATIONS * storage.unit)
+        return Rounded(self.gradient.add(self.weight, alpha=l2), error)
+
+
+class UpdateScalars(Protocol):
+    """The numbers of one step by one rule."""
+
+    def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, ...]:
+        """Return the moments and the weight after the step, each with its bound.
+
+        Args:
+            old: before the step, fp64.
+            storage: how each is rounded.
+        """
+
+
+Scalars = Callable[[Group, int], Any]
+"""Makes the `UpdateScalars` of a group's step that makes the count of steps the number."""
+
+
+class Formula(Protocol):
+    """What the oracle must know about the rules of one kind."""
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Return the options of a parameter group that a rule has."""
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Return the names of the state that it keeps, in causal order."""
+
+    @property
+    def arithmetics(self) -> tuple[Scalars, ...]:
+        """Return the legitimate ways to compute the scalars of a step, the tightest first."""
+
+    def wrong(
+        self, own: Group, step: int, arithmetic: Scalars, full_rate: float
+    ) -> Iterator[tuple[str, UpdateScalars]]:
+        """Yield, in words, wrong formulas with the right numbers.
+
+        Args:
+            own: the right ones.
+            step: the count of steps that the step makes.
+            arithmetic: how its scalars are computed.
+            full_rate: the learning rate before its scheduler has scaled it.
+        """
