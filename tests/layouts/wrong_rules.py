@@ -38,6 +38,16 @@ class Unclipped(workloads.mlp):
     max_norm = 100.0
 
 
+class Faint(workloads.mlp):
+    """A workload with gradients so small that what torch adds to their norm counts."""
+
+    max_norm = 1e-5
+
+    def loss(self, model: torch.nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+        total, tokens = super().loss(model, microbatch)
+        return total * 1e-3, tokens
+
+
 class WithSgd(workloads.mlp):
     """A workload whose optimizer is SGD, by default with `MOMENTUM`."""
 

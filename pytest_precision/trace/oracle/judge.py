@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -23,12 +24,14 @@ class Clipping(NamedTuple):
     Attributes:
         factor: of unscaling and clipping together.
         rounding: of the result.
-        wrong: what a wrong clipping would be, in words, and its factor.
+        wrong: what a wrong clipping would be, in words, and its factor on top of `factor`.
+        forms: such factors of the legitimate ways to clip, the most common one first.
     """
 
     factor: float
     rounding: Rounding
     wrong: tuple[str, float] | None = None
+    forms: tuple[float, ...] = (1.0,)
 
 
 class Segment(NamedTuple):
@@ -178,19 +181,24 @@ class Judge:
         own = self.plan.at(made)[group]
         return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 
+    def _ways(self, batch: Batch, made: int) -> list[tuple[UpdateScalars, float]]:
+        """Return the legitimate scalars of a step, each with a legitimate factor of gradients."""
+        return [*product(self._scalars(batch.group, made), batch.clipping.forms)]
+
     def _first(self, batch: Batch, step: int, made: int) -> Breach | None:
-        scalars = self._scalars(batch.group, made)
-        order = sorted(range(len(scalars)), key=lambda number: number != self._usual)
+        ways = self._ways(batch, made)
+        order = sorted(range(len(ways)), key=lambda number: number != self._usual)
         shares = {}
         for number in order:
-            shares[number] = batch.worst(scalars[number], batch.storage)
+            scalars, factor = ways[number]
+            shares[number] = batch.worst(scalars, batch.storage, factor)
             if shares[number] <= 1:
                 self._usual = number
                 self.worst = max(self.worst, shares[number])
                 return None
         closest = min(shares, key=lambda number: shares[number])
         kinds = (*self.plan.formula.moments, "master")
-        return _located(batch, scalars[closest], kinds, step)
+        return _located(batch, ways[closest], kinds, step)
 
     def fitting(
         self, batches: Sequence[Batch], made: int, among: Sequence[str] | None = None
@@ -214,8 +222,8 @@ class Judge:
         return [*(alive or ())]
 
     def _right(self, batch: Batch, made: int) -> bool:
-        scalars = self._scalars(batch.group, made)
-        return any(batch.worst(own, batch.storage) <= 1 for own in scalars)
+        ways = self._ways(batch, made)
+        return any(batch.worst(own, batch.storage, factor) <= 1 for own, factor in ways)
 
     def _tried(self, batch: Batch, made: int, among: Sequence[str] | None) -> dict[str, bool]:
         """Return wrong rule to whether it explains a batch."""
@@ -235,7 +243,8 @@ class Judge:
 
 
 def _fits(batch: Batch, wrong: WrongRule) -> bool:
-    if batch.worst(wrong.scalars, wrong.storage(batch.storage), wrong.factor) > 1:
+    storage, factors = wrong.storage(batch.storage), batch.clipping.forms
+    if all(batch.worst(wrong.scalars, storage, wrong.factor * own) > 1 for own in factors):
         return False
     if wrong.rounded is None:
         return True
@@ -243,10 +252,12 @@ def _fits(batch: Batch, wrong: WrongRule) -> bool:
     return torch.equal(held.to(wrong.dtype).to(held.dtype), held)
 
 
-def _located(batch: Batch, scalars: UpdateScalars, kinds: Sequence[str], step: int) -> Breach:
+def _located(
+    batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
+) -> Breach:
     """Return the breach of a batch that has one."""
     found = []
-    for kind, (exact, ratio) in enumerate(batch.ratios(scalars, batch.storage)):
+    for kind, (exact, ratio) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
         for segment in batch.segments:
             own = ratio[start : start + segment.size]

@@ -190,9 +190,8 @@ class UpdateOracle:
         if clipped >= 1:
             wrong = "gradients below the limit of their norm are scaled up to it", clipped
             return Clipping(scale, coarsest, wrong)
-        share = coarsest.share + CLIP_EPS / norm
         wrong = "gradients are not clipped", 1 / clipped
-        return Clipping(scale * clipped, coarsest._replace(share=share), wrong)
+        return Clipping(scale * clipped, coarsest, wrong, (1.0, (norm + CLIP_EPS) / norm))
 
     def _batches(self, engine: Engine, before: dict[tuple[str, Place], _Before]) -> Iterator[Batch]:
         """Yield what a step has made of the pieces, those of one storage together."""
