@@ -22,24 +22,32 @@ ELSEWHERE = frozenset({"params", "lr", "step"})
 Groups = Iterable[tuple[Mapping[str, Any], Sequence[str]]]
 """Each group with the names of its parameters."""
 
+Members = Iterable[tuple[Mapping[str, Any], Sequence[Tensor]]]
+"""Each group with its parameters."""
 
-def places(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Yield what an optimizer updates, each tensor with the place that it is found at there."""
-    for g, group in enumerate(optimizer.param_groups):
-        for p, parameter in enumerate(group["params"]):
+
+def members(optimizer: Optimizer) -> Members:
+    """Yield each group of an optimizer with the parameters that are in it now."""
+    return ((group, group["params"]) for group in optimizer.param_groups)
+
+
+def places(members: Members) -> Iterator[tuple[str, Tensor]]:
+    """Yield what is in groups, each tensor with the place that it is found at there."""
+    for g, (_, parameters) in enumerate(members):
+        for p, parameter in enumerate(parameters):
             yield f"param_groups.{g}.params.{p}", parameter
 
 
-def named(optimizer: Optimizer, updated: Iterable[Iterable[str]]) -> Groups:
-    """Yield each group of an optimizer with the names of what it updates.
+def named(members: Members, updated: Iterable[Iterable[str]]) -> Groups:
+    """Yield each group with the names of what is updated by it.
 
     Args:
-        optimizer: has the groups.
-        updated: the names of the logical tensors in each of its tensors, in its order.
+        members: the groups.
+        updated: the names of the logical tensors in each of their tensors, in their order.
     """
     rest = iter(updated)
-    for group in optimizer.param_groups:
-        own = [names for _, names in zip(group["params"], rest, strict=False)]
+    for group, parameters in members:
+        own = [names for _, names in zip(parameters, rest, strict=False)]
         yield group, [*dict.fromkeys(chain.from_iterable(own))]
 
 

@@ -142,7 +142,7 @@ class Observable:
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
         names = {id(p): name for name, p in self.optimized_model.named_parameters()}
-        for place, parameter in groups.places(self.optimizer):
+        for place, parameter in groups.places(groups.members(self.optimizer)):
             yield names.get(id(parameter), place), parameter
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
@@ -231,7 +231,8 @@ class Observable:
     def named_groups(self) -> groups.Groups:
         """Yield each group of the optimizer with the logical tensors that it updates."""
         logical = (self.logical(name, master) for name, master in self.masters())
-        return groups.named(self.optimizer, ([name for name, _ in parts] for parts in logical))
+        members = groups.members(self.optimizer)
+        return groups.named(members, ([name for name, _ in parts] for parts in logical))
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -74,10 +74,13 @@ class Notes:
         self._given.clear()
         self._tape.begin(self.step)
 
-    def meet(self, optimizer: Optimizer) -> None:
-        """Keep what an optimizer starts with, and the numbers that it is about to read."""
-        self.sight.meet(optimizer)
-        name = str(self.sight.optimizers.index(optimizer))
+    def meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
+        """Keep what an optimizer starts with, and the numbers that it is about to read.
+
+        `goes_on` is as of `Sight.meet`.
+        """
+        update = self.sight.meet(optimizer, goes_on=goes_on)
+        name = f"{self.sight.optimizers.index(optimizer)}, update {update}"
         if self.fresh:
             self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
             self._tape.first.keep("state", name, self.sight.kept_by(optimizer))

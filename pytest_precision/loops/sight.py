@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from pytest_precision.engine.observation import Observation, tensors_in, whole
 from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
 from pytest_precision.loops.names import LoopNames
+from pytest_precision.loops.updates import Updates
 from pytest_precision.trace.updates import Weight
 
 Shown = Iterator[tuple[str, Iterator[Observation]]]
@@ -42,13 +44,25 @@ class Sight:
         self.optimizers: list[Optimizer] = []
         self.scaler: torch.amp.GradScaler | None = None
         self.unnamed: dict[str, None] = {}
+        self._updates = Updates()
 
-    def meet(self, optimizer: Optimizer) -> bool:
-        """Take in an optimizer that steps; return whether it is new."""
-        known = any(one is optimizer for one in self.optimizers)
-        if not known:
+    def meet(self, optimizer: Optimizer, *, goes_on: bool) -> int:
+        """Take in an optimizer that is about to update what is in its groups now.
+
+        Args:
+            optimizer: it.
+            goes_on: whether it is the same step's, which it has updated other parameters in.
+
+        Returns:
+            The number of its updates before this one in this step.
+        """
+        if not any(one is optimizer for one in self.optimizers):
             self.optimizers.append(optimizer)
-        return not known
+        return self._updates.add(optimizer, goes_on=goes_on)
+
+    def goes_on(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer is about to update what its last step has not."""
+        return self._updates.lacks(optimizer)
 
     def used(self, module: nn.Module) -> Shown:
         """Yield each weight that `module` itself reads."""
@@ -93,19 +107,25 @@ class Sight:
         held = located(name, tensor, None if of is None else lambda _: [(name, *of)])
         return self._show(kind, held, tensor, local=local)
 
-    def numbers(self, optimizer: Optimizer) -> Iterator[Observation]:
-        """Yield the learning rate and all other numbers of each parameter of an optimizer."""
-        named = [*self._groups(optimizer)]
+    def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
+        """Yield the learning rate and all other numbers of each parameter of an optimizer.
+
+        Args:
+            optimizer: it.
+            whole: show what its last step has updated, too, if it is not in its groups now.
+        """
+        named = [*self._groups(optimizer, whole)]
         yield from groups.rates([(g, names) for g, names in named if g.get("lr") is not None])
         yield from groups.other_numbers(named)
 
     def all_numbers(self) -> Iterator[Observation]:
         """Yield those of all optimizers."""
-        return _first(seen for one in self.optimizers for seen in self.numbers(one))
+        return _first(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def state(self) -> Iterator[Observation]:
         """Yield everything that outlives a step."""
-        yield from _first(seen for one in self.optimizers for seen in self.kept_by(one))
+        kept = (self.kept_by(one, whole=True) for one in self.optimizers)
+        yield from _first(chain.from_iterable(kept))
         yield from self.model_state()
         yield from self.loss_scale()
 
@@ -127,10 +147,13 @@ class Sight:
             yield from modes(self.names.modules(root), prefix)
         yield whole("rng", "cpu", torch.get_rng_state(), local=True)
 
-    def kept_by(self, optimizer: Optimizer) -> Iterator[Observation]:
-        """Yield what one optimizer keeps: its state, and the weights that it updates."""
-        yield from groups.counters(self._groups(optimizer))
-        for held in self._held_by(optimizer):
+    def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
+        """Yield what one optimizer keeps: its state, and the weights that it updates.
+
+        `whole` is as of `numbers`.
+        """
+        yield from groups.counters(self._groups(optimizer, whole))
+        for held in self._held_by(optimizer, whole):
             for key, value in _state_of(optimizer, held.tensor).items():
                 for suffix, tensor in tensors_in(value):
                     yield from self._show(str(key), held, tensor, suffix=suffix)
@@ -141,16 +164,17 @@ class Sight:
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
 
-    def _groups(self, optimizer: Optimizer) -> groups.Groups:
-        return groups.named(optimizer, (held.names for held in self._held_by(optimizer)))
+    def _groups(self, optimizer: Optimizer, whole: bool) -> groups.Groups:
+        held = (held.names for held in self._held_by(optimizer, whole))
+        return groups.named(self._updates.members(optimizer, whole=whole), held)
 
-    def _held_by(self, optimizer: Optimizer) -> Iterator[Held]:
+    def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[Held]:
         """Yield what an optimizer updates, in its order; unnamed tensors by their place in it."""
         for _ in self.names.parameters():  # some change places with their shards
             pass
         number = next(n for n, one in enumerate(self.optimizers) if one is optimizer)
         first = f"optimizer{number + 1}." if number else ""
-        for place, parameter in groups.places(optimizer):
+        for place, parameter in self._updates.placed(optimizer, whole=whole):
             name = self.names.of(parameter)
             held = self._held(name or f"{first}{place}", parameter)
             if name is None and held.pieces is None:

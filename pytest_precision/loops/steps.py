@@ -127,12 +127,14 @@ class Steps:
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Keep what the optimizer is about to read; a closure has yet to compute gradients."""
-        if closure or any(one is optimizer for one in self._updated):
+        again = any(one is optimizer for one in self._updated)
+        goes_on = again and not closure and self.sight.goes_on(optimizer)
+        if closure or (again and not goes_on):
             self._next()
         self._begin()
         self._running.append(optimizer)
         self._clipped_late = self._given_up = False
-        self.notes.meet(optimizer)
+        self.notes.meet(optimizer, goes_on=goes_on)
         if not closure:
             self.notes.read_by(optimizer)
         if self._meter is not None and self.course.operation == "train":

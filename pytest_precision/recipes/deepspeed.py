@@ -1,56 +1,96 @@
-"""DeepSpeed: ZeRO 1 and 2, and its engine without a compiler."""
+"""DeepSpeed: ZeRO 0 to 3, and its engine without a compiler."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
 
-from pytest_precision.errors import expected_but_got
-from pytest_precision.loops.locate import Locate
+from pytest_precision.errors import expected_but_got, named
+from pytest_precision.loops.locate import Locate, PieceFields
 from pytest_precision.recipes.release import expect_release
 
 TESTED = "0.19"
 
+Names = dict[Tensor, str]
+Flat = Iterator[tuple[Tensor, list[PieceFields]]]
+"""Each flat tensor with the pieces in it."""
+
 
 def locate(engine: Any) -> Locate:
-    """Return the `locate` of an engine of ZeRO 1 or 2, which `deepspeed.initialize` has made.
+    """Return the `locate` of an engine that `deepspeed.initialize` has made.
+
+    Parameters of the model that ZeRO 3 has not gathered are not shown; their masters are.
 
     Raises:
         RuntimeError: the release is another one.
-        ValueError: it is another stage, or the optimizer has several groups, which DeepSpeed
-            updates one after the other, so that each would be taken for a step.
+        TypeError: DeepSpeed keeps what it updates in a way that this recipe does not know.
     """
     expect_release("deepspeed", TESTED)
-    zero, stage = engine.optimizer, engine.zero_optimization_stage()
-    if stage not in (1, 2) or len(zero.single_partition_of_fp32_groups) != 1:
-        raise ValueError(
-            expected_but_got(
-                "ZeRO 1 or 2 with one parameter group",
-                f"ZeRO {stage} with {len(zero.optimizer.param_groups)}",
-                "write an engine that shows what deepspeed.utils.safe_get_full_fp32_param returns",
-            )
-        )
-    (partition,) = zero.single_partition_of_fp32_groups
     names = {parameter: name for name, parameter in engine.module.named_parameters()}
-    held = [(names[p], tuple(p.shape), p.numel()) for p in zero.round_robin_bit16_groups[0]]
-    first = dist.get_rank(zero.real_dp_process_group[0]) * partition.numel()
-    pieces = [*_cut(held, zero.round_robin_bit16_offsets[0], first, first + partition.numel())]
-    return {partition: pieces}.get
+    kind = type(engine.optimizer).__name__
+    if kind not in KINDS and not isinstance(engine.optimizer, Optimizer):
+        known = "one of torch's optimizers, " + " or ".join(KINDS)
+        raise TypeError(expected_but_got(known, named("engine.optimizer", engine.optimizer)))
+    pieces = dict(KINDS.get(kind, _nothing)(engine.optimizer, names))
+    return lambda tensor: [] if _is_released(tensor) else pieces.get(tensor)
 
 
-def _cut(
-    held: Iterable[tuple[str, tuple[int, ...], int]], offsets: Iterable[int], first: int, stop: int
-) -> Iterator[tuple[str | None, tuple[int, ...], int, int]]:
-    """Yield what lies between two positions of a flat group; the gaps are padding."""
-    for (name, shape, size), offset in zip(held, offsets, strict=True):
-        start, end = max(first, offset), min(stop, offset + size)
-        if start < end:
-            yield None, (), 0, start - first
-            yield name, shape, start - offset, end - offset
-            first = end
-    yield None, (), 0, stop - first
+def _is_released(tensor: Any) -> bool:
+    """Return whether ZeRO 3 holds nothing in a parameter but the shard that it keeps beside it."""
+    return hasattr(tensor, "ds_tensor") and not tensor.numel()
+
+
+def _nothing(optimizer: Any, names: Names) -> Flat:
+    """Yield nothing: ZeRO 0 updates the parameters of the model."""
+    return iter(())
+
+
+def _copies(optimizer: Any, names: Names) -> Flat:
+    """Yield each master of ZeRO 0, in the shape of its parameter."""
+    for masters, group in zip(optimizer.fp32_groups, optimizer.fp16_groups, strict=True):
+        for master, own in zip(masters, group, strict=True):
+            yield master, [(names[own], tuple(own.shape), 0, own.numel())]
+
+
+def _partitions(optimizer: Any, names: Names) -> Flat:
+    """Yield each partition of ZeRO 1 and 2: a range of all parameters of its group in a row."""
+    for number, partition in enumerate(optimizer.single_partition_of_fp32_groups):
+        rank = dist.get_rank(optimizer.real_dp_process_group[number])
+        position, end = rank * partition.numel(), (rank + 1) * partition.numel()
+        group = optimizer.round_robin_bit16_groups[number]
+        pieces: list[PieceFields] = []
+        for own, offset in zip(group, optimizer.round_robin_bit16_offsets[number], strict=True):
+            start, stop = max(position, offset), min(end, offset + own.numel())
+            if start < stop:
+                pieces.append((None, (), 0, start - position))
+                pieces.append((names[own], tuple(own.shape), start - offset, stop - offset))
+                position = stop
+        yield partition, [*pieces, (None, (), 0, end - position)]
+
+
+def _shards(optimizer: Any, names: Names) -> Flat:
+    """Yield each partition of ZeRO 3: this rank's range of each parameter, with its padding."""
+    partitions = optimizer.fp32_partitioned_groups_flat
+    for partition, group in zip(partitions, optimizer.fp16_groups, strict=True):
+        pieces: list[PieceFields] = []
+        for own in group:
+            size = own.ds_tensor.ds_numel
+            start = min(dist.get_rank(own.ds_process_group) * size, own.ds_numel)
+            stop = min(start + size, own.ds_numel)
+            pieces.append((names[own], tuple(own.ds_shape), start, stop))
+            pieces.append((None, (), 0, size - (stop - start)))
+        yield partition, pieces
+
+
+KINDS = {
+    "FP16_UnfusedOptimizer": _copies,
+    "DeepSpeedZeroOptimizer": _partitions,
+    "DeepSpeedZeroOptimizer_Stage3": _shards,
+}
 
 
 def on_cpu() -> None:

@@ -1,0 +1,67 @@
+"""Updates: what optimizers have updated, also those that go through their groups one by one.
+
+DeepSpeed's ZeRO puts one group after the other into its optimizer and has it step, so that a step
+of the loop has as many updates as there are groups; ZeRO 3 takes the group out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pytest_precision.engine import groups
+
+Group = tuple[Mapping[str, Any], list[Tensor]]
+"""A group with the parameters that are or were in it."""
+
+
+class Updates:
+    """Remembers what each optimizer has updated in the last step of the loop that it was in."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, list[list[Group]]] = {}
+        # Keeps each tensor alive, and with it its id.
+        self._places: dict[int, tuple[str, Tensor]] = {}
+
+    def add(self, optimizer: Optimizer, *, goes_on: bool) -> int:
+        """Take in what is in the groups of an optimizer now; arguments as of `Sight.meet`."""
+        updates = self._last.setdefault(id(optimizer), [])
+        if not goes_on:
+            updates.clear()
+        updates.append([(group, [*own]) for group, own in groups.members(optimizer)])
+        together: dict[int, Group] = {}
+        for group, own in self._groups(optimizer):
+            together.setdefault(id(group), (group, []))[1].extend(own)
+        for place, parameter in groups.places(together.values()):
+            self._places.setdefault(id(parameter), (place, parameter))
+        return len(updates) - 1
+
+    def lacks(self, optimizer: Optimizer) -> bool:
+        """Return whether all that is in the groups of an optimizer now is new to its last step."""
+        now = _ids(groups.members(optimizer))
+        return bool(now) and not now & _ids(self._groups(optimizer))
+
+    def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[Group]:
+        """Yield the groups as they are now, and what was in them before if it is asked for."""
+        now = [(group, [*own]) for group, own in groups.members(optimizer)]
+        yield from now
+        if whole:
+            held = _ids(now)
+            for group, own in self._groups(optimizer):
+                yield group, [parameter for parameter in own if id(parameter) not in held]
+
+    def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
+        """Yield what is in these groups, with the place that each tensor was first found at."""
+        for place, parameter in groups.places(self.members(optimizer, whole=whole)):
+            yield self._places.get(id(parameter), (place,))[0], parameter
+
+    def _groups(self, optimizer: Optimizer) -> Iterator[Group]:
+        return chain.from_iterable(self._last.get(id(optimizer), ()))
+
+
+def _ids(members: groups.Members) -> set[int]:
+    return {id(parameter) for _, own in members for parameter in own}
