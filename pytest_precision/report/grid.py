@@ -127,7 +127,8 @@ def _smallest(axes: Sequence[Axis], marks: Iterable[Place], width: int) -> GridT
             rest = _without(axes, (*columns, *headings))
             tables.append(GridTable(axes, marks, headings, rest, columns))
     # Headings have a fixed width, so only lines can be saved.
-    fitting = [table for table in tables if table.width <= width] or tables
+    narrow = [table for table in tables if table.width <= width] or tables
+    fitting = [table for table in narrow if table.heading_width <= width] or narrow
     return min(fitting, key=lambda table: (table.height, table.width))
 
 
@@ -188,6 +189,12 @@ class GridTable:
     def width(self) -> int:
         """Width in characters, without the indentation."""
         return self.shift + self.left + GAP + self.right
+
+    @property
+    def heading_width(self) -> int:
+        """Width of the longest heading that its axes can have."""
+        widths = [len(self.axes[i].name) + 1 + self.axes[i].width for i in self.headings]
+        return sum(widths) + len(", ") * (len(widths) - 1)
 
     @property
     def height(self) -> int:

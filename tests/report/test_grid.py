@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import cell, matrix
@@ -208,14 +209,27 @@ def test_every_cell_has_its_mark(data):
     assert max(len("".join(piece for piece, _ in line)) for line in tables) <= 80
 
 
-def test_many_cells():
-    """480 cells are a table that can be read without scrolling much."""
-    cells = matrix(
-        precision=["fp32", "bf16", "fp8_block", "mxfp8", "nvfp4"],
-        primary_weight=["bf16", "quantized"],
-        grad_accum_fusion=[False, True],
-        sequence=[*SEQUENCES, "train2-skip-train", "train-save-swap-train", "eval-train4"],
-        world_size=[1, 2, 3, 8],
-    )
-    assert len(cells) == 480
-    assert len(grid(cells, 80)) < 70
+LARGE = {
+    "precision": ["fp32", "bf16", "fp8_block", "mxfp8", "nvfp4"],
+    "primary_weight": ["bf16", "quantized"],
+    "grad_accum_fusion": [False, True],
+    "sequence": [*SEQUENCES, "train2-skip-train", "train-save-swap-train", "eval-train4"],
+    "world_size": [1, 2, 3, 8],
+}
+
+
+@pytest.mark.parametrize(
+    ("further", "cells", "width", "lines"),
+    [
+        ({}, 480, 80, 70),
+        ({"seed": [*range(5)]}, 2400, 60, 280),
+        ({"seed": [*range(5)]}, 2400, 200, 130),
+    ],
+)
+def test_many_cells(further, cells, width, lines):
+    """They are a table that can be read without scrolling much, however wide the terminal is."""
+    found = matrix(**LARGE, **further)
+    assert len(found) == cells
+    table = grid(found, width)
+    assert len(table) < lines
+    assert max(len("".join(piece for piece, _ in line)) for line in table) <= width

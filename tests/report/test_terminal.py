@@ -196,6 +196,18 @@ def test_colour(session):
     )
 
 
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_the_section_keeps_to_the_width(session, monkeypatch, width):
+    """Only what is copied whole, such as the id of a test, may be longer than a line."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    source = MATRIX.replace("world_size=[1, 2]", "world_size=[1, 2, 3, 4, 8], seed=[1, 2, 3, 4]")
+    found = session(source.replace("differ", "differ, and so on" * 9))
+    section = found.stdout.str().partition(f" {terminal.TITLE} =")[2].partition("short test")[0]
+    assert "40 of 80 cells failed" in section
+    lines = section.splitlines()[1:]
+    assert [line for line in lines if len(line) > width and "::" not in line] == []
+
+
 EXPECTED = (
     HEAD
     + """
