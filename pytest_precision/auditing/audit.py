@@ -111,6 +111,7 @@ def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error")
         AuditError: there is such a finding.
         ValueError: `fail_on` is no severity.
     """
+    __tracebackhide__ = True
     expect_one_of("fail_on", fail_on, SEVERITIES)
     found = audit(model, optimizer, *more)
     if found.at_least(fail_on):

@@ -20,7 +20,8 @@ def violation(trace: Trace, contracts: Sequence[Contract]) -> str | None:
                     return f"{kind} {name} is {own}, the contract says {dtype}"
         for kind, dtype in contract.some.items():
             if kind in held and dtype not in held[kind].values():
-                return f"no {kind} is stored in {dtype}"
+                others = ", ".join(sorted(set(held[kind].values())))
+                return f"no {kind} is stored in {dtype}, but all in {others},"
     return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.check.repeatable import races, unrepeatable
+from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity import (
     curves,
     explain,
@@ -110,7 +111,13 @@ def contract(case: Case) -> Ruling | None:
     for side in case.sides:
         words = violation(side.trace, case.contracts(side))
         if words:
-            return Ruling("fail", f"{words} in the {side.name}")
+            own = words == violation(side.trace, [Contract.of(side.cell)])
+            remedy = (
+                f"primary_weight={side.cell.primary_weight} asks for that: cast the model, or name "
+                "in the marker what it is stored in, such as primary_weight=['fp32'] for a loop "
+                "under torch.autocast"
+            )
+            return Ruling("fail", f"{words} in the {side.name}", (remedy,) if own else ())
     return None
 
 

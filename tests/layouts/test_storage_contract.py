@@ -127,13 +127,13 @@ def in_fp32(workload: Workload, cell: Cell, *, foreach: bool) -> Engine:
 
 def test_a_cell_says_what_parameters_are_stored_in(parity_in: ParityIn) -> None:
     """Two runs in fp32 agree, and no parameter of them is bf16."""
-    outcome, reason = judged(
-        parity_in(Cell("bf16", sequence="train2")),
-        partial(in_fp32, foreach=False),
-        partial(in_fp32, foreach=True),
-    )
-    assert outcome == "fail"
-    assert "no param is stored in bfloat16 in the candidate" in reason
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell("bf16", sequence="train2")).check(
+            partial(in_fp32, foreach=False), partial(in_fp32, foreach=True), workload=MOE
+        )
+    reason = failure.value.verdict.reason
+    assert "no param is stored in bfloat16, but all in float32, in the candidate" in reason
+    assert "primary_weight=bf16 asks for that: cast the model, or name" in str(failure.value)
 
 
 class Elsewhere(DistributedOptimizer):
