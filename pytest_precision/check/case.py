@@ -11,8 +11,11 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity import curves, needed, oracle
 from pytest_precision.parity.adequacy import unexercised
+from pytest_precision.parity.consistency import Consistency
+from pytest_precision.parity.identities import Contradiction
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.recording import Recording
 
 
@@ -52,6 +55,27 @@ class Case:
         """Return the comparison of every pair of tensors."""
         return judge(self.candidate.trace, self.reference.trace, self.terms.criteria)
 
+    @cached_property
+    def consistency(self) -> dict[str, Consistency]:
+        """Return side to what its identities say; nothing where the test has turned that off."""
+        if self.terms.off:
+            return {}
+        return {side.name: Consistency.of(side, self.logs[side.name]) for side in self.sides}
+
+    @cached_property
+    def logs(self) -> dict[str, OracleLog]:
+        """Return side to the log of its whole run."""
+        return {side.name: side.oracle for side in self.sides}
+
+    def contradictions(self) -> list[tuple[str, Contradiction]]:
+        """List the sides that contradict themselves, each with its first contradiction."""
+        found = self.consistency.items()
+        return [(name, one.breach) for name, one in found if one.breach is not None]
+
+    def identities(self) -> dict[str, Any]:
+        """Return what the identities of each side say, as builtins."""
+        return {name: one.as_dict() for name, one in self.consistency.items()}
+
     def around(self, step: int) -> Case:
         """Return the case with the values around `step`, if it can be recorded again."""
         return self
@@ -79,6 +103,7 @@ class Case:
             "oracle": {
                 side.name: oracle.summary(side.oracle, self.terms.off) for side in self.sides
             },
+            "identities": self.identities() or None,
             "curves": curves.table(*self.sides),
             "environment": {side.name: side.trace.header.environment for side in self.sides},
             "observations": self.judgement.observations,
@@ -115,7 +140,9 @@ class CellCase(Case):
         """Record the values around `step`: digests tell when two sides diverge, but not how."""
         if not self.candidate.trace.header.digests:
             return self
-        return CellCase(self._recordings, self.terms, Window.around(step))
+        closer = CellCase(self._recordings, self.terms, Window.around(step))
+        closer.logs = self.logs
+        return closer
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Record the same steps of the candidate once more."""

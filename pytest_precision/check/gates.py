@@ -14,11 +14,11 @@ from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.check.repeatable import races, unrepeatable
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity import (
+    consistency,
     curves,
     explain,
     given,
     guards,
-    identities,
     needed,
     oracle,
     spread,
@@ -58,6 +58,7 @@ def agreement(case: Case) -> Ruling | None:
         spread.columns(closer.judgement),
         of_finding(found.finding),
         needed.columns(closer.judgement),
+        closer.identities(),
     )
 
 
@@ -70,6 +71,10 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *_digests_only(case, found.finding),
         *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.violations),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
+        *(
+            f"It contradicts itself: {consistency.words(b, f'the {n}')}"
+            for n, b in closer.contradictions()
+        ),
         *(line for side in case.sides if not case.terms.off for line in oracle.lines(side)),
         "",
         *spread.table(closer.judgement),
@@ -146,13 +151,13 @@ def declared_rule(case: Case) -> Ruling | None:
     return Ruling("fail", oracle.headline(wrong), (advice,))
 
 
-def norm_of_gradients(case: Case) -> Ruling | None:
-    """Refuse a side whose gradient norm is not that of its own reduced gradients."""
-    for side in case.sides if not case.terms.off else ():
-        words = identities.wrong_norm(side)
-        if words is not None:
-            return Ruling("fail", words)
-    return None
+def consistent(case: Case) -> Ruling | None:
+    """Refuse a side that contradicts itself: an effect that does not follow from its cause."""
+    found = case.contradictions()
+    if not found:
+        return None
+    who = "both sides" if len(found) > 1 else f"the {found[0][0]}"
+    return Ruling("fail", consistency.words(found[0][1], who))
 
 
 def lost_updates(case: Case) -> Ruling | None:
@@ -216,7 +221,7 @@ GATES: tuple[Gate, ...] = (
     undisturbed,
     contract,
     vacuity,
-    norm_of_gradients,
+    consistent,
     declared_rule,
     lost_updates,
     hidden_kinds,
@@ -230,6 +235,6 @@ GATES: tuple[Gate, ...] = (
 RECORDED_GATES = tuple(
     gate
     for gate in GATES
-    if gate not in (same_data, undisturbed, norm_of_gradients, declared_rule, lost_updates, races)
+    if gate not in (same_data, undisturbed, consistent, declared_rule, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

@@ -93,8 +93,9 @@ class Parity:
                 size. Without this limit, lost updates are only reported.
             contract: what the candidate must have stored and done in addition to what its cell
                 says: the dtype of parameters, fused accumulation, quantized parameters.
-            oracle: `unchecked(reason=...)` judges no update by the workload's `optimizer_rule`;
-                unless given, a side whose update is not that of the rule fails.
+            oracle: `unchecked(reason=...)` judges no side by itself; unless given, a side fails
+                whose update is not that of the workload's `optimizer_rule`, or that contradicts
+                itself.
 
         Returns:
             The verdict, if it is `pass`.

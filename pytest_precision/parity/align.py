@@ -213,7 +213,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     covered = torch.zeros(pieces[0].shape, dtype=torch.bool)
     for piece in pieces:
         tensor = trace.tensor(piece).view(whole.dtype)
-        target, seen = _region(whole, piece), _region(covered, piece)
+        target, seen = region(whole, piece), region(covered, piece)
         if target.shape != tensor.shape:
             text = f"rank {piece.rank} says that {list(piece.piece)} lies at {piece.place}"
             fault = Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
@@ -232,7 +232,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     return LogicalTensor(trace, pieces, joined=whole.view(dtype))
 
 
-def _region(tensor: Tensor, piece: Entry) -> Tensor:
+def region(tensor: Tensor, piece: Entry) -> Tensor:
     """Return the part of a logical tensor that `piece` says it holds, as a view."""
     if isinstance(piece.place, Chunk):
         for dim, (start, size) in enumerate(

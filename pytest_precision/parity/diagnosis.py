@@ -35,12 +35,14 @@ class Diagnosis(NamedTuple):
         signature: the kind of error in words, or the name of the problem.
         telling: whether the words say more than the figures do.
         likewise: names of the other tensors of the kind that look the same.
+        looked_at: number of tensors of the kind that differ at that moment.
     """
 
     finding: Finding
     signature: str
     telling: bool = False
     likewise: tuple[str, ...] = ()
+    looked_at: int = 1
 
 
 def diagnose(judgement: Judgement) -> Diagnosis:
@@ -60,6 +62,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
         found = [single(finding) for finding in alike]
     else:
         found = [Diagnosis(finding, times(factor), telling=True) for finding in alike]
+    found = [one._replace(looked_at=len(found)) for one in found]
     telling = [one for one in found if one.telling]
     if not telling:
         return _last(found) if first.pair.kind in BACKWARD else found[0]

@@ -1,15 +1,25 @@
-"""Identities: what must hold within one trace, whatever the other side shows."""
+"""Identities: what must hold of the tensors of one moment, whatever the other side shows.
+
+Each check returns None where its identity holds, or cannot be decided, else what contradicts it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pytest_precision.parity.align import assemble
-from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.recording import Recording
+from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.parameter import tensors_of
+from pytest_precision.modules.slots import Quantizers
+from pytest_precision.parity.align import LogicalTensor, region
+from pytest_precision.parity.compare import same_bytes
+from pytest_precision.parity.signature import constant_ratio, on_grid
 from pytest_precision.trace.store import Entry, Trace
 
 SUMMED = 1e-5
@@ -18,48 +28,184 @@ SUMMED = 1e-5
 ROUNDINGS = 16
 """Unit roundoffs of the gradients' dtype that a norm of norms may be off by."""
 
+SLACK = 1 + 2.0**-6
+"""Share of half a step by which a compensation, which is rounded itself, may be longer."""
 
-def wrong_norm(side: Recording) -> str | None:
-    """Return, in words, where `grad_norm` is not the norm of the reduced gradients, or None.
+GRIDS = (torch.bfloat16, torch.float16)
+"""Dtypes in which gradients may have been summed, where all sums lie on their grid."""
 
-    It is looked for where the oracle has judged updates and the engine clips by the L2 norm: an
-    engine that does all in one call shows its gradients after they are clipped.
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two observations of one run of which only one can be right.
+
+    Attributes:
+        step: train step.
+        kind: of the tensor that is not what it should be.
+        name: the logical tensor's name.
+        identity: what it should be, in words.
+        index: of the element that is furthest off.
+        expected: what it should be.
+        got: what was observed.
+        factor: of all elements, if they are off by one.
     """
-    trace, log = side.trace, side.oracle
-    if not log.judged or not log.by_l2 or trace.header.digests or side.cell.precision == "fp16":
+
+    step: int
+    kind: str
+    name: str
+    identity: str
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    factor: float | None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a tensor should be.
+
+    Attributes:
+        step, kind, name, identity: as of `Contradiction`.
+    """
+
+    step: int
+    kind: str
+    name: str
+    identity: str
+
+    def broken(self, got: Tensor, exact: Tensor, bound: Tensor | float) -> Contradiction | None:
+        """Return what contradicts the claim, where an element is further off than `bound`.
+
+        Elements that are not finite on either side are left out: an overflow has its own words.
+
+        Args:
+            got: what was observed.
+            exact: what it should be, of its shape, fp64.
+            bound: largest legitimate error.
+        """
+        ours, exact = got.double().reshape(-1), exact.reshape(-1)
+        excess = (ours - exact).abs() - (bound.reshape(-1) if isinstance(bound, Tensor) else bound)
+        excess = excess.where(excess.isfinite(), -torch.inf)
+        if not excess.numel() or float(excess.max()) <= 0:
+            return None
+        place = int(excess.argmax())
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), got.shape))
+        return Contradiction(
+            self.step,
+            self.kind,
+            self.name,
+            self.identity,
+            index,
+            float(exact[place]),
+            float(ours[place]),
+            _factor(ours, exact, torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0),
+        )
+
+
+def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
+    """Return the factor that all elements are off by, None if they are off by several."""
+    if not bool(ours.isfinite().all() and exact.isfinite().all()):
         return None
-    for reduced, clipped in _clippings(trace):
-        shown = [e for e in trace.entries(clipped) if e.kind == "grad_norm"]
-        gradients = _gradients(trace, reduced)
-        if not shown or not gradients:
-            continue
-        norm = float(trace.tensor(shown[0]).double())
-        exact = float(torch.stack([g.double().norm() for g in gradients]).norm())
-        unit = max(torch.finfo(g.dtype).eps for g in gradients) / 2
-        # Written so that two infinities, or NaN, pass: the step is then skipped.
-        if abs(norm - exact) > (SUMMED + ROUNDINGS * unit) * exact:
-            return (
-                f"grad_norm at step {clipped.step} is {norm!r} in the {side.name}, but the norm of "
-                f"its reduced gradients is {exact!r}, {norm / exact:.6g} times that"
-            )
-    return None
+    if ours.numel() == 1 and bool(exact):
+        return float(ours / exact)
+    return constant_ratio(ours, exact, eps)
 
 
-def _clippings(trace: Trace) -> Iterator[tuple[Moment, Moment]]:
-    """Yield the moments after reduction and after clipping of each train step."""
-    train = [moment for moment in trace.moments if moment.operation == "train"]
-    reduced = {moment.op: moment for moment in train if moment.phase == "reduce_grads"}
-    for moment in train:
-        if moment.phase == "clip_grads" and moment.op in reduced:
-            yield reduced[moment.op], moment
+def cast(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
+    """Look at whether `got` is `exact`, rounded to its dtype to the nearest.
+
+    Ties may go either way.
+    """
+    if got.dtype == exact.dtype and same_bytes(got, exact):
+        return None
+    if torch.equal(exact.to(got.dtype), got):
+        return None
+    value = exact.double()
+    if not got.is_floating_point() or got.dtype.itemsize == 1:
+        return None
+    if torch.finfo(got.dtype).eps <= torch.finfo(exact.dtype).eps:
+        return claim.broken(got, value, 0.0)
+    limits = torch.finfo(got.dtype)
+    _, exponent = torch.frexp(value.abs().clamp(min=limits.tiny))
+    half = torch.ldexp(torch.full_like(value, SLACK * limits.eps / 2), exponent - 1)
+    return claim.broken(got, value, half)
 
 
-def _gradients(trace: Trace, moment: Moment) -> list[Tensor]:
-    """Return the reduced gradients of all that is updated; nothing where one is not whole."""
-    updated = trace.dtypes().get("master", {})
-    pieces: dict[str, list[Entry]] = {}
-    for entry in trace.entries(moment):
-        if entry.kind == "reduced_grad" and not entry.local and entry.name in updated:
-            pieces.setdefault(entry.name, []).append(entry)
-    whole = [assemble(trace, own).tensor for own in pieces.values()]
-    return [] if any(one is None for one in whole) else [one for one in whole if one is not None]
+def summed(
+    claim: Claim, trace: Trace, got: Tensor, reduced: Iterable[Entry], parts: list[Entry]
+) -> Contradiction | None:
+    """Look at whether a reduced gradient is the sum of what the ranks have accumulated.
+
+    A sum of n terms in any order, scaled once before it and once after it, is off by n + 3 unit
+    roundoffs of the sum of their magnitudes, in the coarsest dtype that it was stored in.
+
+    Args:
+        claim: of the sum.
+        trace: holds the gradients.
+        got: the whole reduced gradient.
+        reduced: its pieces.
+        parts: what each rank has accumulated.
+    """
+    if len(parts) == 1 and all(trace.same_bytes(parts[0], trace, one) for one in reduced):
+        return None
+    total, size = torch.zeros(2, *got.shape, dtype=torch.float64)
+    for part in parts:
+        own = trace.tensor(part).double()
+        region(total, part).add_(own)
+        region(size, part).add_(own.abs())
+    first = torch.finfo(getattr(torch, parts[0].dtype))
+    own_limits = torch.finfo(got.dtype)
+    for limits in (None, *(torch.finfo(grid) for grid in GRIDS if on_grid(got, grid))):
+        eps = max(first.eps, own_limits.eps) if limits is None else limits.eps
+        least = max(first.tiny, own_limits.tiny) if limits is None else limits.tiny
+        bound = size * ((len(parts) + 3) * eps / 2) + least
+        found = claim.broken(got, total, bound)
+        if found is None:
+            return None
+    return found
+
+
+def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor]) -> Contradiction | None:
+    """Look at whether a norm is that of the gradients; two infinities, or NaN, are equal."""
+    held = [*gradients]
+    exact = torch.stack([gradient.double().norm() for gradient in held]).norm()
+    unit = max(torch.finfo(gradient.dtype).eps for gradient in held) / 2
+    return claim.broken(norm.reshape(()), exact, (SUMMED + ROUNDINGS * unit) * float(exact))
+
+
+def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
+    """Look at whether two tensors have the same bytes."""
+    if same_bytes(got, exact):
+        return None
+    if got.shape != exact.shape:
+        return None
+    return claim.broken(got, exact.double(), 0.0)
+
+
+class WeightQuantizer:
+    """Quantizes weights as the layers of a cell do, if their format looks at nothing else.
+
+    Args:
+        cell: its precision is quantized.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self._format = None
+        if PRECISIONS[cell.precision].quantized:
+            made = Quantizers(cell.precision, torch.device("cpu"), "emulated").weight
+            self._format = None if made.has_state or made.stochastic else made
+
+    def __call__(self, weight: Tensor) -> Mapping[str, Tensor]:
+        """Return the tensors of a quantized weight by names such as `rowwise.data`, or nothing."""
+        if self._format is None or weight.dim() != 2:
+            return {}
+        made: QuantizedTensor = quantize(self._format, weight.to(torch.bfloat16))
+        return dict(tensors_of(made))
+
+
+def whole(tensors: Iterable[LogicalTensor]) -> Iterator[Tensor]:
+    """Yield the values of tensors that are whole and of which values were kept."""
+    for one in tensors:
+        tensor = one.tensor
+        if tensor is not None:
+            yield tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import lgamma, log
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ SEGMENTS = 4
 
 SHORTEST = 8
 """Fewest elements of such a part."""
+
+UNLIKELY = 1e-9
+"""Chance below which elements that differ are not neighbours by accident, in some tensor and step
+of a large suite."""
 
 COARSER = {
     torch.float64: (torch.float32, torch.bfloat16, torch.float16),
@@ -85,7 +90,7 @@ def times(ratio: float | None) -> str:
 
 def _rounded(candidate: Tensor, reference: Tensor) -> str:
     for grid in COARSER.get(candidate.dtype, ()):
-        rounded = _on_grid(candidate, grid) and not _on_grid(reference, grid)
+        rounded = on_grid(candidate, grid) and not on_grid(reference, grid)
         if rounded and _within_a_step(candidate.double(), reference.double(), grid):
             return f"rounded to {str(grid).removeprefix('torch.')}"
     return ""
@@ -102,7 +107,8 @@ def _within_a_step(ours: Tensor, theirs: Tensor, grid: torch.dtype) -> bool:
     return bool(((ours - theirs).abs() <= step).all())
 
 
-def _on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
+def on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
+    """Return whether `grid` has every value of a tensor."""
     return torch.equal(tensor.to(grid).to(tensor.dtype), tensor)
 
 
@@ -128,14 +134,23 @@ def _segments(ours: Tensor, theirs: Tensor, eps: float) -> str:
 
 
 def _part(ours: Tensor, theirs: Tensor) -> str:
-    """Tell that most elements of one stretch differ, and none outside of it."""
+    """Tell that every element of one stretch differs, and none outside of it.
+
+    Rounding scatters: the stretch must be one that as many elements drawn at random hardly form.
+    """
     differ = (ours != theirs).nonzero().view(-1)
     start, stop, size = int(differ[0]), int(differ[-1]) + 1, len(ours)
     stretch = stop - start
-    if min(stretch, size - stretch) < SHORTEST or 2 * len(differ) < stretch:
+    if len(differ) < stretch or _log_chance(stretch, size) > log(UNLIKELY):
         return ""
     if start == 0:
         return f"different in the first {stop} of {size} elements only"
     if stop == size:
         return f"different in the last {stretch} of {size} elements only"
     return f"different in elements {start} to {stop - 1} of {size} only"
+
+
+def _log_chance(stretch: int, size: int) -> float:
+    """Return the logarithm of the chance that elements drawn at random are neighbours."""
+    rest = size - stretch
+    return log(rest + 1) - (lgamma(size + 1) - lgamma(stretch + 1) - lgamma(rest + 1))

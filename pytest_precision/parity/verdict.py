@@ -31,6 +31,8 @@ class Divergence:
             differs but NaN and infinities.
         mismatched: share of elements whose bytes differ, 0 to 1.
         signature: what kind of error it looks like.
+        evidence: `looked_at`, the number of tensors of the kind that differ at that moment, and
+            `likewise`, the names of the others of them that look the same.
     """
 
     op: int
@@ -46,6 +48,7 @@ class Divergence:
     rel_l2: float | None
     mismatched: float | None
     signature: str
+    evidence: dict[str, Any]
 
 
 class Ruling(NamedTuple):
@@ -59,6 +62,7 @@ class Ruling(NamedTuple):
         spread: how it spreads, as `Verdict.spread`.
         histogram: of the tensor that diverges first, as `Verdict.histogram`.
         needed: as `Verdict.needed`, where the divergence was recorded again as values.
+        identities: as `Verdict.identities`, likewise.
     """
 
     outcome: str
@@ -68,6 +72,7 @@ class Ruling(NamedTuple):
     spread: dict[str, Any] | None = None
     histogram: dict[str, Any] | None = None
     needed: dict[str, Any] | None = None
+    identities: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,9 @@ class Verdict:
             `unmeasured`, tensor to reason.
         oracle: for `candidate` and `reference`, how their updates follow the rule that the workload
             declares, as `oracle.summary` says it.
+        identities: for `candidate` and `reference`, how many tensors were looked at for each thing
+            that must hold within a run, and the first one that contradicts it, as
+            `Consistency.as_dict` returns it.
         curves: columns to plot, as long as `step`: `loss`, `lost_updates` and `absorbed`, each of
             `candidate` and `reference`.
         environment: of `candidate` and `reference`: versions, pins and variables that decide about
@@ -129,6 +137,7 @@ class Verdict:
     details: tuple[str, ...] = field(default=())
     lost_updates: dict[str, Any] | None = None
     oracle: dict[str, Any] | None = None
+    identities: dict[str, Any] | None = None
     curves: dict[str, Any] | None = None
     environment: dict[str, dict[str, str]] | None = None
     left_out: dict[str, str] | None = None
@@ -168,6 +177,7 @@ class Verdict:
             spread=ruling.spread,
             histogram=ruling.histogram,
             needed=ruling.needed or verdict.needed,
+            identities=ruling.identities or verdict.identities,
             repeat=repeat,
         )
 

@@ -226,20 +226,3 @@ def clipped(workload: Workload, cell: Cell, *, how: str) -> Engine:
 
 def clipped_again(workload: Workload, cell: Cell, *, how: str) -> Engine:
     return clipped(workload, cell, how=how)
-
-
-class HalfTheNorm(Engine):
-    """A norm that leaves out gradients, as one of a single shard does."""
-
-    def clip_grads(self) -> None:
-        super().clip_grads()
-        self.grad_norm = self.grad_norm / 2
-
-
-def half_the_norm(workload: Workload, cell: Cell) -> Engine:
-    model = workload.model(cell)
-    return HalfTheNorm(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
-
-
-def half_the_norm_again(workload: Workload, cell: Cell) -> Engine:
-    return half_the_norm(workload, cell)

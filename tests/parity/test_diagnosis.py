@@ -13,6 +13,7 @@ from pytest_precision.parity import explain
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.diagnosis import Diagnosis, diagnose
 from pytest_precision.parity.judge import judge
+from pytest_precision.parity.locate import locate
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -73,6 +74,7 @@ def test_what_others_share_is_said_with_their_names(look) -> None:
     found, _ = look(up=torch.zeros(32), down=torch.zeros(32))
     assert found.signature == "all zero in each of 2 tensors that differ"
     assert explain.likewise_lines(found) == ["The same of: down"]
+    assert locate(found).evidence == {"looked_at": 2, "likewise": ["down"]}
 
 
 def test_gradients_that_tell_nothing_begin_at_the_last(look) -> None:

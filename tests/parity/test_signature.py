@@ -80,6 +80,18 @@ def test_truncation_is_a_rounding(scale: float) -> None:
     assert signature(truncated, reference) == "rounded to bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("size", "differ"),
+    [(24, range(8, 23)), (64, [*range(8, 20), *range(21, 32)]), (64, [5]), (64, range(1, 64))],
+    ids=["small", "with a gap", "one", "all but one"],
+)
+def test_scattered_rounding_is_no_stretch(size: int, differ: list[int]) -> None:
+    """Neighbours in a small tensor, or nearly all of one, differ together by chance, too."""
+    candidate = REFERENCE[:size].clone()
+    candidate[[*differ]] *= 1 + 2**-20 * torch.rand(len(differ)).add(1)
+    assert signature(candidate, REFERENCE[:size]) == "values"
+
+
 def test_integers_have_no_signature() -> None:
     """Ratios and grids mean nothing for a counter."""
     assert signature(torch.tensor([2]), torch.tensor([1])) == "values"

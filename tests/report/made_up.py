@@ -32,6 +32,7 @@ def divergence(**changes: Any) -> Divergence:
         "rel_l2": 1e-3,
         "mismatched": 0.38,
         "signature": "",
+        "evidence": {"looked_at": 1, "likewise": []},
     }
     return Divergence(**fields | changes)
 

@@ -17,6 +17,7 @@ class OracleLog:
 
     Attributes:
         rule: name of the workload's rule.
+        shown_by: `phases`, or `call` where one call reduces, clips and updates, or `script`.
         by_l2: whether every step clipped by the L2 norm of all gradients.
         judged: number of updates judged: one a step and piece of a tensor.
         worst: largest error within its bound, as a share of it.
@@ -28,6 +29,7 @@ class OracleLog:
     """
 
     rule: str = ""
+    shown_by: str = "phases"
     by_l2: bool = True
     judged: int = 0
     worst: float = 0.0
@@ -42,7 +44,7 @@ class OracleLog:
         """Read the logs of all ranks in all stretches together; a script has none."""
         paths = [_path(place, rank) for _, place, rank in holders(folder, world_sizes)]
         if not paths[0].exists():
-            return cls(silent="a script declares no optimizer_rule")
+            return cls(silent="a script declares no optimizer_rule", shown_by="script")
         log = cls()
         for path in paths:
             log.add(cls._of(json.loads(path.read_text())))
@@ -61,7 +63,7 @@ class OracleLog:
 
     def add(self, other: OracleLog) -> None:
         """Add what another rank found."""
-        self.rule = other.rule
+        self.rule, self.shown_by = other.rule, other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)

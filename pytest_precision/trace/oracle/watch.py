@@ -77,11 +77,12 @@ class UpdateOracle:
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
         """Judge the `optimizer_step` inside; keep the reduced gradients before a `clip_grads`."""
+        self._log.shown_by = "call" if engine.fused_step else "phases"
+        self._log.by_l2 = self._log.by_l2 and not callable(engine.clip_rule)
         if self._judge is None or phase not in ("clip_grads", "optimizer_step"):
             yield
         elif phase == "clip_grads":
             self._keep_reduced(engine)
-            self._log.by_l2 = self._log.by_l2 and not callable(engine.clip_rule)
             yield
         elif engine.fused_step:
             self._log.silent = "its engine reduces, clips and updates in one call"

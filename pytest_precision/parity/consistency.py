@@ -1,0 +1,251 @@
+"""Consistency: whether a run contradicts itself, and where first.
+
+Two sides with the same defect agree, but a run that shows both the cause and the effect of a phase
+shows whether one follows from the other. What an engine hides, or does not show by phases, decides
+nothing; of a trace of digests only what must have the same bytes can be looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pytest_precision.parity import identities
+from pytest_precision.parity.align import assemble, region
+from pytest_precision.parity.identities import Claim, Contradiction, WeightQuantizer
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.oracle.log import OracleLog
+from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.store import Entry
+
+QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
+"""Tensor of a quantized weight in use to the kind of the resident one."""
+
+KINDS = frozenset(
+    {"used_param", "used_quantized", "loss", "grad", "reduced_grad", "grad_norm", "master", "param"}
+    | set(QUANTIZED.values())
+)
+"""Kinds that identities are about."""
+
+Held = dict[str, dict[str, list[Entry]]]
+
+
+@dataclass
+class Consistency:
+    """What the identities of one run say.
+
+    Attributes:
+        checked: identity to the number of tensors that were looked at.
+        breach: the first contradiction, in causal order; None where there is none.
+    """
+
+    checked: Counter[str] = field(default_factory=Counter)
+    breach: Contradiction | None = None
+
+    @classmethod
+    def of(cls, side: Recording, log: OracleLog) -> Consistency:
+        """Look at a run up to its first contradiction; a script is not looked at.
+
+        Args:
+            side: the run, or some steps of it.
+            log: of the whole run: how its engine shows what it does.
+        """
+        found = cls()
+        if log.shown_by != "script":
+            found.breach = next(_Walk(side, log, found.checked).contradictions(), None)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the findings as builtins."""
+        found: dict[str, Any] = {"checked": dict(self.checked)}
+        if self.breach is not None:
+            breach = {key: value for key, value in asdict(self.breach).items() if value is not None}
+            found["breach"] = {**breach, "index": list(self.breach.index)}
+        return found
+
+
+def words(breach: Contradiction, who: str) -> str:
+    """Say on one line what contradicts what, and in which run."""
+    off = "" if breach.factor is None else f", {breach.factor:.6g} times that"
+    return (
+        f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
+        f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"
+    )
+
+
+class _Walk:
+    """The way through the moments of one run.
+
+    Args:
+        side: the run.
+        log: as of `Consistency.of`.
+        checked: counts what was looked at.
+    """
+
+    def __init__(self, side: Recording, log: OracleLog, checked: Counter[str]) -> None:
+        self._trace, self._log, self._cell = side.trace, log, side.cell
+        self._checked = checked
+        self._state: Held = {}
+        self._gradients: dict[str, list[Entry]] = {}
+        self._reduced: dict[str, list[Entry]] = {}
+        held = self._trace.dtypes()
+        self._quantized = {name.rpartition(".")[0] for name in held.get("quantized", ())}
+        # A master of fewer bits, or with a compensation, shows another weight than was cast.
+        self._coarse = {
+            name
+            for kind, names in held.items()
+            for name, dtype in names.items()
+            if kind == "compensation"
+            or (kind.startswith("master_") and dtype in ("float16", "uint8"))
+        }
+        self._updated = held.get("master", {})
+        self._quantizer = WeightQuantizer(side.cell)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield those of all moments in causal order."""
+        for moment in self._trace.moments:
+            held: Held = defaultdict(lambda: defaultdict(list))
+            for entry in self._trace.entries(moment):
+                if entry.kind in KINDS:
+                    held[entry.kind][entry.name].append(entry)
+            yield from self._used(moment, held["used_param"])
+            yield from self._used_quantized(moment, held)
+            yield from self._summed(moment, held)
+            yield from self._normed(moment, held["grad_norm"])
+            yield from self._cast(moment, held)
+            for kind in ("param", "master", *QUANTIZED.values()):
+                if held[kind]:
+                    self._state[kind] = held[kind]
+
+    def _claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
+        self._checked[f"{kind} is {identity}"] += 1
+        return Claim(moment.step, kind, name, identity)
+
+    def _whole(self, entries: Sequence[Entry]) -> Tensor | None:
+        return assemble(self._trace, [*entries]).tensor if entries else None
+
+    def _same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
+        """Return whether pieces that are whole are known to have the same bytes."""
+        first = other[0]
+        return first.piece == first.shape and all(
+            (one.dtype, one.piece) == (first.dtype, first.piece)
+            and self._trace.same_bytes(one, self._trace, first)
+            for one in (*got, *other[1:])
+        )
+
+    def _used(self, moment: Moment, used: dict[str, list[Entry]]) -> Iterator[Contradiction]:
+        """Yield weights in use that are not resident or, where these are hidden, the masters."""
+        for name, entries in used.items():
+            kind = "param" if name in self._state.get("param", {}) else "master"
+            stored = self._state.get(kind, {}).get(name)
+            if stored is None or (kind == "master" and name in self._quantized | self._coarse):
+                continue
+            claim = self._claim(moment, "used_param", name, f"the {kind} before it")
+            yield from self._follows(claim, entries, stored)
+
+    def _cast(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
+        """Yield resident weights that are not the masters, cast."""
+        for name, entries in held["param"].items():
+            masters = held["master"].get(name)
+            if masters is None or name in self._quantized | self._coarse:
+                continue
+            if [(e.file, e.offset) for e in masters] == [(e.file, e.offset) for e in entries]:
+                continue  # the same memory
+            yield from self._follows(
+                self._claim(moment, "param", name, "its master"), entries, masters
+            )
+
+    def _follows(
+        self, claim: Claim, entries: list[Entry], source: list[Entry]
+    ) -> Iterator[Contradiction]:
+        """Yield what of a tensor is not its source, rounded to its dtype."""
+        if self._same(entries, source):
+            return
+        exact = self._whole(source)
+        if exact is None:
+            return
+        for entry in entries:
+            if entry.offset is None or entry.shape != exact.shape:
+                continue
+            found = identities.cast(claim, self._trace.tensor(entry), _part(exact, entry))
+            if found is not None:
+                yield found
+                return
+
+    def _used_quantized(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
+        """Yield quantized weights in use that are neither resident nor made of the weights."""
+        made: dict[str, Any] = {}
+        for full, entries in held["used_quantized"].items():
+            name, side, part = full.rsplit(".", 2)
+            got = self._whole(entries)
+            if name in self._quantized:
+                stored = self._state.get(QUANTIZED[part], {}).get(f"{name}.{side}")
+                exact, kind = self._whole(stored or ()), f"the {QUANTIZED[part]} before it"
+            else:
+                if name not in made:
+                    weight = self._whole(held["used_param"].get(name, ()))
+                    made[name] = {} if weight is None else self._quantizer(weight)
+                exact, kind = made[name].get(f"{side}.{part}"), "used_param, quantized"
+            if got is not None and exact is not None:
+                claim = self._claim(moment, "used_quantized", full, kind)
+                found = identities.equal(claim, got, exact)
+                if found is not None:
+                    yield found
+
+    def _summed(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
+        """Yield reduced gradients that are no sum over ranks, each with its own microbatches."""
+        if moment.phase == "forward_backward":
+            alone = self._dealt(moment, held["loss"])
+            self._gradients = held["grad"] if alone and self._log.shown_by == "phases" else {}
+        if moment.phase != "reduce_grads":
+            return
+        self._reduced = held["reduced_grad"]
+        for name, entries in self._reduced.items():
+            parts = self._gradients.get(name, [])
+            got = self._whole(entries) if parts else None
+            if got is None or any(part.offset is None for part in parts):
+                continue
+            claim = self._claim(moment, "reduced_grad", name, "the sum of grad over the ranks")
+            found = identities.summed(claim, self._trace, got, entries, parts)
+            if found is not None:
+                yield found
+
+    def _dealt(self, moment: Moment, losses: dict[str, list[Entry]]) -> bool:
+        """Return whether each rank has computed microbatches, and no two ranks the same one."""
+        ranks = self._trace.world_size_at(moment)
+        entries = [entry for own in losses.values() for entry in own]
+        computed = {entry.place for entry in entries}
+        dealt = len(computed) == len(entries) and len({e.rank for e in entries}) == ranks
+        return ranks == 1 or dealt
+
+    def _normed(self, moment: Moment, norms: dict[str, list[Entry]]) -> Iterator[Contradiction]:
+        """Yield a norm that is not that of the reduced gradients of all that is updated."""
+        known = (
+            self._log.shown_by == "phases" and self._log.by_l2 and self._cell.precision != "fp16"
+        )
+        if moment.phase != "clip_grads" or moment.operation != "train" or not known:
+            return
+        whole = [
+            assemble(self._trace, own)
+            for name, own in self._reduced.items()
+            if name in self._updated and not own[0].local
+        ]
+        gradients = [*identities.whole(whole)]
+        if not whole or len(gradients) < len(whole):
+            return
+        for name, entries in norms.items():
+            norm = self._whole(entries)
+            if norm is not None:
+                claim = self._claim(moment, "grad_norm", name, "the norm of reduced_grad")
+                found = identities.normed(claim, norm, gradients)
+                if found is not None:
+                    yield found
+
+
+def _part(tensor: Tensor, entry: Entry) -> Tensor:
+    """Return what a piece holds of a whole tensor, in the shape of the piece."""
+    return region(tensor, entry).reshape(entry.piece)

@@ -1,0 +1,96 @@
+"""Engines that contradict themselves, in a module of its own so that ranks can import them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.compute import compute_in
+from pytest_precision.layouts.dtypes import resident
+from pytest_precision.layouts.replicated import MasterEngine
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.layer import Layer
+from pytest_precision.workloads.base import Workload
+
+
+class Averaged(Engine):
+    """Averages gradients of a loss that is over all tokens already."""
+
+    def reduce_grads(self) -> None:
+        super().reduce_grads()
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(self.cell.world_size)
+
+
+class LastTwice(Engine):
+    """Sums the gradient of one tensor twice, as a parameter in two buckets has it."""
+
+    def reduce_grads(self) -> None:
+        super().reduce_grads()
+        *_, last = (p.grad for p in self.model.parameters() if p.grad is not None)
+        last.mul_(self.cell.world_size)
+
+
+class HalfTheNorm(Engine):
+    """A norm that leaves out gradients, as one of a single shard does."""
+
+    def clip_grads(self) -> None:
+        super().clip_grads()
+        self.grad_norm = self.grad_norm / 2
+
+
+class OtherWeights(Engine):
+    """Reads other weights than it holds, as a copy that is not kept up to date has."""
+
+    def forward_backward(self, step: int) -> None:
+        held = [parameter.detach().clone() for parameter in self.model.parameters()]
+        with torch.no_grad():
+            for parameter in self.model.parameters() if step > 1 else ():
+                parameter.mul_(1.5)
+        super().forward_backward(step)
+        with torch.no_grad():
+            for parameter, own in zip(self.model.parameters(), held, strict=True):
+                parameter.copy_(own)
+
+
+class StaleBytes(Engine):
+    """Goes on with the quantized weights of the first step."""
+
+    def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
+        for number, microbatch in super().my_microbatches(step):
+            for layer in self.model.modules():
+                if isinstance(layer, Layer) and step > 1:
+                    layer.is_first_microbatch = False
+            yield number, microbatch
+
+
+class Truncated(MasterEngine):
+    """Cuts masters off instead of rounding them."""
+
+    @torch.no_grad()
+    def _round_masters(self) -> None:
+        for parameter, master in self._pairs():
+            bits = master.view(torch.int32) & ~0xFFFF
+            parameter.copy_(bits.view(torch.float32))
+
+
+def here(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engine:
+    model, compute = resident(workload.model(cell), cell)
+    optimizer = torch.optim.AdamW(workload.groups(model))
+    return kind(workload, cell, model, optimizer, forward_model=compute_in(model, compute))
+
+
+def there(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engine:
+    """The same on the other side, as a shared helper has it."""
+    return here(workload, cell, kind=kind)
+
+
+def truncated(workload: Workload, cell: Cell) -> Engine:
+    master = workload.model(cell)
+    model, _ = resident(deepcopy(master), cell)
+    return Truncated(workload, cell, model, master)

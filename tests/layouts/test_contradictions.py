@@ -1,0 +1,150 @@
+"""A run that contradicts itself fails, also where both sides agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import contradictions
+import pytest
+
+from pytest_precision import layouts, unchecked, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.consistency import Consistency
+from pytest_precision.trace.moment import EVERYTHING
+from pytest_precision.trace.record import record
+from pytest_precision.trace.recording import Recording
+from pytest_precision.workloads.base import Workload
+
+ParityIn = Callable[[Cell], Parity]
+Found = Callable[..., Consistency]
+
+FP32 = Cell(sequence="train2")
+BF16 = Cell("bf16", "bf16", sequence="train2")
+MXFP8 = Cell("mxfp8", "bf16", sequence="train2")
+RESIDENT_MXFP8 = Cell("mxfp8", "quantized", sequence="train2")
+
+
+@pytest.fixture
+def found(one_rank: None, tmp_path: Path) -> Found:
+    """What the identities say of a layout that is run in this process."""
+
+    def look(
+        layout: Callable[..., Engine], cell: Cell, workload: type[Workload] = workloads.mlp
+    ) -> Consistency:
+        record(layout, layout, workload, cell, tmp_path, EVERYTHING)
+        side = Recording.read("candidate", cell, tmp_path, EVERYTHING)
+        return Consistency.of(side, side.oracle)
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("layout", "cell", "kind", "identity", "step"),
+    [
+        (contradictions.HalfTheNorm, FP32, "grad_norm", "the norm of reduced_grad", 1),
+        (contradictions.OtherWeights, FP32, "used_param", "the param before it", 2),
+        (contradictions.OtherWeights, BF16, "used_param", "the param before it", 2),
+        (contradictions.StaleBytes, MXFP8, "used_quantized", "used_param, quantized", 2),
+        (contradictions.truncated, BF16, "param", "its master", 0),
+    ],
+    ids=["norm", "other weights", "other bf16 weights", "stale bytes", "truncated"],
+)
+def test_a_contradiction_is_named(
+    found: Found,
+    layout: Callable[..., Engine],
+    cell: Cell,
+    kind: str,
+    identity: str,
+    step: int,
+) -> None:
+    """By what is not what it should be, and in which step first."""
+    made = layout
+    if isinstance(layout, type):
+        made = partial(contradictions.here, kind=layout)
+    breach = found(made, cell).breach
+    assert breach is not None
+    assert (breach.kind, breach.identity) == (kind, identity)
+    assert breach.step <= max(1, step)
+
+
+@pytest.mark.parametrize(
+    ("layout", "cell", "workload", "checked"),
+    [
+        (layouts.master_adamw, BF16, workloads.gpt, {"param is its master"}),
+        (layouts.adamw, Cell("bf16", "fp32", sequence="train2"), workloads.moe, set()),
+        (layouts.adamw, Cell("fp16", "fp32", sequence="train2"), workloads.mlp, set()),
+        (layouts.any_precision_adamw, BF16, workloads.mlp, set()),
+        (layouts.fsdp2, Cell("bf16", "fp32", sequence="train2"), workloads.gpt, set()),
+        (
+            layouts.adamw,
+            MXFP8,
+            workloads.moe,
+            {"used_quantized is used_param, quantized"},
+        ),
+        (
+            layouts.master_adamw,
+            RESIDENT_MXFP8,
+            workloads.mlp,
+            {"used_quantized is the quantized before it"},
+        ),
+    ],
+)
+def test_what_is_right_is_left_alone(
+    found: Found,
+    layout: Callable[..., Engine],
+    cell: Cell,
+    workload: type[Workload],
+    checked: set[str],
+) -> None:
+    """Rounded to nearest, with a compensation, in bytes; and it was looked at."""
+    consistency = found(layout, cell, workload)
+    assert consistency.breach is None
+    assert {*checked, "used_param is the param before it"} <= consistency.checked.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [(contradictions.Averaged, ", 0.5 times that"), (contradictions.LastTwice, ", 2 times that")],
+)
+def test_a_wrong_sum_of_both_sides_fails(
+    parity_in: ParityIn, kind: type[Engine], factor: str
+) -> None:
+    """Two sides with one defect agree; the gradients of the ranks do not sum to what is shown."""
+    sides = (partial(side, kind=kind) for side in (contradictions.here, contradictions.there))
+    with pytest.raises(ParityError) as failure:
+        parity_in(FP32.replace(world_size=2)).check(*sides, workload=workloads.mlp)
+    first = str(failure.value).splitlines()[0]
+    assert "at step 1 is not the sum of grad over the ranks in both sides: " in first
+    assert first.endswith(factor)
+    breach = failure.value.verdict.identities["reference"]["breach"]
+    assert breach["identity"] == "the sum of grad over the ranks"
+
+
+def test_a_contradiction_explains_a_divergence(parity_in: ParityIn) -> None:
+    """Where only the candidate contradicts itself, the two differ, and the lines below say why."""
+    candidate = partial(contradictions.here, kind=contradictions.HalfTheNorm)
+    with pytest.raises(ParityError) as failure:
+        parity_in(FP32).check(candidate, layouts.adamw, workload=workloads.mlp)
+    verdict = failure.value.verdict
+    told = [line for line in verdict.details if "It contradicts itself" in line]
+    assert "grad_norm of total at step 1 is not the norm of reduced_grad in the cand" in told[0]
+    assert told[0].endswith("0.5 times that")
+    assert "breach" in verdict.identities["candidate"]
+    assert "breach" not in verdict.identities["reference"]
+
+
+def test_it_is_turned_off_with_the_oracle(parity_in: ParityIn) -> None:
+    """A test that wants no judgement without a reference has none."""
+    sides = (
+        partial(side, kind=contradictions.HalfTheNorm)
+        for side in (contradictions.here, contradictions.there)
+    )
+    verdict = parity_in(FP32).check(
+        *sides, workload=workloads.mlp, oracle=unchecked(reason="half the norm is ours")
+    )
+    assert verdict.identities is None
