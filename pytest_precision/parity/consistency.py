@@ -93,7 +93,7 @@ class _Walk:
         self._gradients: dict[str, list[Entry]] = {}
         self._reduced: dict[str, list[Entry]] = {}
         held = self._trace.dtypes()
-        self._quantized = {name.rpartition(".")[0] for name in held.get("quantized", ())}
+        self._quantized = set(_quantized(held, resident=side.cell.primary_weight == "quantized"))
         # A master of fewer bits, or with a compensation, shows another weight than was cast.
         self._coarse = {
             name
@@ -244,6 +244,23 @@ class _Walk:
                 found = identities.normed(claim, norm, gradients)
                 if found is not None:
                     yield found
+
+
+def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
+    """Yield the weights whose resident values are not masters, cast.
+
+    Args:
+        held: kind to name to dtype.
+        resident: whether the weights that are used in bytes are resident in bytes, too.
+    """
+    for kind, names in held.items():
+        for name in names:
+            if kind == "quantized":
+                yield name.rpartition(".")[0]
+            elif kind == "used_quantized" and resident:
+                yield name.rsplit(".", 2)[0]
+            elif kind.startswith(("param.", "used_param.")):  # of a tensor subclass
+                yield name
 
 
 def _part(tensor: Tensor, entry: Entry) -> Tensor:
