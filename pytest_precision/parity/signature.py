@@ -45,13 +45,13 @@ def signature(
         A short phrase; `VALUES` where nothing stands out.
     """
     if not candidate.is_floating_point() or candidate.dtype.itemsize == 1:
-        return VALUES
+        return _of_codes(candidate, twin)
     ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
     if not torch.isfinite(ours).all() or not torch.isfinite(theirs).all():
         return NOT_FINITE[0] if ours.isnan().all() else NOT_FINITE[1]
     if torch.equal(ours, theirs):
         return "sign of zero"
-    if not ours.any():
+    if len(ours) > 1 and not ours.any():
         return "all zero"
     eps = torch.finfo(candidate.dtype).eps
     return (
@@ -62,6 +62,14 @@ def signature(
         or _part(ours, theirs)
         or VALUES
     )
+
+
+def _of_codes(candidate: Tensor, twin: Callable[[Tensor], str]) -> str:
+    """Say what integers and bytes can show: what they are, and nothing of how far they are off."""
+    if candidate.numel() < SHORTEST:
+        return VALUES
+    zero = not candidate.reshape(-1).view(torch.uint8).any()
+    return "all zero" if zero else twin(candidate) or VALUES
 
 
 def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision.engine.capture import Capture
@@ -30,14 +29,6 @@ class NeverSteps(Engine):
         pass
 
 
-class LocalGrads(Engine):
-    """A reduction that leaves out one parameter, as a partial sum labelled as replicated."""
-
-    def reduce_grads(self) -> None:
-        for parameter in list(self.model.parameters())[1:]:
-            dist.all_reduce(parameter.grad)
-
-
 class DoubledGrads(Engine):
     """A divisor that is wrong by the number of ranks."""
 
@@ -45,30 +36,6 @@ class DoubledGrads(Engine):
         super().reduce_grads()
         last = list(self.model.parameters())[-1]
         last.grad.mul_(2)
-
-
-class PerMicrobatchMean(Engine):
-    """Each microbatch's mean, then the mean of those: short microbatches weigh more."""
-
-    def losses(self, step: int) -> Iterator[Tensor]:
-        microbatches = self.workload.microbatches(self.cell, step)
-        total = sum(self.workload.tokens(m) for m in microbatches)
-        shares = [
-            total / (self.workload.tokens(m) * len(microbatches))
-            for m in microbatches[self.rank :: self.cell.world_size]
-        ]
-        for loss, share in zip(super().losses(step), shares, strict=True):
-            yield loss * share
-
-
-class ClipsCopies(Engine):
-    """The norm is right, and what is scaled is a copy."""
-
-    def clip_grads(self) -> None:
-        kept = [p.grad.clone() for p in self.model.parameters()]
-        super().clip_grads()
-        for parameter, grad in zip(self.model.parameters(), kept, strict=True):
-            parameter.grad.copy_(grad)
 
 
 class DirtyAfterEval(Engine):
@@ -242,16 +209,6 @@ def one_group_each(workload: Workload, cell: Cell) -> Engine:
     model = workload.model(cell)
     groups = [{**g, "params": [p]} for g in workload.groups(model) for p in g["params"]]
     return Engine(workload, cell, model, torch.optim.AdamW(groups))
-
-
-class SyntheticStep(Engine):
-    """Optimizer state made by a step on zero gradients before training starts."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
 
 
 class ZeroGrads(Engine):

@@ -113,15 +113,6 @@ class SameBits(Engine):
         return super().microbatch_context(last=last)
 
 
-class UsesDummies(MainGradEngine):
-    """What fused layers return to autograd is added to the buffers."""
-
-    def microbatch_done(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad_added_to_main_grad = False
-        super().microbatch_done()
-
-
 class ForgetsAMicrobatch(MainGradEngine):
     """A bias misses the gradient of microbatch 3."""
 
@@ -129,15 +120,6 @@ class ForgetsAMicrobatch(MainGradEngine):
         if self.microbatch == 3:
             self.model.get_parameter("blocks.1.linear.bias").grad.zero_()
         super().microbatch_done()
-
-
-class RoundsBeforeAccumulating(MainGradEngine):
-    """Weight gradients are rounded to bf16 before they are added in fp32."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        for layer in layers(self.model):
-            layer.fuse_wgrad_accumulation = False
 
 
 class ClipsScaled(Engine):

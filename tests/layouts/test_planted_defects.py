@@ -30,10 +30,7 @@ def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError
     ("kind", "sequence", "world_size", "where"),
     [
         (planted.NeverSteps, "train4", 1, (1, "optimizer_step", "step")),
-        (planted.LocalGrads, "train2", 2, (1, "reduce_grads", "reduced_grad")),
         (planted.DoubledGrads, "train2", 2, (1, "reduce_grads", "reduced_grad")),
-        (planted.PerMicrobatchMean, "train2", 2, (1, "forward_backward", "grad")),
-        (planted.ClipsCopies, "train2", 1, (1, "optimizer_step", "exp_avg")),
         (planted.DirtyAfterEval, "train2-eval-train2", 1, (3, "forward_backward", "grad")),
         (planted.EvalTouchesMoments, "train-eval-train", 1, (1, "evaluate", "exp_avg_sq")),
         (planted.LoadsModelOnly, "train-save-load-train", 1, (1, "load", "lr")),
@@ -46,7 +43,6 @@ def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError
         (planted.StepsOnOverflow, "train-skip-train", 1, (1, "skip", "step")),
         (planted.LooksAtOneTensor, "train-skip-train", 2, (1, "skip", "lr")),
         (planted.DecaysOnOverflow, "train-skip-train", 1, (1, "skip", "lr")),
-        (planted.SyntheticStep, "train2", 1, (0, "init", "step")),
         (planted.RankDrift, "train2", 2, (1, "optimizer_step", "master")),
     ],
 )

@@ -7,6 +7,7 @@ from functools import partial
 
 import planted_quantization as planted
 import pytest
+from defects.gradients import RoundsBeforeAccumulating, UsesDummies
 
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
@@ -56,8 +57,8 @@ def test_a_quantized_cell_without_a_quantized_forward_is_vacuous(parity_in: Pari
 @pytest.mark.parametrize(
     ("kind", "precision", "name"),
     [
-        (planted.UsesDummies, "mxfp8", "microbatch 0: blocks.2.linear.weight"),
-        (planted.RoundsBeforeAccumulating, "nvfp4", "microbatch 0: blocks.0.linear.weight"),
+        (UsesDummies, "mxfp8", "microbatch 0: blocks.2.linear.weight"),
+        (RoundsBeforeAccumulating, "nvfp4", "microbatch 0: blocks.0.linear.weight"),
         (planted.ForgetsAMicrobatch, "bf16", "microbatch 3: blocks.1.linear.bias"),
     ],
 )

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 import torch
-from fine_tuning import USUAL_TOLERANCE, relative_gaps
-from single_grouped_weight import (
+from defects.grouped_weight import (
+    OVERLAPPED,
+    SHARED,
     CachedByVersion,
     DirtyAfterEval,
     LoadsRowwiseOnly,
@@ -30,6 +31,7 @@ from single_grouped_weight import (
     SyncBeforeStaging,
     planted,
 )
+from fine_tuning import USUAL_TOLERANCE, relative_gaps
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from pytest_precision import Cell, Parity, ParityError, Ranks, formats, layouts, workloads
@@ -37,9 +39,6 @@ from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.modules.parameter import tensors_of
 
 pytestmark = pytest.mark.precision_regression("Megatron-LM#5464")
-
-SHARED = {"reuse_grad_buffer_for_param_gather": True}
-OVERLAPPED = {**SHARED, "overlap_param_gather": True}
 
 LR = [1e-3, 3e-5]
 """The pull request's is the second one; at the first, four steps move the losses 30 times more."""

@@ -1,0 +1,186 @@
+"""Write docs/reference/catalogue.md: what comes of every defect and variation that is known.
+
+    python ci/bench/catalogue.py
+
+`tests/layouts/test_catalogue.py` compares the page with what comes of them now.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "fixtures"))
+
+import defects  # noqa: E402, F401
+import variations  # noqa: E402, F401
+from catalogue import DEFECTS, LR, VARIATIONS, Defect  # noqa: E402
+from examined import (  # noqa: E402
+    TOLERANCES,
+    DefectFound,
+    VariationFound,
+    defect_found,
+    variation_found,
+)
+
+from pytest_precision import Cell, Parity  # noqa: E402
+from pytest_precision.options import Settings  # noqa: E402
+from pytest_precision.plugin.session import Resources  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "catalogue.md"
+
+SETTINGS = Settings(device="cpu", timeout=120)
+
+Found = TypeVar("Found", DefectFound, VariationFound)
+
+NAMED = {True: "yes", False: "wrongly", None: "no"}
+
+INTRODUCTION = f"""\
+# Catalogue
+
+Defects that training stacks had, planted into this package's engines, and differences that are
+nobody's mistake. Each has a cell in which it must show, or must not. `python ci/bench/catalogue.py`
+runs them all and writes this page; the code is in `fixtures/defects` and `fixtures/variations`.
+
+Learning rates are {LR:g} for matrices and twice that for vectors. *Place* says whether the first
+divergence is at the step, phase and kind where the defect starts. *Named* says whether the
+failure's words tell the kind of error. *Losses* are those of four steps, compared with `atol` and
+`rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}. *Both* says what catches the defect where both
+sides have it, so that they agree bit for bit: the oracle, or an identity, which is anything that
+one run must keep by itself."""
+
+OF_VARIATIONS = """\
+Bounds are those of the line "If the cause is known and meant" of the first failure; other data are
+those of another seed."""
+
+
+def words_of(cell: Cell) -> str:
+    """Return a cell as the table shows it."""
+    parts = [f"{cell.precision}/{cell.primary_weight}", "fused" * cell.grad_accum_fusion]
+    ranks = f"{cell.world_size} rank" + "s" * (cell.world_size > 1)
+    return ", ".join(filter(None, (*parts, f"`{cell.sequence}`", ranks)))
+
+
+def row_of_defect(entry: Defect, found: DefectFound) -> list[str]:
+    """Return the row of a defect."""
+    step, phase, kind = entry.where
+    place = (
+        "yes" if found.where == entry.where else "no" if found.where is None else f"{found.where}"
+    )
+    return [
+        f"`{entry.name}`",
+        entry.source.rstrip("."),
+        words_of(entry.cell),
+        f"step {step}, {phase}, `{kind}`",
+        found.outcome,
+        place,
+        NAMED[found.named],
+        *("seen" if seen else "" for seen in found.losses),
+        found.shared or "not caught",
+    ]
+
+
+def totals_of_defects(found: list[tuple[Defect, DefectFound]]) -> Iterator[str]:
+    """Yield the sums of the columns."""
+    number = len(found)
+    caught = sum(f.outcome in ("fail", "vacuous") for _, f in found)
+    placed = sum(f.where == entry.where for entry, f in found)
+    named = sum(f.named is True for _, f in found)
+    wrongly = sum(f.named is False for _, f in found)
+    yield f"- {caught} of {number} defects are caught, {placed} of them where they start."
+    yield f"- The kind of error is named in {named} failures, and wrongly in {wrongly}."
+    for bound, seen in zip(
+        TOLERANCES, zip(*(f.losses for _, f in found), strict=True), strict=True
+    ):
+        yield f"- Four losses within {bound:g} see {sum(seen)}."
+    by = [f.shared for _, f in found]
+    yield (
+        f"- On both sides at once {sum(map(bool, by))} are caught, {by.count('oracle')} by the "
+        f"oracle and {by.count('identity')} by identities."
+    )
+
+
+def totals_of_variations(found: list[VariationFound]) -> Iterator[str]:
+    """Yield the sums of the columns."""
+    others = [f for f in found if not f.bitwise]
+    yield f"- Of {len(found)} variations {len(found) - len(others)} are the same bit for bit."
+    flagged, later = (
+        sum(map(bool, column))
+        for column in zip(*((f.flagged, f.flagged_later) for f in others), strict=True)
+    )
+    yield (
+        f"- Within the bounds that a failure proposes, {flagged} of the other {len(others)} are "
+        f"flagged on the data that the bounds were made from, and {later} on other data."
+    )
+    wrongly = sum(f.named is False for f in others)
+    yield f"- In {wrongly} of them an error is named that there is not."
+
+
+def table(heading: list[str], rows: list[list[str]]) -> str:
+    """Return a table of Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def page(of_defects: list[tuple[Defect, DefectFound]], of_variations: list[VariationFound]) -> str:
+    """Return the page."""
+    losses = [f"losses {bound:g}" for bound in TOLERANCES]
+    heading = ["defect", "what is wrong, and where that is public", "cell", "must show at"]
+    heading += ["outcome", "place", "named", *losses, "both"]
+    rows = [
+        [
+            f"`{entry.name}`",
+            entry.source.rstrip("."),
+            words_of(entry.cell),
+            "yes" if found.bitwise else "no",
+            *(["", ""] if found.bitwise else [said(found.flagged), said(found.flagged_later)]),
+        ]
+        for entry, found in zip(VARIATIONS, of_variations, strict=True)
+    ]
+    return "\n\n".join(
+        [
+            INTRODUCTION,
+            "\n".join([*totals_of_defects(of_defects), *totals_of_variations(of_variations)]),
+            "## Defects",
+            table(heading, [row_of_defect(*pair) for pair in of_defects]),
+            "## Variations",
+            OF_VARIATIONS,
+            table(
+                ["variation", "what it is", "cell", "bit for bit", "flagged", "on other data"], rows
+            ),
+            "",
+        ]
+    )
+
+
+def said(flagged: str) -> str:
+    """Return whether something was flagged, in the table's words."""
+    return "yes" if flagged else "no"
+
+
+def shown(found: Found) -> Found:
+    """Print what was found, since all of it takes minutes."""
+    print(found, flush=True)
+    return found
+
+
+def main() -> None:
+    """Run everything, and write the page."""
+    resources = Resources()
+
+    def parity_in(cell: Cell) -> Parity:
+        return Parity("test", cell, SETTINGS, resources.ranks(SETTINGS), resources.traces)
+
+    try:
+        of_defects = [(entry, shown(defect_found(entry, parity_in))) for entry in DEFECTS]
+        of_variations = [shown(variation_found(entry, parity_in)) for entry in VARIATIONS]
+    finally:
+        resources.close()
+    PAGE.write_text(page(of_defects, of_variations))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What docs/reference/catalogue.md says of defects and variations is what comes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import defects  # noqa: F401
+import pytest
+import variations  # noqa: F401
+from catalogue import DEFECTS, VARIATIONS, Defect, Variation
+from examined import defect_found, variation_found
+
+from pytest_precision.check.parity import Parity
+from pytest_precision.matrix.cell import Cell
+
+ParityIn = Callable[[Cell], Parity]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
+"""To write it anew: `python ci/bench/catalogue.py`."""
+
+
+def row(name: str) -> list[str]:
+    """Return the cells of a row of the page."""
+    found = re.search(rf"^\| `{name}` \|.*$", PAGE.read_text(), re.MULTILINE)
+    assert found is not None, f"{PAGE.name} has no {name}"
+    return [part.strip() for part in found[0].split("|")[1:-1]]
+
+
+@pytest.mark.parametrize("entry", DEFECTS, ids=lambda entry: entry.name)
+def test_a_defect_of_a_real_stack_is_caught(parity_in: ParityIn, entry: Defect) -> None:
+    """Where it starts; and whatever else the page says of it."""
+    found = defect_found(entry, parity_in)
+    said = row(entry.name)[4:]
+    assert (found.outcome, found.where) == ("fail", entry.where), found.first_line
+    assert said[:2] == ["fail", "yes"]
+    assert said[2] == {True: "yes", False: "wrongly", None: "no"}[found.named], found.first_line
+    if said[-1] != "not caught":  # better than the page is well
+        assert found.shared == said[-1]
+
+
+@pytest.mark.parametrize("entry", VARIATIONS, ids=lambda entry: entry.name)
+def test_a_legitimate_variation_is_left_alone(parity_in: ParityIn, entry: Variation) -> None:
+    """It is the same bit for bit, or within the bounds that its failure proposes."""
+    found = variation_found(entry, parity_in, seeds=(0,))
+    assert row(entry.name)[3] == ("yes" if found.bitwise else "no")
+    assert not found.flagged
+    assert found.named is not False
+
+
+def test_the_page_has_every_entry() -> None:
+    """And no other."""
+    named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert named == [entry.name for entry in (*DEFECTS, *VARIATIONS)]
