@@ -64,6 +64,14 @@ def count(text: str) -> int:
     return count
 
 
+def share(text: str) -> float:
+    """Return a number from 0 to 1."""
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ValueError(text)
+    return share
+
+
 def pattern(text: str) -> str:
     """Return a pattern, which is not empty."""
     if not text:

@@ -37,6 +37,8 @@ class Settings:
         require: whether a session fails in which no cell ran, or one lacked ranks or devices.
         jitter: how many more times each candidate is recorded, with delays.
         fuzz: how many cells are drawn for each matrix test in addition to its own.
+        mutate: whether known defects are planted into each candidate that passes.
+        min_kill: share of them that the session's checks must notice.
     """
 
     enabled: bool = False
@@ -54,6 +56,8 @@ class Settings:
     require: bool = False
     jitter: int = 0
     fuzz: int = 0
+    mutate: bool = False
+    min_kill: float = 0.0
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -318,6 +322,23 @@ OPTIONS = (
         "N",
         "run each matrix test in N more cells, whose sequences hypothesis draws",
         of_marker=True,
+    ),
+    Option(
+        "mutate",
+        _values.flag,
+        "true or false",
+        "",
+        "plant known defects into each candidate that passes, and say which go unnoticed",
+        "bool",
+        of_marker=True,
+    ),
+    Option(
+        "min_kill",
+        _values.share,
+        "a share from 0 to 1",
+        "SHARE",
+        "fail a session that notices a smaller share of these defects",
+        "float",
     ),
 )
 

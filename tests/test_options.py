@@ -26,6 +26,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "require": ("true", True),
     "jitter": ("3", 3),
     "fuzz": ("20", 20),
+    "mutate": ("true", True),
+    "min_kill": ("0.9", 0.9),
 }
 
 OTHERS = {
@@ -41,6 +43,7 @@ OTHERS = {
     "may_leave": "umask",
     "jitter": "5",
     "fuzz": "7",
+    "min_kill": "0.5",
 }
 
 BAD = {
@@ -54,6 +57,7 @@ BAD = {
     "report": [],
     "jitter": ["0", "-1", "often", "1.5"],
     "fuzz": ["0", "many"],
+    "min_kill": ["-0.1", "1.5", "nan", "most"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
 }
 
@@ -105,6 +109,7 @@ def test_names() -> None:
         "ranks",
         "jitter",
         "fuzz",
+        "mutate",
     }
 
 

@@ -91,6 +91,17 @@ class Case:
         """
         return None
 
+    def mutated(self, mutant: str) -> Case | None:
+        """Return the case of the candidate with a mutant, if it can be recorded again.
+
+        Args:
+            mutant: its name.
+
+        Raises:
+            SideFailed: if that run failed.
+        """
+        return None
+
     def contracts(self, side: Recording) -> list[Contract]:
         """List what `side` must keep."""
         asked = self.terms.contract if side is self.candidate else None
@@ -110,7 +121,9 @@ class Case:
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
             "needed": needed.columns(self.judgement),
-            "unexercised": unexercised(self.candidate.trace, self.candidate.cell),
+            "unexercised": unexercised(
+                self.candidate.trace, self.candidate.cell, self.candidate.data
+            ),
         }
 
 
@@ -147,6 +160,10 @@ class CellCase(Case):
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Record the same steps of the candidate once more."""
         return self._recordings.ours(self._window, delays)
+
+    def mutated(self, mutant: str) -> Case:
+        """Record the same steps of the candidate with a mutant."""
+        return Case(self._recordings.ours(self._window, mutant=mutant), self.reference, self.terms)
 
     def contracts(self, side: Recording) -> list[Contract]:
         """List what `side` must keep: its cell's contract and, for the candidate, the test's."""

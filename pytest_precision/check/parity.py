@@ -227,6 +227,7 @@ class Parity:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.case import CellCase
         from pytest_precision.check.gates import GATES, ruled
+        from pytest_precision.check.mutation import mutants
 
         refused = incomparable(candidate, reference)
         if refused is not None:
@@ -235,7 +236,10 @@ class Parity:
         with self.traces.lock, closing(recordings):
             try:
                 case = CellCase.opened(recordings, terms)
-                return ruled(case, GATES), case.figures() | {"timing": recordings.timing}
+                ruling, figures = ruled(case, GATES), case.figures()
+                if ruling is None and self.settings.mutate:
+                    figures["mutants"] = mutants(case)
+                return ruling, figures | {"timing": recordings.timing}
             except (RanksSkipped, WorldSizeError) as error:
                 if self.settings.require and isinstance(error, WorldSizeError):
                     return Ruling("error", f"{error}, which --precision-require forbids"), {}

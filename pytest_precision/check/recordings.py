@@ -60,19 +60,20 @@ class Recordings:
         ours = self.ours(window)
         return ours, Recording.read("reference", self.reference.cell, theirs, window)
 
-    def ours(self, window: Window | None, delays: int = 0) -> Recording:
+    def ours(self, window: Window | None, delays: int = 0, mutant: str = "") -> Recording:
         """Record the candidate alone.
 
         Args:
             window: as of `both`.
             delays: number of the delays that its ranks have; 0 for none.
+            mutant: name of the mutant in its engine; empty for none.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: as of `both`.
         """
         from pytest_precision.trace.recording import Recording
 
-        side = replace(self.candidate, delays=delays)
+        side = replace(self.candidate, delays=delays, mutant=mutant)
         folder = self._recorded(
             "candidate",
             lambda: self._cache.record(lambda into: self._record(side, window, into)),

@@ -13,6 +13,7 @@ from pytest_precision.parity.judge import Finding, Tally, compare_pair
 from pytest_precision.parity.locate import locate
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.trace.delays import late_rank
+from pytest_precision.trace.recording import Recording
 
 
 def unrepeatable(case: Case) -> str:
@@ -58,11 +59,13 @@ def races(case: Case) -> Ruling | None:
 def _differs(case: Case, delays: int = 0) -> Finding | None:
     """Return the first tensor in which a further run of the candidate differs from the first."""
     again = case.candidate_again(delays)
-    if again is None:
-        return None
-    first = case.candidate.trace
-    for moments in common_moments(again.trace, first):
-        for pair in align(again.trace, first, moments):
+    return None if again is None else differs(again, case.candidate)
+
+
+def differs(again: Recording, first: Recording) -> Finding | None:
+    """Return the first tensor in which two runs of a candidate differ."""
+    for moments in common_moments(again.trace, first.trace):
+        for pair in align(again.trace, first.trace, moments):
             if not _same(pair):
                 tally = Tally()
                 compare_pair(pair, bitwise(), tally)

@@ -32,6 +32,7 @@ class Side:
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
         delays: number of the delays that its ranks have, see `trace.delays`; 0 for none.
+        mutant: name of the mutant in its engine, see `trace.mutants`; empty for none.
     """
 
     layout: ImportPath
@@ -42,6 +43,7 @@ class Side:
     resumes: bool = False
     needs: Needs = field(default_factory=Needs)
     delays: int = 0
+    mutant: str = ""
 
     @classmethod
     def of(
@@ -101,7 +103,8 @@ class Side:
                 return record_script(layout, self.cell, into, window, stretch)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
-            return record(layout, other, workload, self.cell, into, window, stretch, pause)
+            run = layout, other, workload, self.cell, into, window, stretch, pause
+            return record(*run, self.mutant)
 
 
 def incomparable(candidate: Side, reference: Side) -> Ruling | None:

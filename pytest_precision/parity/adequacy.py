@@ -13,6 +13,7 @@ import torch
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import LOADS
+from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -30,10 +31,12 @@ class Exercised:
         rates: train step to the learning rates in it.
         clipped: in each train step, whether its norm was above the limit.
         microbatches: in each train step, how many losses were reported.
+        tokens: train step to the different numbers of tokens of its microbatches.
     """
 
-    def __init__(self, trace: Trace, cell: Cell) -> None:
+    def __init__(self, trace: Trace, cell: Cell, data: DataLog) -> None:
         self.trace, self.cell = trace, cell
+        self.tokens = {step: counts for step, counts in data.tokens.items() if step}
         self.settings: dict[str, set[float]] = defaultdict(set)
         self.rates: dict[int, set[float]] = defaultdict(set)
         self.clipped: list[bool] = []
@@ -92,6 +95,13 @@ def accumulation(run: Exercised) -> str:
     return "accumulation: one microbatch a step" if most == 1 else ""
 
 
+def tokens(run: Exercised) -> str:
+    """Say whether the microbatches of each step have the same number of tokens."""
+    several = [counts for step, counts in run.tokens.items() if run.microbatches[step] > 1]
+    alike = several and all(len(counts) == 1 for counts in several)
+    return "token counts: the same in all microbatches of a step" if alike else ""
+
+
 def start(run: Exercised) -> str:
     """Say whether bf16 holds every weight, so that masters made of bf16 weights are exact."""
     entries = run.trace.entries(run.trace.moments[0])
@@ -133,6 +143,7 @@ CHECKS: tuple[Callable[[Exercised], str], ...] = (
     schedule,
     decay,
     accumulation,
+    tokens,
     start,
     buffers,
     frozen,
@@ -140,9 +151,15 @@ CHECKS: tuple[Callable[[Exercised], str], ...] = (
 )
 
 
-def unexercised(trace: Trace, cell: Cell) -> list[str]:
-    """List what a run never exercised, each in a few words."""
-    return [*_found(Exercised(trace, cell))]
+def unexercised(trace: Trace, cell: Cell, data: DataLog) -> list[str]:
+    """List what a run never exercised, each in a few words.
+
+    Args:
+        trace: of the run.
+        cell: where it ran.
+        data: what the workload gave it.
+    """
+    return [*_found(Exercised(trace, cell, data))]
 
 
 def _found(run: Exercised) -> Iterator[str]:

@@ -118,6 +118,8 @@ class Verdict:
         needed: for each kind that is not equal bit for bit, also within its criterion, the smallest
             bounds that would have let it pass, as `needed.columns` makes them.
         unexercised: what the candidate's run never did, so that nothing is proved of it.
+        mutants: known defects that were planted into a candidate that passed, as
+            `mutation.mutants` lists them; None where that was not asked for.
         repeat: the command that makes the check again, unless it passed.
     """
 
@@ -145,6 +147,7 @@ class Verdict:
     histogram: dict[str, Any] | None = None
     needed: dict[str, Any] | None = None
     unexercised: list[str] | None = None
+    mutants: dict[str, Any] | None = None
     repeat: str | None = None
 
     def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any], repeat: str = "") -> Verdict:

@@ -110,6 +110,10 @@ def _report(config: pytest.Config) -> None:
         from pytest_precision.plugin.requirement import Requirement
 
         config.pluginmanager.register(Requirement(enabled=settings.enabled), "precision-require")
+    if settings.enabled and settings.min_kill:
+        from pytest_precision.plugin.least_kills import LeastKills
+
+        config.pluginmanager.register(LeastKills(settings.min_kill), "precision-min-kill")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
+from pytest_precision.report.kills import kills
 from pytest_precision.report.reasons import Reason, fold, not_compared
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES
@@ -156,10 +157,34 @@ class _Section:
             mark = STATUSES["xfail"].mark
             text = f"pytest counts {caught} of the {mark} as passed: their tests expected a failure"
             self.terminal.write_line(text)
+        self.mutants(cells)
         if self.terminal.verbosity > 0:
             self.timing(cells, seconds)
             self.unexercised(cells)
             self.unjudged(cells)
+
+    def mutants(self, cells: Sequence[CellResult]) -> None:
+        """Write how many planted defects were noticed, and those that were not in any cell."""
+        entries = [check.entry for cell in cells for check in cell.checks]
+        killed, counted = kills(entries)
+        if not counted:
+            return
+        share = f"{killed} of {count(counted, 'planted defect')} noticed ({killed / counted:.0%})"
+        self.paragraph(f"mutants: {share}", "", "  ")
+        found = {}
+        for own in by_test(cells):
+            planted = [
+                c.entry["mutants"] for cell in own for c in cell.checks if "mutants" in c.entry
+            ]
+            noticed = {name for one in planted for name in one["killed"]}
+            found[own[0].test] = [
+                f"{name} ({advice})"
+                for name, advice in {
+                    k: v for one in planted for k, v in one["survived"].items()
+                }.items()
+                if name not in noticed
+            ]
+        self.of_tests("never noticed in", found)
 
     def timing(self, cells: Sequence[CellResult], seconds: float) -> None:
         """Write what the time was spent on."""

@@ -7,8 +7,8 @@ where the rank asks for it, and compared before anything else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,19 @@ class DataLog:
     Attributes:
         given: per rank, what it was given when it first asked.
         unsteady: per rank, the steps whose data were different when it asked again.
+        tokens: of all ranks, step to the numbers of tokens that its microbatches have.
     """
 
     given: tuple[Given, ...]
     unsteady: tuple[tuple[int, ...], ...]
+    tokens: Mapping[int, Set[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int) -> DataLog:
         """Read what all ranks were given, each in all of its stretches."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
+        tokens: dict[int, set[int]] = {}
         for _, place, rank in holders(folder, world_sizes):
             log = json.loads(_path(place, rank).read_text())
             before = given.setdefault(rank, {})
@@ -51,7 +54,9 @@ class DataLog:
             other = [step for step in now.keys() & before.keys() if now[step] != before[step]]
             unsteady.setdefault(rank, []).extend([*log["unsteady"], *sorted(other)])
             given[rank] = now | before
-        return cls(tuple(given.values()), tuple(map(tuple, unsteady.values())))
+            for step, counts in log.get("tokens", {}).items():
+                tokens.setdefault(int(step), set()).update(counts)
+        return cls(tuple(given.values()), tuple(map(tuple, unsteady.values())), tokens)
 
 
 class DataWatch:
@@ -64,16 +69,25 @@ class DataWatch:
     def __init__(self, workload: Workload) -> None:
         self._given: dict[int, list[str]] = {}
         self._unsteady: dict[int, None] = {}
-        ask = workload.microbatches
+        self._tokens: dict[int, set[int]] = {}
+        self._asked = 0
+        ask, count = workload.microbatches, workload.tokens
 
         def microbatches(cell: Cell, step: int) -> list[Any]:
             # A list, so that what is digested here is what is trained on.
             microbatches = [*ask(cell, step)]
+            self._asked = step
             self._note(step, [digest_of(microbatch) for microbatch in microbatches])
             return microbatches
 
+        def tokens(microbatch: Any) -> int:
+            counted = count(microbatch)
+            self._tokens.setdefault(self._asked, set()).add(int(counted))
+            return counted
+
         # Around a `__setattr__` of the workload's own: it may be a frozen dataclass.
         object.__setattr__(workload, "microbatches", microbatches)
+        object.__setattr__(workload, "tokens", tokens)
 
     def _note(self, step: int, digests: list[str]) -> None:
         if self._given.setdefault(step, digests) != digests:
@@ -81,14 +95,19 @@ class DataWatch:
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the digests next to the trace of the run."""
-        write_data(folder, rank, self._given, [*self._unsteady])
+        write_data(folder, rank, self._given, [*self._unsteady], self._tokens)
 
 
 def write_data(
-    folder: Path, rank: int, given: Given | None = None, unsteady: Sequence[int] = ()
+    folder: Path,
+    rank: int,
+    given: Given | None = None,
+    unsteady: Sequence[int] = (),
+    tokens: Mapping[int, Set[int]] | None = None,
 ) -> None:
     """Write the log of one rank; of a script, whose data nobody sees, there is nothing in it."""
-    write_whole(_path(folder, rank), {"given": given or {}, "unsteady": unsteady})
+    counts = {step: sorted(own) for step, own in (tokens or {}).items()}
+    write_whole(_path(folder, rank), {"given": given or {}, "unsteady": unsteady, "tokens": counts})
 
 
 def digest_of(microbatch: Any) -> str:

@@ -21,6 +21,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.trace import mutants
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.delays import never
 from pytest_precision.trace.digests import digest_threads, digested
@@ -52,6 +53,7 @@ def record(
     window: Window | None,
     stretch: Stretch | None = None,
     pause: Callable[[], None] = never,
+    mutant: str = "",
 ) -> int:
     """Write what this rank sees of one stretch of a run into `folder`.
 
@@ -69,13 +71,14 @@ def record(
         window: the train steps whose values are kept; None is the whole run.
         stretch: the operations that are run; the first ones unless given.
         pause: called before each phase of a train step.
+        mutant: name of the mutant that is planted into each engine; empty for none.
 
     Returns:
         the number of observations that were written.
     """
     stretch = cell.stretches[0] if stretch is None else stretch
     cell, taken = _with_backend(cell)
-    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, pause)
+    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, pause, mutant)
     place, rank = folder_of(folder, stretch.number), dist.get_rank()
     place.mkdir(exist_ok=True)
     threads = digest_threads(stretch.world_size)
@@ -113,8 +116,9 @@ class EngineRecorder:
         window: Window | None,
         stretch: Stretch,
         pause: Callable[[], None],
+        mutant: str,
     ) -> None:
-        self.pause = pause
+        self.pause, self.mutant = pause, mutant
         self.operations, self.stretch = cell.operations, stretch
         swapped = self.operations[: stretch.start + 1].count("swap") % 2
         self.layout, self.other = (other, layout) if swapped else (layout, other)
@@ -167,6 +171,7 @@ class EngineRecorder:
                 )
             )
         engine.expect_even_shares()
+        mutants.planted(self.mutant, engine)
         # A layout may draw more random numbers than another while it builds its engine.
         torch.manual_seed(seed)
         return engine

@@ -11,6 +11,7 @@ import torch
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.adequacy import unexercised
+from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -22,6 +23,7 @@ RICH: dict[str, Any] = {
     "rates": [[0.1, 0.2], [0.2, 0.4]],
     "decay": [0.1, 0.0],
     "losses": [2, 1],
+    "tokens": {1: {3, 5}, 2: {4}},
     "start": [1.0, 1 + 2**-20],
     "buffer": True,
     "frozen": True,
@@ -50,7 +52,8 @@ def run(write_trace: Write, **poorer: Any) -> list[str]:
             whole("reduced_grad", "w", start),
         ]
         recorded.append((Moment(n, "train", n + 1, "optimizer_step"), step))
-    return unexercised(write_trace(recorded), Cell(sequence=made["sequence"]))
+    cell, data = Cell(sequence=made["sequence"]), DataLog((), (), made["tokens"])
+    return unexercised(write_trace(recorded), cell, data)
 
 
 def test_a_rich_run_leaves_nothing_out(write_trace: Write) -> None:
@@ -67,6 +70,10 @@ def test_a_rich_run_leaves_nothing_out(write_trace: Write) -> None:
         ({"rates": [[0.1, 0.2], [0.1, 0.2]]}, "learning rates: the same in all steps"),
         ({"decay": [0.0, 0.0]}, "weight decay: none"),
         ({"decay": [0.1, 0.1]}, "weight decay: the same for all parameters"),
+        (
+            {"tokens": {0: {1, 2}, 1: {3}, 2: {4}}},
+            "token counts: the same in all microbatches of a step",
+        ),
         ({"losses": [1, 1]}, "accumulation: one microbatch a step"),
         ({"start": [1.0, 0.5]}, "weights: all start as numbers of bf16"),
         ({"buffer": False}, "buffers: none"),

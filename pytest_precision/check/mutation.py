@@ -1,0 +1,40 @@
+"""Whether a check that passes would notice known defects in its candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_precision.check.case import Case
+from pytest_precision.check.gates import GATES, agreement, ruled
+from pytest_precision.check.repeatable import differs, races
+from pytest_precision.errors import SideFailed
+from pytest_precision.trace.mutants import MUTANTS
+
+LATER = tuple(gate for gate in GATES if gate not in (agreement, races))
+"""The gates that judge what agrees; the last one would run a candidate without the mutant."""
+
+
+def mutants(case: Case) -> dict[str, Any]:
+    """Plant one mutant after the other into a candidate that has passed, as builtins.
+
+    Returns:
+        The names of those that were `killed`; of those that `survived`, each with what a workload
+        or a criterion lacks that does not show it; and of those that are `equivalent`, since no
+        observation differs: they are not counted.
+    """
+    killed: list[str] = []
+    equivalent: list[str] = []
+    survived: dict[str, str] = {}
+    for name, mutant in MUTANTS.items():
+        try:
+            mutated = case.mutated(name)
+        except SideFailed:
+            killed.append(name)
+            continue
+        if mutated is None or differs(mutated.candidate, case.candidate) is None:
+            equivalent.append(name)
+        elif mutated.judgement.first is not None or ruled(mutated, LATER):
+            killed.append(name)
+        else:
+            survived[name] = mutant.advice
+    return {"killed": killed, "survived": survived, "equivalent": equivalent}

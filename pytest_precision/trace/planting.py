@@ -1,0 +1,110 @@
+"""Planting: ways to make an engine do something else, whatever its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.engine import Engine
+
+Group = dict[str, Any]
+
+
+def around(
+    engine: Engine,
+    method: str,
+    *,
+    before: Callable[..., Any] | None = None,
+    after: Callable[[Any], object] | None = None,
+) -> None:
+    """Call `before`, with the same arguments, and `after`, with what it returned, around a method.
+
+    What `before` returns, if it is given, is not the method's business.
+    """
+    original = getattr(engine, method)
+
+    @wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            kept = None if before is None else before(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if after is not None:
+            with torch.no_grad():
+                after(kept)
+        return result
+
+    setattr(engine, method, called)
+
+
+def scale_losses(engine: Engine, factor: Callable[[int], float]) -> None:
+    """Multiply the loss of each microbatch by a factor, which is made of the train step."""
+    original, step = engine.backward, [0]
+    around(engine, "forward_backward", before=lambda number: step.__setitem__(0, number))
+
+    @wraps(original)
+    def backward(loss: Tensor) -> None:
+        original(loss * factor(step[0]))
+
+    engine.backward = backward  # type: ignore[method-assign]
+
+
+def around_step(
+    engine: Engine, before: Callable[[], Any], after: Callable[[Any], None] | None = None
+) -> None:
+    """Call `before` and `after`, which gets what it returned, around each step of the optimizer."""
+    kept: list[Any] = []
+
+    def enter(*_: Any) -> None:
+        with torch.no_grad():
+            kept.append(before())
+
+    def leave(*_: Any) -> None:
+        with torch.no_grad():
+            value = kept.pop()
+            if after is not None:
+                after(value)
+
+    engine.optimizer.register_step_pre_hook(enter)
+    engine.optimizer.register_step_post_hook(leave)
+
+
+def with_numbers(engine: Engine, change: Callable[[Group], Group]) -> None:
+    """Let each step of the optimizer read other numbers in its groups."""
+    groups = engine.optimizer.param_groups
+
+    def put() -> list[Group]:
+        changed = [change(group) for group in groups]
+        before = [
+            {key: group[key] for key in own} for group, own in zip(groups, changed, strict=True)
+        ]
+        for group, own in zip(groups, changed, strict=True):
+            group.update(own)
+        return before
+
+    def take_back(before: list[Group]) -> None:
+        for group, own in zip(groups, before, strict=True):
+            group.update(own)
+
+    around_step(engine, put, take_back)
+
+
+def updated(engine: Engine) -> Iterator[Tensor]:
+    """Iterate over this rank's tensors that the optimizer updates."""
+    for group in engine.optimizer.param_groups:
+        yield from group["params"]
+
+
+def gradients(engine: Engine) -> list[Tensor]:
+    """Return the tensors in which the gradients of the model's parameters are accumulated."""
+    found = map(engine.gradient, engine.model.parameters())
+    return [one for one in found if one is not None]
+
+
+def round_to_bf16(tensor: Tensor) -> None:
+    """Round an fp32 tensor in place; leave others alone."""
+    if tensor.dtype == torch.float32:
+        tensor.copy_(tensor.bfloat16())

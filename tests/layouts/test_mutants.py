@@ -1,0 +1,110 @@
+"""Known defects that are planted into a candidate tell what its cell would not notice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_precision import layouts, norm, unchecked, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.mutants import MUTANTS
+from pytest_precision.workloads.perceptron import Mlp
+
+ParityIn = Callable[[Cell], Parity]
+
+SMALL = partial(workloads.moe, experts=3, depth=1)
+
+
+class Weak(Mlp):
+    """One group, a constant rate, no decay, no clipping, and one microbatch."""
+
+    max_norm = None
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        return [{"params": list(model.parameters()), "lr": self.lr, "weight_decay": 0.0}]
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> None:
+        return None
+
+    def microbatches(self, cell: Cell, step: int) -> list[Any]:
+        return super().microbatches(cell, step)[:1]
+
+
+def planted(parity: Parity, workload: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """What comes of the mutants of a candidate that passes."""
+    parity.settings = replace(parity.settings, mutate=True)
+    verdict = parity.check(layouts.ddp, layouts.adamw, workload=workload, **options)
+    found = verdict.mutants
+    assert found is not None
+    assert [*found["killed"], *found["survived"], *found["equivalent"]]
+    assert {*found["killed"], *found["survived"], *found["equivalent"]} == {*MUTANTS}
+    return found
+
+
+def test_a_bitwise_cell_of_a_rich_workload_notices_all(parity_in: ParityIn) -> None:
+    """All that change anything."""
+    cell = Cell(sequence="train2-eval-train-save-load-train2")
+    found = planted(parity_in(cell), SMALL)
+    assert found["survived"] == {}
+    assert len(found["killed"]) >= 15
+
+
+def test_what_a_weak_workload_hides_is_equivalent(parity_in: ParityIn) -> None:
+    """No decay, no schedule and no load: nothing differs, and it is not counted."""
+    found = planted(parity_in(Cell(sequence="train2")), Weak)
+    assert found["survived"] == {}
+    assert {
+        "weight decay is left out",
+        "the schedule is ignored",
+        "gradients are not clipped",
+        "each microbatch counts alike, however many tokens it has",
+        "a load brings no first moments",
+    } <= {*found["equivalent"]}
+
+
+def test_what_a_loose_criterion_lets_through_is_named(parity_in: ParityIn) -> None:
+    """With what would show it."""
+    alone = unchecked(reason="the oracle would notice what the criterion does not")
+    parity = parity_in(Cell(sequence="train"))
+    found = planted(parity, Weak, criterion=norm(rel=3e-3), oracle=alone)
+    name = "weights are rounded to bf16 after each update"
+    assert found["survived"][name] == MUTANTS[name].advice
+    assert "every gradient is doubled" in found["killed"]
+
+
+SUITE = """
+import pytest
+from pytest_precision import layouts, norm, unchecked, workloads
+
+@pytest.mark.precision_matrix(sequence=["train"])
+def test_agrees(cell, parity):
+    parity.check(
+        layouts.ddp, layouts.adamw, workload=workloads.mlp, criterion=norm(rel=3e-3),
+        oracle=unchecked(reason="the criterion alone"),
+    )
+"""
+
+
+def test_a_session_that_notices_too_little_fails(pytester: pytest.Pytester) -> None:
+    """And says which defects went unnoticed."""
+    pytester.makepyfile(SUITE)
+    result = pytester.runpytest_subprocess(
+        "--precision-matrix", "--precision-mutate", "--precision-min-kill=1"
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1)
+    shown = " ".join(result.stdout.str().split())
+    for words in (
+        r"mutants: \d+ of \d+ planted defects noticed \(\d+%\)",
+        r"never noticed in \S+::test_agrees: .*weights are rounded to bf16 after each update",
+        "precision: expected at least 100% of planted defects to be noticed but got ",
+    ):
+        assert re.search(words, shown), words
