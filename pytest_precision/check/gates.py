@@ -157,7 +157,8 @@ def consistent(case: Case) -> Ruling | None:
     if not found:
         return None
     who = "both sides" if len(found) > 1 else f"the {found[0][0]}"
-    return Ruling("fail", consistency.words(found[0][1], who))
+    advice = "If that is meant, oracle=unchecked(reason=...) turns this judgement off."
+    return Ruling("fail", consistency.words(found[0][1], who), (advice,))
 
 
 def lost_updates(case: Case) -> Ruling | None:

@@ -112,8 +112,9 @@ class _Walk:
             for entry in self._trace.entries(moment):
                 if entry.kind in KINDS:
                     held[entry.kind][entry.name].append(entry)
-            yield from self._used(moment, held["used_param"])
-            yield from self._used_quantized(moment, held)
+            if moment.phase == "forward_backward":  # an evaluation may be of other weights
+                yield from self._used(moment, held["used_param"])
+                yield from self._used_quantized(moment, held)
             yield from self._summed(moment, held)
             yield from self._normed(moment, held["grad_norm"])
             yield from self._cast(moment, held)

@@ -58,6 +58,20 @@ class OtherWeights(Engine):
                 parameter.copy_(own)
 
 
+class Averages(Engine):
+    """Evaluates other weights than it trains, which is no contradiction."""
+
+    def evaluate(self) -> None:
+        held = [parameter.detach().clone() for parameter in self.model.parameters()]
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.mul_(0.5)
+        super().evaluate()
+        with torch.no_grad():
+            for parameter, own in zip(self.model.parameters(), held, strict=True):
+                parameter.copy_(own)
+
+
 class StaleBytes(Engine):
     """Goes on with the quantized weights of the first step."""
 

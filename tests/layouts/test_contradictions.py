@@ -79,6 +79,12 @@ def test_a_contradiction_is_named(
         (layouts.master_adamw, BF16, workloads.gpt, {"param is its master"}),
         (layouts.adamw, Cell("bf16", "fp32", sequence="train2"), workloads.moe, USED),
         (layouts.adamw, Cell("fp16", "fp32", sequence="train2"), workloads.mlp, USED),
+        (
+            partial(contradictions.here, kind=contradictions.Averages),
+            Cell(sequence="train-eval-train"),
+            workloads.mlp,
+            USED,
+        ),
         (layouts.any_precision_adamw, BF16, workloads.mlp, USED),
         (layouts.fsdp2, Cell("bf16", "fp32", sequence="train2"), workloads.gpt, USED),
         (
