@@ -17,7 +17,7 @@ from torch import Tensor
 from pytest_precision.parity import identities
 from pytest_precision.parity.align import assemble, region
 from pytest_precision.parity.identities import Claim, Contradiction, WeightQuantizer
-from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Entry
@@ -30,6 +30,12 @@ KINDS = frozenset(
     | set(QUANTIZED.values())
 )
 """Kinds that identities are about."""
+
+RESIDENT = ("param", "master", *QUANTIZED.values())
+"""Those of what is held between steps."""
+
+STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
+"""Phases after which it is not shown."""
 
 Held = dict[str, dict[str, list[Entry]]]
 
@@ -118,9 +124,8 @@ class _Walk:
             yield from self._summed(moment, held)
             yield from self._normed(moment, held["grad_norm"])
             yield from self._cast(moment, held)
-            for kind in ("param", "master", *QUANTIZED.values()):
-                if held[kind]:
-                    self._state[kind] = held[kind]
+            if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
+                self._state = {kind: held[kind] for kind in RESIDENT}
 
     def _claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
         self._checked[f"{kind} is {identity}"] += 1
