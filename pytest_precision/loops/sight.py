@@ -201,6 +201,7 @@ def _first(seen: Iterator[Observation]) -> Iterator[Observation]:
     """Leave out what an optimizer shows of another one that is in it."""
     shown = set()
     for one in seen:
-        if (one.kind, one.name) not in shown:
-            shown.add((one.kind, one.name))
+        held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one
+        if held not in shown:
+            shown.add(held)
             yield one

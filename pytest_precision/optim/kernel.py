@@ -72,7 +72,7 @@ class Scalars:
 
 
 def adam_(p: Tensor, grad: Tensor, m: Tensor, v: Tensor, scalars: Scalars) -> None:
-    """Update fp32 weights and moments in place.
+    """Update fp32 weights and moments in place; of DTensors, this rank's shards.
 
     Args:
         p: the weights.
@@ -81,8 +81,13 @@ def adam_(p: Tensor, grad: Tensor, m: Tensor, v: Tensor, scalars: Scalars) -> No
         v: second moment.
         scalars: scalars of this step.
     """
-    for chunk in _chunks(p, grad, m, v):
+    for chunk in _chunks(_held(p), _held(grad), _held(m), _held(v)):
         _update_(chunk, scalars)
+
+
+def _held(tensor: Tensor) -> Tensor:
+    # By name, since importing the class takes half a second; an uneven shard cannot be flattened.
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -84,6 +84,14 @@ def test_pieces_have_logical_names_and_shapes(recorded: Recorded) -> None:
     assert shapes == {("weight", (1, 3)), ("bias", (1,))}
 
 
+def test_several_pieces_of_one_tensor_are_all_shown(recorded: Recorded) -> None:
+    """As the columns of a matrix that tensor parallelism splits."""
+    pieces = [("weight", (2, 3), 0, 2), ("weight", (2, 3), 3, 5)]
+    trace = recorded(flat_script(pieces))
+    for kind in ("exp_avg", "master", "final_grad"):
+        assert named(trace, kind, 2) == ["weight", "weight"], kind
+
+
 @pytest.mark.parametrize("nameless", [None, ""])
 def test_padding_is_not_shown(recorded: Recorded, nameless: str | None) -> None:
     """It belongs to no logical tensor."""
