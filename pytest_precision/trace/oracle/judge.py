@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -56,8 +57,11 @@ class Segment(NamedTuple):
         cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
     ) -> Iterator[Segment]:
         """Yield a piece in segments of at most a chunk; an empty piece has none."""
-        chunk = CHUNK[after[0].device.type]
-        for start in range(0, after[0].numel(), chunk):
+        chunk, size = CHUNK[after[0].device.type], after[0].numel()
+        if 0 < size <= chunk:
+            yield cls(order, piece, 0, before, tuple(after))
+            return
+        for start in range(0, size, chunk):
             own = slice(start, start + chunk)
             old = State.of([tensor[own] for tensor in before.tensors])
             yield cls(order, piece, start, old, tuple(tensor[own] for tensor in after))
@@ -100,8 +104,8 @@ class Batch:
 
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield, per kind, what a rule gives and each error as a share of its bound.
+    ) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Yield, per kind, what a rule gives, each error as a share of its bound, and the largest.
 
         Args:
             scalars: the rule's.
@@ -112,13 +116,14 @@ class Batch:
         old.gradient.mul_(self.clipping.factor * factor)
         for (exact, bound), after in zip(scalars.stepped(old, storage), self.after, strict=True):
             ratio = after.double().sub_(exact).abs_().div_(bound)
-            if not bool(ratio.sum().isfinite()):
+            if not isfinite(largest := float(ratio.max())):  # NaN where any is
                 ratio = self._finite(ratio, exact, after)
-            yield exact, ratio
+                largest = float(ratio.max())
+            yield exact, ratio, largest
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
         """Return the largest of these shares."""
-        return max(float(ratio.max()) for _, ratio in self.ratios(scalars, storage, factor))
+        return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
         """Return `ratio` with infinity where a finite number should have come, but did not."""
@@ -257,7 +262,7 @@ def _located(
 ) -> Breach:
     """Return the breach of a batch that has one."""
     found = []
-    for kind, (exact, ratio) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
+    for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
         for segment in batch.segments:
             own = ratio[start : start + segment.size]
