@@ -133,7 +133,7 @@ class GroupEngine(Engine):
 
     def reduce_grads(self) -> None:
         for group in self.groups:
-            for parameter in self.model.parameters():
+            for _, parameter in self.masters():
                 dist.all_reduce(parameter.grad, group=group)
 
 

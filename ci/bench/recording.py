@@ -129,7 +129,7 @@ def _engine(size: int) -> Engine:
 
 
 def _state(engine: Engine) -> Iterator[Tensor]:
-    for parameter in engine.model.parameters():
+    for _, parameter in engine.masters():
         assert parameter.grad is not None
         kept = engine.optimizer.state[parameter]
         yield from (parameter.detach(), parameter.grad, kept["exp_avg"], kept["exp_avg_sq"])

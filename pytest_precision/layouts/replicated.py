@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch import leave_to_ddp
@@ -54,7 +55,8 @@ class MasterEngine(Engine):
         return self.master_model
 
     def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        return zip(self.model.parameters(), self.master_model.parameters(), strict=True)
+        both = zip(self.model.parameters(), self.master_model.parameters(), strict=True)
+        return ((resident, master) for resident, master in both if master.requires_grad)
 
     def forward_backward(self, step: int) -> None:
         """Zero the resident parameters' gradients, as the optimizer does not; then accumulate."""
@@ -79,14 +81,22 @@ class MasterEngine(Engine):
             parameter.copy_(master)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the resident parameters too, since real checkpoints hold these and the masters."""
+        """Return the resident parameters too, and the masters of those that are trained."""
         state = super().state_dict()
-        return state | {"model": self.model.state_dict(), "master": state["model"]}
+        named = self.master_model.named_parameters(remove_duplicate=False)
+        masters = {name: state["model"][name] for name, p in named if p.requires_grad}
+        return state | {"model": self.model.state_dict(), "master": masters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load masters and resident parameters; neither is derived from the other."""
-        super().load_state_dict(state | {"model": state["master"]})
+        set_state_dict(
+            self.master_model,
+            self.optimizer,
+            model_state_dict=self.master_model.state_dict() | state["master"],
+            optim_state_dict=state["optimizer"],
+        )
         self.model.load_state_dict(state["model"])
+        self.load_state_beside_weights(state)
 
 
 class MainGradEngine(MasterEngine):

@@ -17,6 +17,16 @@ SHORT_STEP = 2
 In this step the first microbatch of a rank is its last one; in the steps around it, it is not.
 """
 
+QUIET_STEP = 4
+"""The train step whose loss has a small weight, and whose first microbatch counts no token.
+
+Its norm is the only one below `max_norm`, where a clip must leave gradients as they are; and a mean
+over the tokens of that microbatch is 0/0.
+"""
+
+QUIET_WEIGHT = 2.0**-8
+"""The weight of the loss in `QUIET_STEP`; a power of two, so that it rounds nothing."""
+
 LONGEST = 19
 """The length of the longest sequence, in tokens."""
 
@@ -34,10 +44,12 @@ class Microbatch(NamedTuple):
         inputs: token ids, int64 `[rows, length]`, or features, fp32 `[rows, length, features]`.
             The padding has random values like the rest: zeros would hide that a defect reads it.
         targets: classes, int64 `[rows, length]`; `IGNORED` in each row's prompt and padding.
+        weight: factor on the loss of each token.
     """
 
     inputs: torch.Tensor
     targets: torch.Tensor
+    weight: float = 1.0
 
 
 class Extent(NamedTuple):
@@ -47,7 +59,7 @@ class Extent(NamedTuple):
     stops: torch.Tensor
 
 
-def extents(generator: torch.Generator, number: int) -> list[Extent]:
+def extents(generator: torch.Generator, number: int, empty: int = 0) -> list[Extent]:
     """Draw the shapes of a step's microbatches.
 
     Any 24 consecutive microbatches count different numbers of tokens. The sum of all tokens is
@@ -57,6 +69,7 @@ def extents(generator: torch.Generator, number: int) -> list[Extent]:
     Args:
         generator: the source of the random shapes.
         number: number of microbatches.
+        empty: how many of them, from the first, count no token.
     """
     shapes: list[Extent] = []
     tokens: list[int] = []
@@ -64,10 +77,10 @@ def extents(generator: torch.Generator, number: int) -> list[Extent]:
         # One by one from the seventh on: more different ones are hardly ever drawn at once.
         drawn, counted = _drawn(generator, 1 if shapes else min(_TOGETHER, number))
         recent = (tokens + counted)[-_APART:]
-        odd = gcd(sum(tokens + counted), 6) == 1
+        odd = gcd(sum((tokens + counted)[empty:]), 6) == 1
         if len(set(recent)) == len(recent) and (odd or len(shapes) + len(drawn) < number):
             shapes, tokens = shapes + drawn, tokens + counted
-    return shapes
+    return [Extent(stops, stops) for _, stops in shapes[:empty]] + shapes[empty:]
 
 
 def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[int]]:
@@ -84,13 +97,16 @@ def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[
     return shapes, ((stops - starts) * present).sum(1).tolist()
 
 
-def cut(inputs: torch.Tensor, targets: torch.Tensor, shapes: list[Extent]) -> Iterator[Microbatch]:
+def cut(
+    inputs: torch.Tensor, targets: torch.Tensor, shapes: list[Extent], weight: float
+) -> Iterator[Microbatch]:
     """Cut full-length rows into the microbatches that `shapes` describes.
 
     Args:
         inputs: `[rows of all microbatches, LONGEST, ...]`.
         targets: int64 `[rows of all microbatches, LONGEST]`.
         shapes: one `Extent` per microbatch.
+        weight: that of every microbatch.
     """
     first = 0
     for starts, stops in shapes:
@@ -98,6 +114,6 @@ def cut(inputs: torch.Tensor, targets: torch.Tensor, shapes: list[Extent]) -> It
         position = torch.arange(length)
         counts = (position >= starts.unsqueeze(1)) & (position < stops.unsqueeze(1))
         yield Microbatch(
-            inputs[rows, :length], targets[rows, :length].masked_fill(~counts, IGNORED)
+            inputs[rows, :length], targets[rows, :length].masked_fill(~counts, IGNORED), weight
         )
         first += len(stops)

@@ -66,13 +66,15 @@ class GptBlock(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A transformer over 67 tokens."""
+    """A transformer over 67 tokens, in which one norm is frozen."""
 
     def __init__(self, heads: int, depth: int) -> None:
         super().__init__()
         width = heads * _HEAD
         self.embedding = nn.Embedding(_VOCABULARY, width)
         self.blocks = nn.ModuleList(GptBlock(heads) for _ in range(depth))
+        # Vectors that are not trained, among those that are.
+        self.blocks[0].get_submodule("norm").requires_grad_(False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, _VOCABULARY, bias=False)
         self.head.weight = self.embedding.weight
@@ -94,16 +96,27 @@ class Gpt(TrainingRecipe):
         depth: number of blocks.
         lr: learning rate of the matrices; that of vectors is twice as high.
         seed: seed of the data.
+        rounded: whether all weights start as numbers of bf16; else those of one tensor do not, and
+            masters that are made of weights in bf16 differ from the start.
     """
 
-    def __init__(self, *, heads: int = 5, depth: int = 2, lr: float = 1e-2, seed: int = 0) -> None:
-        super().__init__(lr=lr, seed=seed)
+    def __init__(
+        self,
+        *,
+        heads: int = 5,
+        depth: int = 2,
+        lr: float = 1e-2,
+        seed: int = 0,
+        rounded: bool = False,
+    ) -> None:
+        super().__init__(lr=lr, seed=seed, rounded=rounded)
         self.heads = heads
         self.depth = depth
 
     def model(self, cell: Cell) -> nn.Module:
         """Make an initialised `LanguageModel`."""
-        return initialised(LanguageModel(self.heads, self.depth)).to(cell.device)
+        model = LanguageModel(self.heads, self.depth)
+        return initialised(model, rounded=self.rounded).to(cell.device)
 
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.workloads.batches import LONGEST, Extent
+from pytest_precision.workloads.batches import IGNORED, LONGEST, Extent, Microbatch
 from pytest_precision.workloads.initial import initialised
 from pytest_precision.workloads.recipe import TrainingRecipe
+from pytest_precision.workloads.routing import CHOICES, Router, over_capacity
 from pytest_precision.workloads.token_chain import token_chain
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 _COMMON, _RARE = 47, 6
 """The vocabulary: numbers of common tokens and of rare ones, which alone use the last expert."""
 
-_CHOICES = 2
-"""The number of experts that a token goes to."""
+_AUXILIARY = 0.01
+"""The weight of the auxiliary loss."""
 
 
 class Expert(nn.Module):
@@ -54,58 +56,23 @@ class Experts(nn.ModuleList):
         return torch.cat([expert(part) for expert, part in parts])
 
 
-class Router(nn.Module):
-    """The choice of the experts of each token, and of their shares of the result.
-
-    The last expert is reserved for rare tokens, which always go to it. So the data determine when
-    it is idle, and the weights do not.
-
-    Attributes:
-        chosen: the experts that the last forward returned.
-        margin: fp32 `[tokens]`, by how much the last of them was ahead of the first one not chosen.
-    """
-
-    high_precision = True  # so that quantized layouts leave its linear layer alone
-
-    chosen: torch.Tensor
-    margin: torch.Tensor
-
-    def __init__(self, experts: int, width: int) -> None:
-        super().__init__()
-        self.logits = nn.Linear(width, experts)
-
-    def forward(self, x: torch.Tensor, rare: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose two experts per token.
-
-        Args:
-            x: `[tokens, width]`.
-            rare: bool `[tokens]`, whether a token is rare.
-
-        Returns:
-            The experts, int64 `[tokens, 2]`, and their shares, fp32 `[tokens, 2]`.
-        """
-        logits = self.logits(x).float()
-        wish = logits.detach().clone()
-        wish[:, -1] = torch.where(rare, torch.inf, -torch.inf)
-        # A stable sort, unlike topk, defines which of two equal logits comes first.
-        wish, order = wish.sort(dim=-1, descending=True, stable=True)
-        chosen = order[:, :_CHOICES]
-        self.chosen, self.margin = chosen, wish[:, _CHOICES - 1] - wish[:, _CHOICES]
-        return chosen, logits.gather(1, chosen).softmax(-1)
-
-
 class MoeBlock(nn.Module):
     """A norm, a router and its experts, with a residual connection.
 
     Attributes:
         load: int64 `[experts]`, number of tokens that each expert got in training on this rank,
-            padding included.
+            padding and what it has dropped included.
+        dropped: bool `[tokens, 2]`, which experts have dropped a token in the last forward.
+        margin: fp32 `[tokens]`, by how much its shares would have to be others for another outcome.
     """
 
     load: torch.Tensor
+    dropped: torch.Tensor
+    margin: torch.Tensor
 
-    def __init__(self, experts: int, width: int, hidden: int) -> None:
+    def __init__(self, experts: int, width: int, hidden: int, capacity: float) -> None:
         super().__init__()
+        self.capacity = capacity
         self.norm = nn.RMSNorm(width, eps=1e-5)
         self.router = Router(experts, width)
         self.experts = Experts(Expert(width, hidden) for _ in range(experts))
@@ -121,24 +88,35 @@ class MoeBlock(nn.Module):
         load = (chosen.flatten() == experts.unsqueeze(1)).sum(1)
         if self.training:
             self.load += load
+        self.dropped, self.margin = over_capacity(chosen, shares, self.most(len(rows)))
+        shares = shares.masked_fill(self.dropped, 0)
         # Each token is copied per expert, and the copies are sorted by expert and sorted back. No
         # index occurs twice, so the backward of the indexing has no additions in varying order.
         order = chosen.flatten().sort(stable=True).indices
-        copies = rows.unsqueeze(1).expand(-1, _CHOICES, -1).flatten(0, 1)[order]
+        copies = rows.unsqueeze(1).expand(-1, CHOICES, -1).flatten(0, 1)[order]
         results = self.experts(copies, load.tolist())[order.argsort()]
-        mixed = (results.view(-1, _CHOICES, x.shape[-1]) * shares.to(x.dtype).unsqueeze(-1)).sum(1)
+        mixed = (results.view(-1, CHOICES, x.shape[-1]) * shares.to(x.dtype).unsqueeze(-1)).sum(1)
         result: torch.Tensor = x + self.scale * mixed.view_as(x)
         return result
 
+    def most(self, tokens: int) -> int:
+        """Return how many of so many tokens an expert takes."""
+        return math.ceil(self.capacity * CHOICES * tokens / len(self.load))
+
 
 class Mixture(nn.Module):
-    """A mixture of experts over 53 tokens."""
+    """A mixture of experts over 53 tokens; two vectors of its first block are frozen."""
 
-    def __init__(self, experts: int, depth: int, width: int, hidden: int) -> None:
+    def __init__(self, experts: int, depth: int, width: int, hidden: int, capacity: float) -> None:
         super().__init__()
         self.embedding = nn.Embedding(_COMMON + _RARE, width)
         self.position = nn.Embedding(LONGEST, width)
-        self.blocks = nn.ModuleList(MoeBlock(experts, width, hidden) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            MoeBlock(experts, width, hidden, capacity) for _ in range(depth)
+        )
+        # Vectors that are not trained, among those that are.
+        for name in ("norm.weight", "scale"):
+            self.blocks[0].get_parameter(name).requires_grad_(False)
         self.head = nn.Linear(width, _COMMON + _RARE, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -165,6 +143,10 @@ class Moe(TrainingRecipe):
         hidden: width inside an expert.
         lr: learning rate of the matrices; that of vectors is twice as high.
         seed: seed of the data.
+        capacity: number of tokens that an expert takes, as a multiple of what all experts would
+            have to take if they took equally many.
+        rounded: whether all weights start as numbers of bf16; else those of one tensor do not, and
+            masters that are made of weights in bf16 differ from the start.
 
     Raises:
         ValueError: `experts` is below 3.
@@ -179,17 +161,20 @@ class Moe(TrainingRecipe):
         hidden: int = 41,
         lr: float = 1e-2,
         seed: int = 0,
+        capacity: float = 1.25,
+        rounded: bool = False,
     ) -> None:
-        if experts <= _CHOICES:
+        if experts <= CHOICES:
             raise ValueError(
                 expected_but_got(
-                    f"more than {_CHOICES} experts, since a token goes to {_CHOICES} and the last "
+                    f"more than {CHOICES} experts, since a token goes to {CHOICES} and the last "
                     "one is reserved,",
                     named("experts", experts),
                     "leave the argument out to have 5",
                 )
             )
-        super().__init__(lr=lr, seed=seed)
+        super().__init__(lr=lr, seed=seed, rounded=rounded)
+        self.capacity = capacity
         self.experts = experts
         self.depth = depth
         self.width = width
@@ -197,17 +182,29 @@ class Moe(TrainingRecipe):
 
     def model(self, cell: Cell) -> nn.Module:
         """Make an initialised `Mixture`."""
-        return initialised(Mixture(self.experts, self.depth, self.width, self.hidden)).to(
-            cell.device
-        )
+        model = Mixture(self.experts, self.depth, self.width, self.hidden, self.capacity)
+        return initialised(model, rounded=self.rounded).to(cell.device)
 
     def decisions(self, model: nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return the experts of each token."""
-        return {
-            f"{name}: expert of token": (module.chosen, module.margin)
-            for name, module in model.named_modules()
-            if isinstance(module, Router)
-        }
+        """Return the experts of each token, and which of them drop it."""
+        made = {}
+        for name, module in model.named_modules():
+            if isinstance(module, MoeBlock):  # what is chosen comes before what is dropped
+                router = module.router
+                made[f"{name}.router: expert of token"] = (router.chosen, router.margin)
+                made[f"{name}: drop of token"] = (module.dropped, module.margin)
+        return made
+
+    def loss(self, model: nn.Module, microbatch: Microbatch) -> tuple[torch.Tensor, int]:
+        """Add to the cross-entropy an auxiliary loss that keeps the logits of routers small."""
+        total, tokens = super().loss(model, microbatch)
+        counts = (microbatch.targets != IGNORED).flatten()
+        for module in model.modules():
+            if isinstance(module, Router):
+                excess = (module.excess * counts).sum()
+                module.excess = module.excess.detach()  # a module with a graph cannot be copied
+                total = total + _AUXILIARY * microbatch.weight * excess
+        return total, tokens
 
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int

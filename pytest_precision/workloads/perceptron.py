@@ -42,7 +42,7 @@ class MlpBlock(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """A residual perceptron from 13 features to 7 classes."""
+    """A residual perceptron from 13 features to 7 classes, in which one linear layer is frozen."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -50,6 +50,9 @@ class Perceptron(nn.Module):
         self.blocks = nn.ModuleList(MlpBlock(width) for _ in range(depth))
         self.head = nn.Linear(width, _CLASSES, bias=False)
         self.temperature = nn.Parameter(torch.empty(1))
+        # A layer that gradients pass through and that is not trained, if another one is.
+        for block in self.blocks[1:][-1:]:
+            block.get_submodule("linear").requires_grad_(False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Compute logits `[..., 7]` of features, fp32 `[..., 13]`."""
@@ -68,16 +71,27 @@ class Mlp(TrainingRecipe):
         depth: number of residual blocks.
         lr: learning rate of the matrices; that of vectors is twice as high.
         seed: seed of the data.
+        rounded: whether all weights start as numbers of bf16; else those of one tensor do not, and
+            masters that are made of weights in bf16 differ from the start.
     """
 
-    def __init__(self, *, width: int = 61, depth: int = 3, lr: float = 1e-2, seed: int = 0) -> None:
-        super().__init__(lr=lr, seed=seed)
+    def __init__(
+        self,
+        *,
+        width: int = 61,
+        depth: int = 3,
+        lr: float = 1e-2,
+        seed: int = 0,
+        rounded: bool = False,
+    ) -> None:
+        super().__init__(lr=lr, seed=seed, rounded=rounded)
         self.width = width
         self.depth = depth
 
     def model(self, cell: Cell) -> nn.Module:
         """Make an initialised `Perceptron`."""
-        return initialised(Perceptron(self.width, self.depth)).to(cell.device)
+        model = Perceptron(self.width, self.depth)
+        return initialised(model, rounded=self.rounded).to(cell.device)
 
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int

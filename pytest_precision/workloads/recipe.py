@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.batches import (
     IGNORED,
+    QUIET_STEP,
+    QUIET_WEIGHT,
     SHORT_STEP,
     Extent,
     Microbatch,
@@ -51,16 +53,18 @@ class TrainingRecipe(Workload):
     Attributes:
         lr: learning rate of the matrices; that of vectors is twice as high.
         seed: seed of the data; the weights come from torch's global generator.
+        rounded: whether all weights start as numbers of bf16.
     """
 
-    # Low enough to clip every step: a fifth of the smallest gradient norm in 220 steps of any
-    # built-in workload, and an eighth of their first norms.
+    # Low enough to clip every step but the quiet one: a fifth of the smallest gradient norm in 220
+    # steps of any built-in workload, and an eighth of their first norms.
     max_norm: float | None = 0.05
     optimizer_rule: OptimizerRule | None = AdamW()
 
-    def __init__(self, *, lr: float, seed: int) -> None:
+    def __init__(self, *, lr: float, seed: int, rounded: bool) -> None:
         self.lr = lr
         self.seed = seed
+        self.rounded = rounded
 
     @abstractmethod
     def examples(
@@ -69,8 +73,11 @@ class TrainingRecipe(Workload):
         """Make inputs and targets of all rows of a step at full length, as `cut` takes them."""
 
     def groups(self, model: torch.nn.Module) -> list[dict[str, Any]]:
-        """Return matrices; and vectors, with twice the learning rate and a fifth of the decay."""
-        parameters = list(model.parameters())
+        """Return matrices; and vectors, with twice the learning rate and a fifth of the decay.
+
+        Frozen parameters are in neither.
+        """
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return [
             {
                 "params": [parameter for parameter in parameters if parameter.dim() > 1],
@@ -92,11 +99,12 @@ class TrainingRecipe(Workload):
         """Make ragged microbatches that depend on `step`, `seed` and their number only."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         number = cell.fewest_microbatches if step == SHORT_STEP else cell.microbatches
-        shapes = extents(generator, number)
+        quiet = step == QUIET_STEP
+        shapes = extents(generator, number, empty=int(quiet))
         inputs, targets = self.examples(generator, shapes, step)
         return [
-            Microbatch(*(part.to(cell.device) for part in microbatch))
-            for microbatch in cut(inputs, targets, shapes)
+            Microbatch(m.inputs.to(cell.device), m.targets.to(cell.device), m.weight)
+            for m in cut(inputs, targets, shapes, QUIET_WEIGHT if quiet else 1.0)
         ]
 
     def tokens(self, microbatch: Microbatch) -> int:
@@ -104,7 +112,7 @@ class TrainingRecipe(Workload):
         return int((microbatch.targets != IGNORED).sum())
 
     def loss(self, model: torch.nn.Module, microbatch: Microbatch) -> tuple[torch.Tensor, int]:
-        """Compute the cross-entropy of the targets, summed, in fp32."""
+        """Compute the cross-entropy of the targets, weighted and summed, in fp32."""
         logits = model(microbatch.inputs).float()
         total = F.cross_entropy(
             logits.flatten(0, 1),
@@ -112,4 +120,4 @@ class TrainingRecipe(Workload):
             ignore_index=IGNORED,
             reduction="sum",
         )
-        return total, self.tokens(microbatch)
+        return total * microbatch.weight, self.tokens(microbatch)

@@ -49,11 +49,11 @@ def test_gradients_do_not_depend_on_how_the_batch_is_split() -> None:
     """The sum over microbatches is that of one loss over all tokens of the step."""
     engine = adamw()
     engine.forward_backward(1)
-    accumulated = [p.grad for p in engine.model.parameters()]
+    accumulated = [p.grad for _, p in engine.masters()]
     microbatches = engine.workload.microbatches(CELL, 1)
     losses = [engine.workload.loss(engine.model, microbatch) for microbatch in microbatches]
     total = sum(loss for loss, _ in losses) / sum(tokens for _, tokens in losses)
-    direct = torch.autograd.grad(total, list(engine.model.parameters()))
+    direct = torch.autograd.grad(total, [p for _, p in engine.masters()])
     for one, other in zip(accumulated, direct, strict=True):
         # Two orders of six fp32 additions: 2 (n - 1) u of the sum of magnitudes.
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
@@ -63,10 +63,10 @@ def test_gradients_start_from_zero_at_every_step() -> None:
     """What an earlier step or an evaluation left behind is not added to."""
     engine = adamw()
     engine.forward_backward(1)
-    first = [p.grad.clone() for p in engine.model.parameters()]
+    first = [p.grad.clone() for _, p in engine.masters()]
     engine.forward_backward(1)
     assert all(
-        torch.equal(one, p.grad) for one, p in zip(first, engine.model.parameters(), strict=True)
+        torch.equal(one, p.grad) for one, (_, p) in zip(first, engine.masters(), strict=True)
     )
 
 
@@ -76,7 +76,7 @@ def test_clipping_bites() -> None:
     engine.forward_backward(1)
     engine.clip_grads()
     assert engine.grad_norm > engine.max_norm
-    clipped = nn.utils.get_total_norm([p.grad.double() for p in engine.model.parameters()])
+    clipped = nn.utils.get_total_norm([p.grad.double() for _, p in engine.masters()])
     # torch divides by norm + 1e-6, so that the result is a little below.
     assert clipped.item() == pytest.approx(engine.max_norm, rel=1e-4)
 
@@ -84,19 +84,20 @@ def test_clipping_bites() -> None:
 def test_each_phase_shows_what_it_can_have_changed() -> None:
     """One full step, phase by phase."""
     engine = adamw()
-    parameters = len(list(engine.model.parameters()))
+    parameters, trained = len(list(engine.model.parameters())), len(list(engine.masters()))
+    assert trained < parameters
     engine.forward_backward(1)
     seen = kinds(engine, "forward_backward")
-    assert seen == {"used_param": parameters, "loss": 6, "grad": parameters}
+    assert seen == {"used_param": parameters, "loss": 6, "grad": trained}
     engine.reduce_grads()
-    assert kinds(engine, "reduce_grads") == {"reduced_grad": parameters}
+    assert kinds(engine, "reduce_grads") == {"reduced_grad": trained}
     engine.clip_grads()
-    assert kinds(engine, "clip_grads") == {"grad_norm": 1, "lr": parameters}
+    assert kinds(engine, "clip_grads") == {"grad_norm": 1, "lr": trained}
     engine.optimizer_step()
     seen = kinds(engine, "optimizer_step")
     state = {"step", "exp_avg", "exp_avg_sq", "master", "param", "flag", "rng"}
     assert seen.keys() == state | {"decision", "margin"}
-    assert seen["exp_avg"] == parameters
+    assert (seen["exp_avg"], seen["param"]) == (trained, parameters)
 
 
 def test_whatever_an_optimizer_keeps_is_observed() -> None:
@@ -165,9 +166,10 @@ def test_what_a_layout_stores_together_is_observed_apart() -> None:
     engine = Halves(workload, CELL, model, torch.optim.AdamW(workload.groups(model)))
     step(engine, 1)
     seen = kinds(engine, "optimizer_step")
-    parameters = len(list(model.parameters()))
-    assert seen["exp_avg"] == seen["master"] == seen["param"] == 2 * parameters
-    assert seen["step"] == parameters
+    trained = len(list(engine.optimizer.state))
+    assert seen["exp_avg"] == seen["master"] == 2 * trained
+    assert seen["param"] == 2 * len(list(model.parameters()))
+    assert seen["step"] == trained
 
 
 def test_an_overflow_leaves_everything_as_it_was() -> None:

@@ -44,7 +44,7 @@ def test_gradients_are_unscaled_before_they_are_clipped() -> None:
     assert engine.scaler.scale > 1
     # fp16 has 11 bits of mantissa: gradients of a few hundred roundings of 2^-11 each.
     assert float(engine.grad_norm) == pytest.approx(float(exact.grad_norm), rel=0.01)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in engine.model.parameters()])
+    norm = torch.nn.utils.get_total_norm([p.grad for _, p in engine.masters()])
     assert float(norm) == pytest.approx(engine.max_norm, rel=1e-3)
 
 

@@ -22,6 +22,11 @@ def planted(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:
     return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
+def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters that have gradients, in the model's order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 class NeverSteps(Engine):
     """The control: a candidate whose optimizer does nothing."""
 
@@ -48,9 +53,9 @@ class DirtyAfterEval(Engine):
         self.dirty = True
 
     def forward_backward(self, step: int) -> None:
-        left = [p.grad.clone() for p in self.model.parameters()] if self.dirty else []
+        left = [p.grad.clone() for p in trained(self.model)] if self.dirty else []
         super().forward_backward(step)
-        for parameter, grad in zip(self.model.parameters(), left, strict=False):
+        for parameter, grad in zip(trained(self.model), left, strict=False):
             parameter.grad.add_(grad)
         self.dirty = False
 
@@ -215,7 +220,7 @@ class ZeroGrads(Engine):
     """Gradients that are lost before the optimizer sees them, on both sides alike."""
 
     def reduce_grads(self) -> None:
-        for parameter in self.model.parameters():
+        for parameter in trained(self.model):
             parameter.grad.zero_()
 
 
@@ -275,7 +280,7 @@ class WrongAtStep41(Engine):
         super().reduce_grads()
         self.steps += 1
         if self.steps == 41:
-            max(self.model.parameters(), key=Tensor.numel).grad.mul_(2)
+            max(trained(self.model), key=Tensor.numel).grad.mul_(2)
 
 
 class LossIsNaN(Engine):

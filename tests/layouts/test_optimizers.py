@@ -118,7 +118,7 @@ def load_adds_steps(engine: ExactStateEngine) -> None:
 
 
 def load_casts_values(engine: ExactStateEngine) -> None:
-    for parameter in engine.model.parameters():
+    for _, parameter in engine.masters():
         full = engine.effective(parameter)
         engine.optimizer.state[parameter]["master_param"].copy_(full)
 

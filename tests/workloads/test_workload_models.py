@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from workload_measures import CELL, seeded, train
 
 from pytest_precision.workloads.language_model import Gpt
-from pytest_precision.workloads.mixture import Moe, Router
+from pytest_precision.workloads.mixture import Moe
 from pytest_precision.workloads.perceptron import Mlp
+from pytest_precision.workloads.recipe import TrainingRecipe
+from pytest_precision.workloads.routing import Router, over_capacity
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
@@ -142,7 +145,51 @@ def test_moe_load_counts_training_tokens() -> None:
             workload.loss(model, microbatch)
     tokens = sum(microbatch.inputs.numel() for microbatch in microbatches)
     assert [int(block.load.sum()) for block in model.blocks] == [2 * tokens] * 2
-    assert [n for n, _ in model.named_buffers()] == ["blocks.0.load", "blocks.1.load"]
+    counters = [name for name, buffer in model.named_buffers() if not buffer.is_floating_point()]
+    assert counters == ["blocks.0.load", "blocks.1.load"]
+
+
+@pytest.mark.parametrize("experts", [3, 5, 7])
+def test_moe_experts_drop_some_tokens(experts: int) -> None:
+    """In each step, but fewer than half; what is dropped counts nothing."""
+    workload = Moe(experts=experts)
+    model = seeded(workload)
+    for step in range(1, 5):
+        dropped: list[list[Tensor]] = [[] for _ in model.blocks]
+        for microbatch in workload.microbatches(CELL, step):
+            workload.loss(model, microbatch)
+            for block, its in zip(model.blocks, dropped, strict=True):
+                its.append(block.dropped.flatten())
+        assert all(0 < torch.cat(its).float().mean() < 0.5 for its in dropped)
+    block.capacity = 0.0
+    x = torch.randn(2, 5, workload.width)
+    assert torch.equal(block(x, torch.zeros(2, 5, dtype=torch.bool)), x)
+
+
+def test_moe_drops_the_smallest_shares_and_knows_the_margin() -> None:
+    """Of equal ones the later; where an expert has room, nothing can change that by a little."""
+    chosen = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 2]])
+    shares = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.75, 0.25], [0.6, 0.4]])
+    dropped, margin = over_capacity(chosen, shares, 2)
+    assert dropped.tolist() == [[False, False], [True, False], [False, False], [True, False]]
+    assert margin.tolist() == pytest.approx([0.3, 0.15, 0.15, 0.15])
+    dropped, margin = over_capacity(chosen, shares, 3)
+    assert dropped.nonzero().tolist() == [[3, 0]]
+    assert margin.tolist() == pytest.approx([0.3, 0, 0.15, 0])
+    dropped, margin = over_capacity(chosen, shares, 4)
+    assert not dropped.any()
+    assert margin.isinf().all()
+
+
+def test_moe_keeps_the_logits_of_routers_small() -> None:
+    """The auxiliary loss is a part of the loss, and a model can be copied after it."""
+    workload = Moe()
+    model = seeded(workload)
+    microbatch = workload.microbatches(CELL, 1)[0]
+    loss, _ = workload.loss(model, microbatch)
+    assert type(copy.deepcopy(model)) is type(model)
+    cross_entropy, _ = TrainingRecipe.loss(workload, model, microbatch)
+    assert 0.01 < float(loss - cross_entropy) / float(loss) < 0.5
 
 
 def test_moe_needs_three_experts() -> None:

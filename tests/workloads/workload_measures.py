@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads import Workload
+from pytest_precision.workloads.routing import Router
 
 CELL = Cell()
 STEPS = 8
@@ -26,6 +27,18 @@ def seeded(workload: Workload, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return workload.model(CELL)
+
+
+def parameters_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
+
+
+def auxiliary(model: nn.Module, counts: Tensor) -> Tensor:
+    """What the counted tokens of the last microbatch add to the loss beside their cross-entropy."""
+    routers = [module for module in model.modules() if isinstance(module, Router)]
+    return 0.01 * sum((router.excess * counts.flatten()).sum() for router in routers)
 
 
 def of_steps(workload: Workload, last: int = STEPS) -> Iterator[tuple[int, list[Any]]]:
@@ -56,13 +69,14 @@ def train(workload: Workload, model: nn.Module, steps: int) -> list[Step]:
             total += loss.item()
         max_norm = torch.inf if workload.max_norm is None else workload.max_norm
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm).item()
-        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        taught = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        before = {name: p.detach().clone() for name, p in taught.items()}
         optimizer.step()
         if scheduler is not None:
             scheduler.step()
-        moved = {name: int((before[name] != p).sum()) for name, p in model.named_parameters()}
+        moved = {name: int((before[name] != p).sum()) for name, p in taught.items()}
         unmoved = [name for name, elements in moved.items() if not elements]
-        share = sum(moved.values()) / sum(p.numel() for p in model.parameters())
+        share = sum(moved.values()) / sum(p.numel() for p in taught.values())
         history.append(Step(total, norm, unmoved, share))
     return history
 
@@ -93,7 +107,7 @@ def fingerprint(workload: Workload) -> str:
     """Digest of some data, and of the losses and gradients of seeded models on it."""
     content = hashlib.sha256()
     for microbatch in workload.microbatches(CELL, 3):
-        content.update(digest(*microbatch))
+        content.update(digest(microbatch.inputs, microbatch.targets))
         for dtype in (torch.float32, torch.bfloat16):
             content.update(loss_and_grads(workload, seeded(workload).to(dtype), microbatch))
     return content.hexdigest()

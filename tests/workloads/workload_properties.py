@@ -15,16 +15,18 @@ from workload_measures import (
     CELL,
     LONG,
     STEPS,
+    auxiliary,
     digest,
     loss_and_grads,
     of_steps,
+    parameters_in,
     poisoned_memory,
     seeded,
     trained,
 )
 
 from pytest_precision.workloads import Workload
-from pytest_precision.workloads.batches import IGNORED
+from pytest_precision.workloads.batches import IGNORED, QUIET_STEP
 
 
 def odd_sizes(workload: Workload) -> Iterator[str]:
@@ -33,10 +35,9 @@ def odd_sizes(workload: Workload) -> Iterator[str]:
     for name, parameter in model.named_parameters():
         if any(gcd(size, 6) != 1 for size in parameter.shape):
             yield f"{name} has shape {tuple(parameter.shape)}"
-    groups = sorted(sum(p.numel() for p in g["params"]) for g in workload.groups(model))
-    for total in (sum(groups), groups[-1]):
-        if gcd(total, 6) != 1:
-            yield f"{total} elements in a flat buffer need no padding for 2 or 3 ranks"
+    groups = [sum(p.numel() for p in g["params"]) for g in workload.groups(model)]
+    if gcd(sum(groups), 6) != 1:  # else one group at least is no multiple either
+        yield f"{sum(groups)} elements in a flat buffer need no padding for 2 or 3 ranks"
     yield from (f"a group of {total} elements fills blocks" for total in groups if total % 16 == 0)
 
 
@@ -57,12 +58,15 @@ def odd_vectors(workload: Workload) -> Iterator[str]:
 
 
 def bf16_values(workload: Workload) -> Iterator[str]:
-    """Initial values are fp32 numbers that are exact in bf16."""
+    """Initial values are fp32 numbers; those of one trained tensor are not exact in bf16."""
+    between = []
     for name, parameter in seeded(workload).named_parameters():
-        if parameter.dtype != torch.float32 or not torch.equal(
-            parameter, parameter.bfloat16().float()
-        ):
-            yield f"{name} is not exact"
+        if parameter.dtype != torch.float32:
+            yield f"{name} is in {parameter.dtype}"
+        if parameter.requires_grad and not torch.equal(parameter, parameter.bfloat16().float()):
+            between.append(name)
+    if len(between) != 1:
+        yield f"not exact: {between}"
 
 
 def seeded_by_caller(workload: Workload) -> Iterator[str]:
@@ -125,7 +129,8 @@ def fresh_data(workload: Workload) -> Iterator[str]:
     seen: dict[bytes, str] = {}
     for step, microbatches in of_steps(workload):
         for index, microbatch in enumerate(microbatches):
-            content, place = digest(*microbatch), f"step {step}, microbatch {index}"
+            content = digest(microbatch.inputs, microbatch.targets)
+            place = f"step {step}, microbatch {index}"
             if content in seen:
                 yield f"{place} is {seen[content]} again"
             seen[content] = place
@@ -140,7 +145,7 @@ def own_generator(workload: Workload) -> Iterator[str]:
                 torch.manual_seed(seed)
                 before = torch.get_rng_state()
                 microbatches = workload.microbatches(CELL, step)
-                contents.add(b"".join(digest(*microbatch) for microbatch in microbatches))
+                contents.add(b"".join(digest(m.inputs, m.targets) for m in microbatches))
                 if not torch.equal(before, torch.get_rng_state()):
                     yield f"step {step} moves the global generator"
             if len(contents) > 1:
@@ -148,7 +153,7 @@ def own_generator(workload: Workload) -> Iterator[str]:
 
 
 def token_sum(workload: Workload) -> Iterator[str]:
-    """The loss is the fp32 sum of the counted tokens' losses, also for logits in bf16."""
+    """The loss is the fp32 sum over the counted tokens, also for logits in bf16."""
     for dtype in (torch.float32, torch.bfloat16):
         model = seeded(workload).to(dtype)
         for microbatch in workload.microbatches(CELL, 1):
@@ -156,6 +161,7 @@ def token_sum(workload: Workload) -> Iterator[str]:
             logits = model(microbatch.inputs)[counts].float()
             expected = F.cross_entropy(logits, microbatch.targets[counts], reduction="sum")
             loss, tokens = workload.loss(model, microbatch)
+            expected = expected + auxiliary(model, counts)
             if loss.dtype != torch.float32 or loss.dim() > 0:
                 yield f"the loss of a {dtype} model is {loss.dtype} of shape {tuple(loss.shape)}"
             if not torch.isfinite(loss) or not torch.allclose(loss.float(), expected):
@@ -165,14 +171,15 @@ def token_sum(workload: Workload) -> Iterator[str]:
 
 
 def complete_gradients(workload: Workload) -> Iterator[str]:
-    """Every parameter takes part in the backward of every microbatch."""
+    """Every parameter that is trained takes part in the backward of every microbatch."""
     model = seeded(workload)
     for step, microbatches in of_steps(workload, last=2):
         for index, microbatch in enumerate(microbatches):
             model.zero_grad()
             workload.loss(model, microbatch)[0].backward()
-            missing = [name for name, p in model.named_parameters() if p.grad is None]
-            yield from (f"step {step}, microbatch {index}: {name}" for name in missing)
+            for name, p in model.named_parameters():
+                if (p.grad is None) == p.requires_grad:
+                    yield f"step {step}, microbatch {index}: {name}"
 
 
 def same_bits_in_company(workload: Workload) -> Iterator[str]:
@@ -203,7 +210,7 @@ def functional(workload: Workload) -> Iterator[str]:
     """Called with bf16 copies of its parameters, the model computes what a bf16 model does."""
     model = seeded(workload)
     copies = {name: p.detach().bfloat16() for name, p in model.named_parameters()}
-    cast = seeded(workload).bfloat16()
+    cast = parameters_in(torch.bfloat16, seeded(workload))  # buffers keep their dtype
     for microbatch in workload.microbatches(CELL, 1):
         logits = torch.func.functional_call(model, copies, (microbatch.inputs,))
         if logits.dtype != torch.bfloat16 or not torch.equal(logits, cast(microbatch.inputs)):
@@ -211,7 +218,7 @@ def functional(workload: Workload) -> Iterator[str]:
 
 
 def two_groups(workload: Workload) -> Iterator[str]:
-    """Every parameter is in one of several groups, each with its own lr and weight decay."""
+    """What is trained is in one of several groups, each with its own lr and weight decay."""
     model = seeded(workload)
     groups = workload.groups(model)
     for key in ("lr", "weight_decay"):
@@ -219,15 +226,34 @@ def two_groups(workload: Workload) -> Iterator[str]:
         if len(set(values)) < 2:
             yield f"{key} of the groups: {values}"
     grouped = [id(p) for group in groups for p in group["params"]]
-    if sorted(grouped) != sorted(id(p) for p in model.parameters()):
-        yield "some parameter is in no group, or in two"
+    if sorted(grouped) != sorted(id(p) for p in model.parameters() if p.requires_grad):
+        yield "some parameter that is trained is in no group, or in two, or a frozen one is in one"
+
+
+def partly_frozen(workload: Workload) -> Iterator[str]:
+    """Some parameters are not trained, and gradients pass through the modules that hold them."""
+    frozen = {name for name, p in seeded(workload).named_parameters() if not p.requires_grad}
+    if not frozen:
+        yield "every parameter is trained"
 
 
 def clipping_bites(workload: Workload) -> Iterator[str]:
-    """The norm is well above `max_norm` in every step."""
+    """The norm is well above `max_norm` in every step but one, in which it is well below."""
     for step, trained_step in enumerate(trained(type(workload), LONG), 1):
-        if workload.max_norm is None or trained_step.norm < 4 * workload.max_norm:
-            yield f"step {step}: a norm of {trained_step.norm}, clipped to {workload.max_norm}"
+        limit = workload.max_norm
+        if limit is None or (trained_step.norm < 4 * limit) != (step == QUIET_STEP):
+            yield f"step {step}: a norm of {trained_step.norm}, clipped to {limit}"
+        elif step == QUIET_STEP and trained_step.norm > limit / 4:
+            yield f"step {step}: a norm of {trained_step.norm}, almost clipped to {limit}"
+
+
+def countless(workload: Workload) -> Iterator[str]:
+    """In one step, on any number of ranks, one of several microbatches counts no token."""
+    for ranks in (1, 2, 3, 4, 8):
+        cell = CELL.replace(world_size=ranks)
+        counted = [[*map(workload.tokens, workload.microbatches(cell, s))] for s in range(1, 9)]
+        if [0 in tokens and len(tokens) > ranks for tokens in counted].count(True) != 1:
+            yield f"tokens of microbatches on {ranks} ranks: {counted}"
 
 
 def moving_rate(workload: Workload, steps: int = 220) -> Iterator[str]:
@@ -255,7 +281,7 @@ def moving_rate(workload: Workload, steps: int = 220) -> Iterator[str]:
 
 
 def moving_weights(workload: Workload) -> Iterator[str]:
-    """In each step of a short run every fp32 parameter moves, and most elements of bf16 ones do."""
+    """In each step of a short run what is trained moves in fp32, and most elements in bf16."""
     for step, trained_step in enumerate(trained(type(workload), LONG)[:STEPS], 1):
         yield from (f"step {step}: {name} does not move" for name in trained_step.unmoved)
     for step, trained_step in enumerate(trained(type(workload), STEPS, torch.bfloat16), 1):
@@ -290,7 +316,9 @@ PROPERTIES = [
     poison_proof,
     functional,
     two_groups,
+    partly_frozen,
     clipping_bites,
+    countless,
     moving_rate,
     moving_weights,
     learnable,

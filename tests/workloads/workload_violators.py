@@ -50,6 +50,11 @@ class Unrounded(Mlp):
         return model
 
 
+class Rounded(Mlp):
+    def __init__(self) -> None:
+        super().__init__(rounded=True)
+
+
 class OwnSeed(Mlp):
     def model(self, cell):
         torch.manual_seed(5)
@@ -89,15 +94,13 @@ class SameCounts(Mlp):
     def microbatches(self, cell, step):
         shapes = super().microbatches(cell, 1)
         generator = torch.Generator().manual_seed(step)
-        return [
-            Microbatch(torch.randn(m.inputs.shape, generator=generator), m.targets) for m in shapes
-        ]
+        return [m._replace(inputs=torch.randn(m.inputs.shape, generator=generator)) for m in shapes]
 
 
 class ZeroPadding(Gpt):
     def microbatches(self, cell, step):
         return [
-            Microbatch(m.inputs.masked_fill(m.targets == IGNORED, 0), m.targets)
+            m._replace(inputs=m.inputs.masked_fill(m.targets == IGNORED, 0))
             for m in super().microbatches(cell, step)
         ]
 
@@ -115,8 +118,7 @@ class TrainedOnEvaluation(Mlp):
 class GlobalData(Mlp):
     def microbatches(self, cell, step):
         return [
-            Microbatch(m.inputs + torch.randn(13), m.targets)
-            for m in super().microbatches(cell, step)
+            m._replace(inputs=m.inputs + torch.randn(13)) for m in super().microbatches(cell, step)
         ]
 
 
@@ -230,6 +232,13 @@ class IdleClipping(Mlp):
     max_norm = 2.0
 
 
+class NeverQuiet(Mlp):
+    """The fourth step is like any other."""
+
+    def microbatches(self, cell, step):
+        return super().microbatches(cell, step + 10 * (step == 4))
+
+
 class ConstantRate(Mlp):
     def scheduler(self, optimizer):
         return None
@@ -252,11 +261,9 @@ class TinyRate(Mlp):
         super().__init__(lr=1e-5)
 
 
-class Frozen(Mlp):
+class NothingFrozen(Mlp):
     def model(self, cell):
-        model = super().model(cell)
-        model.blocks[0].scale.requires_grad_(False)
-        return model
+        return super().model(cell).requires_grad_(True)
 
 
 class Unlearnable(Mlp):
@@ -272,6 +279,7 @@ VIOLATIONS = [
     (properties.odd_vectors, UnitGains),
     (properties.odd_vectors, ZeroBias),
     (properties.bf16_values, Unrounded),
+    (properties.bf16_values, Rounded),
     (properties.seeded_by_caller, OwnSeed),
     (properties.shared_microbatches, FiveMicrobatches),
     (properties.shared_microbatches, AlwaysSix),
@@ -296,12 +304,15 @@ VIOLATIONS = [
     (properties.two_groups, OneRate),
     (properties.two_groups, OneDecay),
     (properties.two_groups, Forgotten),
+    (properties.partly_frozen, NothingFrozen),
     (properties.clipping_bites, NoClipping),
     (properties.clipping_bites, IdleClipping),
+    (properties.clipping_bites, NeverQuiet),
+    (properties.countless, NeverQuiet),
     (properties.moving_rate, ConstantRate),
     (properties.moving_rate, Plateau),
     (properties.moving_rate, Extinct),
     (properties.moving_weights, TinyRate),
-    (properties.moving_weights, Frozen),
+    (properties.moving_weights, Forgotten),
     (properties.learnable, Unlearnable),
 ]

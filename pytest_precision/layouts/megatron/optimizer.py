@@ -22,7 +22,12 @@ from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.layouts.megatron.logical_names import Names
 from pytest_precision.layouts.megatron.shards import optimizer_of, shards_of
-from pytest_precision.layouts.megatron.stored_model import Arrange, Arrangement, Options
+from pytest_precision.layouts.megatron.stored_model import (
+    BUCKET_SIZE,
+    Arrange,
+    Arrangement,
+    Options,
+)
 from pytest_precision.layouts.support import supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
@@ -256,7 +261,7 @@ def distributed_optimizer(
     workload: Workload,
     cell: Cell,
     *,
-    bucket_size: int = 4096,
+    bucket_size: int = BUCKET_SIZE,
     overlap_grad_reduce: bool = False,
     overlap_param_gather: bool = False,
     reuse_grad_buffer_for_param_gather: bool = False,
@@ -277,7 +282,8 @@ def distributed_optimizer(
     Args:
         workload: what is trained.
         cell: the point of the matrix.
-        bucket_size: number of elements at which a bucket takes no further parameter.
+        bucket_size: number of elements at which a bucket takes no further parameter; by default
+            the size of a matrix of `workloads.mlp`.
         overlap_grad_reduce: reduce a bucket in backward as soon as its gradients are complete.
         overlap_param_gather: gather a bucket when a module first reads it.
         reuse_grad_buffer_for_param_gather: gather MXFP8 parameters in bf16, in the gradients'

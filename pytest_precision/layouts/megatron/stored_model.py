@@ -42,11 +42,15 @@ _DTYPES = {
 """Megatron-LM's options to the dtypes that they take."""
 
 
+BUCKET_SIZE = 61 * 61
+"""The number of elements of a matrix of `workloads.mlp`, which fills a bucket to the last one."""
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of the distributed optimizer; see `layouts.distributed_optimizer`."""
 
-    bucket_size: int = 4096
+    bucket_size: int = BUCKET_SIZE
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     reuse_grad_buffer_for_param_gather: bool = False

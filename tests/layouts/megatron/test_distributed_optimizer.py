@@ -45,6 +45,12 @@ def test_it_agrees_with_replicated_training(
     assert verdict.observations > 500
 
 
+def test_buffers_and_what_is_frozen_survive_checkpoints_of_both(parity_in: ParityIn) -> None:
+    """A frozen parameter has no master in either; a counter is another on each rank."""
+    cell = Cell("bf16", sequence="train-save-load-train-save-swap-train", world_size=2)
+    parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=MOE)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_fp16_agrees_with_replicated_training(parity_in: ParityIn, world_size: int) -> None:
     """Under a loss scale that doubles, halves where a step is skipped, and is in checkpoints."""
