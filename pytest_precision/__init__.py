@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_precision.parity.criterion import norm as norm
     from pytest_precision.parity.criterion import ulp as ulp
     from pytest_precision.parity.criterion import unchecked as unchecked
+    from pytest_precision.parity.noise_criterion import noise as noise
     from pytest_precision.parity.verdict import Verdict as Verdict
     from pytest_precision.plugin.fixtures import Ranks as Ranks
     from pytest_precision.workloads.base import Workload as Workload
@@ -62,6 +63,7 @@ __all__ = [
     "bitwise",
     "close",
     "command",
+    "noise",
     "norm",
     "piece",
     "record",
@@ -88,6 +90,7 @@ __getattr__, __dir__ = _lazy.exports(
         "loops.script": ("script",),
         "plugin.fixtures": ("Ranks",),
         "parity.criterion": ("bitwise", "close", "norm", "ulp", "unchecked"),
+        "parity.noise_criterion": ("noise",),
         "parity.verdict": ("Verdict",),
         "workloads.base": ("Workload",),
     },

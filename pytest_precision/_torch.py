@@ -38,6 +38,24 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     return _pytree.tree_map(function, tree)
 
 
+def after_operations(call: Callable[[str, tuple[Any, ...], Any], None]) -> Any:
+    """Return a context in which `call` gets name, arguments and result of each operation.
+
+    No public mode sees the operations of a backward.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            call(func.overloadpacket.__name__, args, result)
+            return result
+
+    return Operations()  # type: ignore[no-untyped-call]
+
+
 def without_torch_function() -> Any:
     """Return the `__torch_function__` for a class that only overrides `__torch_dispatch__`.
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
+from pytest_precision.layouts.dtypes import DTYPES
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity import curves, needed, oracle
@@ -14,6 +17,7 @@ from pytest_precision.parity.adequacy import unexercised
 from pytest_precision.parity.consistency import Consistency
 from pytest_precision.parity.identities import Contradiction
 from pytest_precision.parity.judge import Judgement, judge
+from pytest_precision.parity.noise import NoiseMeter
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.recording import Recording
@@ -53,7 +57,13 @@ class Case:
     @cached_property
     def judgement(self) -> Judgement:
         """Return the comparison of every pair of tensors."""
-        return judge(self.candidate.trace, self.reference.trace, self.terms.criteria)
+        ours, theirs = (side.trace for side in self.sides)
+        return judge(ours, theirs, self.terms.criteria, self.noise)
+
+    @cached_property
+    def noise(self) -> NoiseMeter | None:
+        """Return what further runs of the reference say of its noise, if they can be recorded."""
+        return None
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
@@ -163,7 +173,18 @@ class CellCase(Case):
 
     def mutated(self, mutant: str) -> Case:
         """Record the same steps of the candidate with a mutant."""
-        return Case(self._recordings.ours(self._window, mutant=mutant), self.reference, self.terms)
+        mutated = self._recordings.ours(self._window, mutant=mutant)
+        case = Case(mutated, self.reference, self.terms)
+        case.noise = self.noise
+        return case
+
+    @cached_property
+    def noise(self) -> NoiseMeter | None:
+        """Record the reference again as often as the criteria ask for it."""
+        runs = range(1, self.terms.criteria.noise_runs + 1)
+        noisy = [self._recordings.noisy(self._window, number).trace for number in runs]
+        unit = torch.finfo(DTYPES.get(self.reference.cell.precision, torch.bfloat16)).eps
+        return NoiseMeter(self.reference.trace, noisy, unit) if noisy else None
 
     def contracts(self, side: Recording) -> list[Contract]:
         """List what `side` must keep: its cell's contract and, for the candidate, the test's."""

@@ -42,6 +42,7 @@ def compare(
         Recording.of_folder("reference", reference),
     )
     expect_as_many_steps(*sides)
+    expect_no_noise(terms.criteria)
     for side in sides:
         expect_values(side, terms.criteria)
     case = Case(*sides, terms)
@@ -108,6 +109,22 @@ def expect_values(side: Recording, criteria: Criteria) -> None:
                         f"record it with {side.origin.again(f'0-{side.origin.steps}')}",
                     )
                 )
+
+
+def expect_no_noise(criteria: Criteria) -> None:
+    """Refuse criteria that are measured by training again.
+
+    Raises:
+        RecordingError: with what to use instead.
+    """
+    if criteria.noise_runs:
+        raise RecordingError(
+            expected_but_got(
+                "criteria that two recordings can be held to",
+                f"{criteria}",
+                "noise() trains the reference again: use it in parity.check, or norm(rel=) here",
+            )
+        )
 
 
 def _same(candidate: Path, reference: Path) -> Ruling | None:

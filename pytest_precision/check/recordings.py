@@ -48,17 +48,33 @@ class Recordings:
             SideFailed: if a rank failed, or the traces cannot be written.
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
+        folder = self._kept(self.reference, window)
+        return self.ours(window), self._read(folder, window)
+
+    def noisy(self, window: Window | None, number: int) -> Recording:
+        """Record the reference with its operations rounded at random, unless that was done.
+
+        Args:
+            window: as of `both`.
+            number: of the run, from 1.
+
+        Raises:
+            SideFailed, RanksSkipped, WorldSizeError: as of `both`.
+        """
+        return self._read(self._kept(replace(self.reference, noise=number), window), window)
+
+    def _kept(self, side: Side, window: Window | None) -> Path:
+        """Return the folder of a reference that this session records once."""
+        return self._recorded(
+            "reference",
+            lambda: self._cache.keep((side, window), lambda into: self._record(side, window, into)),
+        )
+
+    def _read(self, folder: Path, window: Window | None) -> Recording:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.trace.recording import Recording
 
-        theirs = self._recorded(
-            "reference",
-            lambda: self._cache.keep(
-                (self.reference, window), lambda into: self._record(self.reference, window, into)
-            ),
-        )
-        ours = self.ours(window)
-        return ours, Recording.read("reference", self.reference.cell, theirs, window)
+        return Recording.read("reference", self.reference.cell, folder, window)
 
     def ours(self, window: Window | None, delays: int = 0, mutant: str = "") -> Recording:
         """Record the candidate alone.

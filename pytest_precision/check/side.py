@@ -33,6 +33,7 @@ class Side:
             caller's.
         delays: number of the delays that its ranks have, see `trace.delays`; 0 for none.
         mutant: name of the mutant in its engine, see `trace.mutants`; empty for none.
+        noise: number of the run among those that round at random, see `trace.noise`; 0 for none.
     """
 
     layout: ImportPath
@@ -44,6 +45,7 @@ class Side:
     needs: Needs = field(default_factory=Needs)
     delays: int = 0
     mutant: str = ""
+    noise: int = 0
 
     @classmethod
     def of(
@@ -95,6 +97,7 @@ class Side:
         # Only ranks need torch for this; the controller sends the job without it.
         from pytest_precision.loops.runs import record_script
         from pytest_precision.trace.delays import delays
+        from pytest_precision.trace.interference import Interference
         from pytest_precision.trace.record import record
 
         layout, into = self.layout.resolve(), Path(folder)
@@ -103,8 +106,8 @@ class Side:
                 return record_script(layout, self.cell, into, window, stretch)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
-            run = layout, other, workload, self.cell, into, window, stretch, pause
-            return record(*run, self.mutant)
+            interference = Interference(pause, self.mutant, self.noise)
+            return record(layout, other, workload, self.cell, into, window, stretch, interference)
 
 
 def incomparable(candidate: Side, reference: Side) -> Ruling | None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.errors import expected_but_got
 from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, no_criterion
+from pytest_precision.parity.noise_criterion import Noise
 
 DEFAULT = "default"
 """The kind in a key that stands for every kind."""
@@ -96,6 +97,12 @@ class Criteria:
         """Return whether digests decide: no tensor that is compared may differ in a single byte."""
         given = (rule.criterion for rule in self.rules)
         return all(isinstance(c, Unchecked) or c == Bitwise() for c in given)
+
+    @property
+    def noise_runs(self) -> int:
+        """Return how many further runs of the reference the criteria are measured from."""
+        given = (rule.criterion for rule in self.rules)
+        return max((c.runs for c in given if isinstance(c, Noise)), default=0)
 
     def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
         """Return the rule for a tensor."""

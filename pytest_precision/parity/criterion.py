@@ -188,7 +188,7 @@ class Close(Elementwise):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("rtol", "atol"):
-            value = _finite_from_0(name, getattr(self, name))
+            value = finite_from_0(name, getattr(self, name))
             object.__setattr__(self, name, value)
 
     @property
@@ -232,7 +232,7 @@ class Norm(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rel", _finite_from_0("rel", self.rel))
+        object.__setattr__(self, "rel", finite_from_0("rel", self.rel))
         if self.rel >= 1:
             raise ValueError(
                 expected_but_got("a number below 1", named("rel", self.rel), "1 % is rel=0.01")
@@ -254,9 +254,7 @@ class Norm(Elementwise):
 
     def allows(self, statistics: Statistics) -> bool:
         """Return whether the relative L2 error is within the bound, and all else the same."""
-        if statistics.nan_mismatched or statistics.inf_mismatched:
-            return False
-        return statistics.rel_l2 <= self.rel and not isinstance(statistics.candidate_first, bool)
+        return within(statistics, self.rel)
 
 
 @dataclass(frozen=True)
@@ -321,7 +319,19 @@ def unchecked(*, reason: str) -> Unchecked:
     return Unchecked(reason)
 
 
-def _finite_from_0(name: str, value: object) -> float:
+def within(statistics: Statistics, rel: float) -> bool:
+    """Return whether a relative L2 error is within a bound, and all else is the same."""
+    if statistics.nan_mismatched or statistics.inf_mismatched:
+        return False
+    return statistics.rel_l2 <= rel and not isinstance(statistics.candidate_first, bool)
+
+
+def finite_from_0(name: str, value: object) -> float:
+    """Return a number of the caller's own.
+
+    Raises:
+        TypeError, ValueError: it is no finite number from 0.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(
             expected_but_got("a finite number from 0", named(name, value), "pass a Python float")
@@ -343,7 +353,7 @@ def no_criterion(name: str, given: object) -> TypeError:
         expected_but_got(
             "a criterion",
             named(name, given),
-            "make one with bitwise(), ulp(n), close(rtol=..., atol=...), norm(rel=...) or "
+            "make one with bitwise(), ulp(n), close(rtol=..., atol=...), norm(rel=...), noise() or "
             "unchecked(reason=...)",
         )
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes, statistics
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, bitwise
+from pytest_precision.parity.noise import NoiseMeter
+from pytest_precision.parity.noise_criterion import Noise
 from pytest_precision.parity.statistics import Statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
@@ -78,8 +80,16 @@ class Judgement:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
+def judge(
+    candidate: Trace, reference: Trace, criteria: Criteria, noise: NoiseMeter | None = None
+) -> Judgement:
     """Compare every pair of two traces.
+
+    Args:
+        candidate: one side.
+        reference: the other.
+        criteria: how equal they must be.
+        noise: measures the bounds of criteria that are `noise()`, which are bitwise without it.
 
     Raises:
         AlignmentError: if they have no moments in common.
@@ -105,10 +115,24 @@ def judge(candidate: Trace, reference: Trace, criteria: Criteria) -> Judgement:
             judgement.observations += 1
             if pair.candidate is not None:
                 judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
-            compare_pair(pair, rule.criterion, tally)
+            compare_pair(pair, _measured(rule.criterion, pair, moments[1], noise), tally)
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
     return judgement
+
+
+def _measured(
+    criterion: Criterion, pair: Pair, moment: Moment, noise: NoiseMeter | None
+) -> Criterion:
+    """Return the criterion with its bound, where that is measured; `moment` is the reference's."""
+    if noise is None or not isinstance(criterion, Noise) or _alike(pair):
+        return criterion
+    return replace(criterion, rel=noise.bound(pair, moment, criterion.safety))
+
+
+def _alike(pair: Pair) -> bool:
+    ours, theirs = pair.candidate, pair.reference
+    return ours is not None and theirs is not None and ours.same_bytes(theirs)
 
 
 def _may_lack(pair: Pair) -> str:

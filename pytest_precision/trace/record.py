@@ -23,10 +23,11 @@ from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.trace import mutants
 from pytest_precision.trace.data import DataWatch
-from pytest_precision.trace.delays import never
 from pytest_precision.trace.digests import digest_threads, digested
 from pytest_precision.trace.environment import SEED, environment_of
+from pytest_precision.trace.interference import NONE, Interference
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
+from pytest_precision.trace.noise import noise
 from pytest_precision.trace.products import COMPUTED, Products
 from pytest_precision.trace.skipped import SkippedStep
 from pytest_precision.trace.store import Header
@@ -52,8 +53,7 @@ def record(
     folder: Path,
     window: Window | None,
     stretch: Stretch | None = None,
-    pause: Callable[[], None] = never,
-    mutant: str = "",
+    interference: Interference = NONE,
 ) -> int:
     """Write what this rank sees of one stretch of a run into `folder`.
 
@@ -70,15 +70,14 @@ def record(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         stretch: the operations that are run; the first ones unless given.
-        pause: called before each phase of a train step.
-        mutant: name of the mutant that is planted into each engine; empty for none.
+        interference: what is done to the run on purpose.
 
     Returns:
         the number of observations that were written.
     """
     stretch = cell.stretches[0] if stretch is None else stretch
     cell, taken = _with_backend(cell)
-    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, pause, mutant)
+    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, interference)
     place, rank = folder_of(folder, stretch.number), dist.get_rank()
     place.mkdir(exist_ok=True)
     threads = digest_threads(stretch.world_size)
@@ -115,10 +114,9 @@ class EngineRecorder:
         folder: Path,
         window: Window | None,
         stretch: Stretch,
-        pause: Callable[[], None],
-        mutant: str,
+        interference: Interference,
     ) -> None:
-        self.pause, self.mutant = pause, mutant
+        self.interference = interference
         self.operations, self.stretch = cell.operations, stretch
         swapped = self.operations[: stretch.start + 1].count("swap") % 2
         self.layout, self.other = (other, layout) if swapped else (layout, other)
@@ -171,7 +169,7 @@ class EngineRecorder:
                 )
             )
         engine.expect_even_shares()
-        mutants.planted(self.mutant, engine)
+        mutants.planted(self.interference.mutant, engine)
         # A layout may draw more random numbers than another while it builds its engine.
         torch.manual_seed(seed)
         return engine
@@ -191,13 +189,13 @@ class EngineRecorder:
         """Run one train step, and observe after each phase."""
         self.step += 1
         self.capture.begin()
-        self.pause()
-        with self._watching():
+        self.interference.pause()
+        with self._watching(), self._noise("forward_backward"):
             self.engine.forward_backward(self.step)
         self.observe("forward_backward")
         for call, shown in self._calls():
-            self.pause()
-            with self.watches.around(self.engine, call, self.step):
+            self.interference.pause()
+            with self.watches.around(self.engine, call, self.step), self._noise(call):
                 getattr(self.engine, call)()
             for phase in shown:
                 self.observe(phase)
@@ -219,6 +217,9 @@ class EngineRecorder:
         """Return a context that records the dtypes of products, in the first such step."""
         watched = self.step == 1 and self.cell.precision in COMPUTED
         return self.products if watched else nullcontext()
+
+    def _noise(self, phase: str) -> AbstractContextManager[object]:
+        return noise(self.interference.noise, self.engine, phase, self.step)
 
     def skip(self) -> None:
         """Run the next step with an overflow on one rank; all ranks must leave state as it was."""

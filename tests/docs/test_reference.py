@@ -105,7 +105,7 @@ def test_names() -> None:
         ("verdicts.md", "path", PATHS),
         ("report.md", "mark", [status.mark for status in STATUSES.values()]),
         ("workloads.md", "workload", ("mlp", "gpt", "moe")),
-        ("criteria.md", "criterion", ("bitwise", "ulp", "close", "norm", "unchecked")),
+        ("criteria.md", "criterion", ("bitwise", "ulp", "close", "norm", "noise", "unchecked")),
     ],
 )
 def test_tables(page: str, heading: str, known) -> None:  # type: ignore[no-untyped-def]

@@ -1,0 +1,25 @@
+"""Interference: what is done to a run on purpose, to see what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pytest_precision.trace.delays import never
+
+
+class Interference(NamedTuple):
+    """What is done to one run; nothing unless given.
+
+    Attributes:
+        pause: called before each phase of a train step.
+        mutant: name of the mutant that is planted into each engine; empty for none.
+        noise: number of the run whose operations are rounded at random; 0 for none.
+    """
+
+    pause: Callable[[], None] = never
+    mutant: str = ""
+    noise: int = 0
+
+
+NONE = Interference()
