@@ -57,7 +57,7 @@ def test_a_quantized_cell_without_a_quantized_forward_is_vacuous(parity_in: Pari
 @pytest.mark.parametrize(
     ("kind", "precision", "name"),
     [
-        (UsesDummies, "mxfp8", "microbatch 0: blocks.2.linear.weight"),
+        (UsesDummies, "mxfp8", "microbatch 0: blocks.1.linear.weight"),
         (RoundsBeforeAccumulating, "nvfp4", "microbatch 0: blocks.0.linear.weight"),
         (planted.ForgetsAMicrobatch, "bf16", "microbatch 3: blocks.1.linear.bias"),
     ],
