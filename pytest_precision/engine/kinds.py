@@ -27,6 +27,7 @@ class Kind(NamedTuple):
         told: whether it only says more about another kind, and is not compared.
         made_late: whether an optimizer may make it in its first step, so that a load may add it to
             what was saved before.
+        discrete: whether its values are choices, of which none is close to another.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
     """
 
@@ -38,6 +39,7 @@ class Kind(NamedTuple):
     optional: Literal["", "tensor", "kind"] = ""
     told: bool = False
     made_late: bool = False
+    discrete: bool = False
     shown_by: str = ""
 
 
@@ -55,6 +57,7 @@ KINDS = {
         "int64",
         lasts="passing",
         optional="tensor",
+        discrete=True,
     ),
     "margin": Kind(
         "the margin by which a choice was made; not compared",
@@ -87,6 +90,7 @@ KINDS = {
         "whether the model is in training mode, and which modules are in the other mode",
         "bool",
         optional="kind",
+        discrete=True,
     ),
     "loss_scale": Kind("the dynamic loss scale, and its count of good steps", "float64"),
     "step": Kind("the optimizer's count of steps", "of the counter", made_late=True),

@@ -47,12 +47,21 @@ class KeyedCriterion(NamedTuple):
         return bool(self.pattern), self.kind != DEFAULT, exact, literal
 
     def may_fit(self, kind: str) -> bool:
-        """Return whether the rule is for tensors of this kind."""
-        return self.kind in (kind, DEFAULT)
+        """Return whether the rule is for tensors of this kind.
+
+        A choice has either flipped or not: only a key of its own is a tolerance of a discrete kind.
+        """
+        if self.kind != DEFAULT or kind not in KINDS or not KINDS[kind].discrete:
+            return self.kind in (kind, DEFAULT)
+        return isinstance(self.criterion, Unchecked)
 
     def fits_name(self, name: str) -> bool:
         """Return whether the rule is for tensors of this name."""
         return not self.pattern or fnmatchcase(name, self.pattern)
+
+
+EXACT = KeyedCriterion(DEFAULT, "", Bitwise())
+"""What holds where no other rule does."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,10 @@ class Criteria:
     """A criterion for every tensor.
 
     Attributes:
-        rules: the first one that fits a tensor decides; the last one fits all.
+        rules: the first one that fits a tensor decides, else `EXACT`.
     """
 
-    rules: tuple[KeyedCriterion, ...] = (KeyedCriterion(DEFAULT, "", Bitwise()),)
+    rules: tuple[KeyedCriterion, ...] = (EXACT,)
 
     @classmethod
     def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
@@ -106,11 +115,11 @@ class Criteria:
 
     def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
         """Return the rule for a tensor."""
-        return next(rule for rule in self.rules if rule.may_fit(kind) and rule.fits_name(name))
+        return next(rule for rule in self.of_kind(kind) if rule.fits_name(name))
 
     def of_kind(self, kind: str) -> list[KeyedCriterion]:
         """Return the rules for tensors of a kind; the last one is for all of them."""
-        rules = [rule for rule in self.rules if rule.may_fit(kind)]
+        rules = [*(rule for rule in self.rules if rule.may_fit(kind)), EXACT]
         whole = next(number for number, rule in enumerate(rules) if not rule.pattern)
         return rules[: whole + 1]
 
