@@ -179,7 +179,7 @@ class Parity:
                 expected_but_got(
                     "a workload for a layout",
                     named("workload", workload),
-                    "give workload=, or declare the function with @script",
+                    "give workload=, or declare both functions of (cell, record) with @script",
                 )
             )
         made_by = None if workload is None else ImportPath.of(workload, "workload")

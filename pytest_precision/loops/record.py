@@ -150,7 +150,8 @@ class Record:
         """
         if self._steps is None:
             raise RuntimeError(
-                "expected a block of record() but got none; put `with record():` around the loop"
+                "expected a block of record() but got none; put `with record():` around the loop, "
+                "with the `record` that the function is given, not the package's"
             )
         saved = self.save_after is None or any(self.folder.iterdir())
         if not saved and self._tape.place.rank == 0:

@@ -66,7 +66,7 @@ def warn(
     text = (
         f"{doing} left process-global state behind:{''.join(lines)}\n"
         f"expected it to be restored. {then}; restore it in the function, or declare it with "
-        "layouts.may_leave."
+        "layouts.may_leave or precision_may_leave."
     )
     warnings.warn(visible(text), PrecisionLeakWarning, stacklevel=2)
     return True
