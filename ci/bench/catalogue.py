@@ -48,9 +48,9 @@ runs them all and writes this page; the code is in `fixtures/defects` and `fixtu
 Learning rates are {LR:g} for matrices and twice that for vectors. *Place* says whether the first
 divergence is at the step, phase and kind where the defect starts. *Named* says whether the
 failure's words tell the kind of error. *Losses* are those of four steps, compared with `atol` and
-`rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}. *Both* says what catches the defect where both
-sides have it, so that they agree bit for bit: the oracle, or an identity, which is anything that
-one run must keep by itself."""
+`rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of the fourth step has a weight of 1/256.
+*Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
+oracle, or an identity, which is anything that one run must keep by itself."""
 
 OF_VARIATIONS = """\
 Bounds are those of the line "If the cause is known and meant" of the first failure; other data are
