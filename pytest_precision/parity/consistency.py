@@ -235,21 +235,21 @@ class _Walk:
         )
         if moment.phase != "clip_grads" or moment.operation != "train" or not known:
             return
-        whole = [
-            assemble(self._trace, own)
+        found = [
+            self._whole(own)
             for name, own in self._reduced.items()
             if name in self._updated and not own[0].local
         ]
-        gradients = [*identities.whole(whole)]
-        if not whole or len(gradients) < len(whole):
+        gradients = [gradient for gradient in found if gradient is not None]
+        if not found or len(gradients) < len(found):
             return
         for name, entries in norms.items():
             norm = self._whole(entries)
             if norm is not None:
                 claim = self._claim(moment, "grad_norm", name, "the norm of reduced_grad")
-                found = identities.normed(claim, norm, gradients)
-                if found is not None:
-                    yield found
+                breach = identities.normed(claim, norm, gradients)
+                if breach is not None:
+                    yield breach
 
 
 def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:

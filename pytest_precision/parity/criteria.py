@@ -51,9 +51,9 @@ class KeyedCriterion(NamedTuple):
 
         A choice has either flipped or not: only a key of its own is a tolerance of a discrete kind.
         """
-        if self.kind != DEFAULT or kind not in KINDS or not KINDS[kind].discrete:
-            return self.kind in (kind, DEFAULT)
-        return isinstance(self.criterion, Unchecked)
+        if self.kind == DEFAULT and kind in KINDS and KINDS[kind].discrete:
+            return isinstance(self.criterion, Unchecked)
+        return self.kind in (kind, DEFAULT)
 
     def fits_name(self, name: str) -> bool:
         """Return whether the rule is for tensors of this name."""

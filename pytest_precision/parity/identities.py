@@ -5,7 +5,7 @@ Each check returns None where its identity holds, or cannot be decided, else wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.parameter import tensors_of
 from pytest_precision.modules.slots import Quantizers
-from pytest_precision.parity.align import LogicalTensor, region
+from pytest_precision.parity.align import region
 from pytest_precision.parity.compare import same_bytes
 from pytest_precision.parity.signature import constant_ratio, on_grid
 from pytest_precision.trace.store import Entry, Trace
@@ -175,9 +175,7 @@ def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor]) -> Contradic
 
 def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
     """Look at whether two tensors have the same bytes."""
-    if same_bytes(got, exact):
-        return None
-    if got.shape != exact.shape:
+    if got.shape != exact.shape or same_bytes(got, exact):
         return None
     return claim.broken(got, exact.double(), 0.0)
 
@@ -201,11 +199,3 @@ class WeightQuantizer:
             return {}
         made: QuantizedTensor = quantize(self._format, weight.to(torch.bfloat16))
         return dict(tensors_of(made))
-
-
-def whole(tensors: Iterable[LogicalTensor]) -> Iterator[Tensor]:
-    """Yield the values of tensors that are whole and of which values were kept."""
-    for one in tensors:
-        tensor = one.tensor
-        if tensor is not None:
-            yield tensor

@@ -27,7 +27,7 @@ Where the data of one run need less, those of the next may need it.
 """
 
 FOLLOWING = ("used_param", "loss", "grad", "reduced_grad", "grad_norm", "exp_avg", "exp_avg_sq")
-"""Kinds that differ, in some step, once the masters do; some data hide it in the last places."""
+"""Kinds that follow from the masters: if these differ, so do they in some step, on some data."""
 
 FAR = 1_000_000
 """Units in the last place from which a table gives one digit."""

@@ -24,6 +24,7 @@ LARGEST = 0.99
 """Largest relative error that a bound can be: what differs more is not the same tensor."""
 
 Key = tuple[str, str, int | None]
+"""Kind and name of a tensor, and its rank where each rank has one of its own."""
 
 
 class NoiseMeter:
@@ -38,6 +39,7 @@ class NoiseMeter:
     def __init__(self, reference: Trace, runs: Sequence[Trace], unit: float) -> None:
         self._reference, self._runs, self._unit = reference, runs, unit
         self._spreads: dict[Moment, dict[Key, float]] = {}
+        self._reached: dict[Moment, set[str]] = {}
 
     def bound(self, pair: Pair, moment: Moment, safety: float) -> float:
         """Return the relative L2 error that noise explains.
@@ -48,13 +50,12 @@ class NoiseMeter:
             safety: times that the largest error of the runs is allowed.
         """
         if moment not in self._spreads:
-            self._spreads[moment] = self._measured(moment)
-        spreads = self._spreads[moment]
-        spread = spreads.get((pair.kind, pair.name, pair.rank), 0.0)
+            spreads = self._spreads[moment] = self._measured(moment)
+            self._reached[moment] = {kind for (kind, _, _), own in spreads.items() if own}
+        spread = self._spreads[moment].get((pair.kind, pair.name, pair.rank), 0.0)
         tensor = None if pair.reference is None else pair.reference.tensor
-        reached = any(own for (kind, _, _), own in spreads.items() if kind == pair.kind)
         floor = 0.0
-        if reached and tensor is not None:
+        if pair.kind in self._reached[moment] and tensor is not None:
             floor = flipped(tensor, self._unit, self._starts.get((pair.kind, pair.name)))
         return min(max(safety * spread, floor), LARGEST)
 

@@ -91,6 +91,7 @@ KINDS = {
     "DeepSpeedZeroOptimizer": _partitions,
     "DeepSpeedZeroOptimizer_Stage3": _shards,
 }
+"""Name of the class of an optimizer of DeepSpeed's to what it holds."""
 
 
 def on_cpu() -> None:

@@ -173,17 +173,13 @@ class _Section:
         self.paragraph(f"mutants: {share}", "", "  ")
         found = {}
         for own in by_test(cells):
-            planted = [
-                c.entry["mutants"] for cell in own for c in cell.checks if "mutants" in c.entry
-            ]
-            noticed = {name for one in planted for name in one["killed"]}
-            found[own[0].test] = [
-                f"{name} ({advice})"
-                for name, advice in {
-                    k: v for one in planted for k, v in one["survived"].items()
-                }.items()
-                if name not in noticed
-            ]
+            noticed: set[str] = set()
+            advice: dict[str, str] = {}
+            for planted in (c.entry.get("mutants", {}) for cell in own for c in cell.checks):
+                noticed.update(planted.get("killed", ()))
+                advice.update(planted.get("survived", {}))
+            missed = advice.keys() - noticed
+            found[own[0].test] = [f"{name} ({advice[name]})" for name in missed]
         self.of_tests("never noticed in", found)
 
     def timing(self, cells: Sequence[CellResult], seconds: float) -> None:

@@ -141,7 +141,7 @@ def _scaled_up(engine: Engine) -> None:
                 if read is not None:
                     read.mul_(limit / norm)
 
-    around_step(engine, scale)
+    around_step(engine, before=scale)
 
 
 @_mutant(
@@ -187,7 +187,7 @@ def _counted_more(engine: Engine) -> None:
                 if isinstance(group.get("step"), int):
                     group["step"] += 1
 
-    around_step(engine, lambda: None, count)
+    around_step(engine, after=count)
 
 
 @_mutant("weights are rounded to bf16 after each update", "compare master more closely than 1e-3")
@@ -196,7 +196,7 @@ def _round_weights(engine: Engine) -> None:
         for parameter in updated(engine):
             round_to_bf16(parameter.detach())
 
-    around_step(engine, lambda: None, round_all)
+    around_step(engine, after=round_all)
 
 
 @_mutant("the second moment is rounded to bf16", "compare exp_avg_sq more closely than 1e-3")
@@ -206,7 +206,7 @@ def _round_moments(engine: Engine) -> None:
             if isinstance(state.get("exp_avg_sq"), Tensor):
                 round_to_bf16(state["exp_avg_sq"])
 
-    around_step(engine, lambda: None, round_all)
+    around_step(engine, after=round_all)
 
 
 @_mutant("one weight misses the second update", "train two steps, and compare master more closely")
@@ -222,7 +222,7 @@ def _missed(engine: Engine) -> None:
         if kept is not None:
             [*updated(engine)][-1].detach().copy_(kept)
 
-    around_step(engine, keep, put_back)
+    around_step(engine, before=keep, after=put_back)
 
 
 @_mutant("weights that are not trained decay", "freeze a parameter")
@@ -232,7 +232,7 @@ def _decaying(engine: Engine) -> None:
             if not parameter.requires_grad and parameter.is_floating_point():
                 parameter.detach().mul_(0.999)
 
-    around_step(engine, lambda: None, decay)
+    around_step(engine, after=decay)
 
 
 @_mutant("an evaluation leaves the model in evaluation mode", "evaluate between two train steps")

@@ -53,19 +53,22 @@ def scale_losses(engine: Engine, factor: Callable[[int], float]) -> None:
 
 
 def around_step(
-    engine: Engine, before: Callable[[], Any], after: Callable[[Any], None] | None = None
+    engine: Engine,
+    *,
+    before: Callable[[], Any] | None = None,
+    after: Callable[[Any], object] | None = None,
 ) -> None:
-    """Call `before` and `after`, which gets what it returned, around each step of the optimizer."""
+    """Call `before`, and `after` with what it returned, around each step of the optimizer."""
     kept: list[Any] = []
 
     def enter(*_: Any) -> None:
         with torch.no_grad():
-            kept.append(before())
+            kept.append(None if before is None else before())
 
     def leave(*_: Any) -> None:
-        with torch.no_grad():
-            value = kept.pop()
-            if after is not None:
+        value = kept.pop()
+        if after is not None:
+            with torch.no_grad():
                 after(value)
 
     engine.optimizer.register_step_pre_hook(enter)
@@ -89,7 +92,7 @@ def with_numbers(engine: Engine, change: Callable[[Group], Group]) -> None:
         for group, own in zip(groups, before, strict=True):
             group.update(own)
 
-    around_step(engine, put, take_back)
+    around_step(engine, before=put, after=take_back)
 
 
 def updated(engine: Engine) -> Iterator[Tensor]:
