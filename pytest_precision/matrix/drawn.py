@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pytest_precision.matrix.cell import BUILT_IN_AXES, Cell
-from pytest_precision.matrix.sequence import OPERATIONS, name_of, parse, unparse
+from pytest_precision.matrix.sequence import OPERATIONS, name_of, names, parse, unparse
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -28,12 +30,10 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
     """
     from hypothesis import strategies
 
-    operations = strategies.lists(
-        strategies.sampled_from(words(cell.sequence for cell in written)),
-        min_size=1,
-        max_size=LONGEST,
-    )
-    return strategies.builds(_with_operations, strategies.sampled_from(written), operations)
+    own = [cell.sequence for cell in written]
+    drawn = strategies.lists(strategies.sampled_from(words(own)), min_size=1, max_size=LONGEST)
+    sequences = drawn.map(partial(sequence, save_first=any(map(saves_first, own))))
+    return strategies.builds(_with_sequence, strategies.sampled_from(written), sequences)
 
 
 def words(sequences: Iterable[str]) -> list[str]:
@@ -46,16 +46,28 @@ def words(sequences: Iterable[str]) -> list[str]:
     return plain + sorted(word for word in own if "@" in word)
 
 
-def sequence(operations: Sequence[str]) -> str:
+def saves_first(sequence: str) -> bool:
+    """Return whether a sequence saves before it trains."""
+    return "save" in takewhile(lambda name: name != "train", names(sequence))
+
+
+def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
     """Return the sequence of these operations without those that nothing was saved for.
 
     It trains at least once.
+
+    Args:
+        operations: entries of `words`.
+        save_first: whether a save before the first step is kept. torch's `get_state_dict` counts
+            such a save as a step, so that each sequence with one would show that and nothing else.
     """
     kept: list[str] = []
-    for operation in operations:
-        if not OPERATIONS[name_of(operation)].needs_save or "save" in kept:
+    for operation in operations if "train" in operations else ["train", *operations]:
+        if OPERATIONS[name_of(operation)].needs_save and "save" not in kept:
+            continue
+        if operation != "save" or save_first or "train" in kept:
             kept.append(operation)
-    return unparse(tuple(kept if "train" in kept else ["train", *kept]))
+    return unparse(tuple(kept))
 
 
 def marker(cell: Cell) -> str:
@@ -72,5 +84,5 @@ def marker(cell: Cell) -> str:
     return f"@pytest.mark.precision_matrix({axes})"
 
 
-def _with_operations(cell: Cell, operations: Sequence[str]) -> Cell:
-    return cell.replace(sequence=sequence(operations))
+def _with_sequence(cell: Cell, sequence: str) -> Cell:
+    return cell.replace(sequence=sequence)

@@ -7,6 +7,7 @@ import ast
 import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
 from pytest_precision.matrix import drawn
 from pytest_precision.matrix.cell import Cell
@@ -17,11 +18,12 @@ WORDS = drawn.words(["train-save-swap@2-train"])
 
 @given(st.lists(st.sampled_from(WORDS), max_size=drawn.LONGEST))
 def test_every_list_of_operations_is_a_sequence(operations: list[str]) -> None:
-    """It trains, and loads nothing that was not saved."""
+    """It trains, loads nothing that was not saved, and saves nothing that was not trained."""
     sequence = drawn.sequence(operations)
     kept = parse(sequence)
     assert "train" in kept
     assert len(kept) <= len(operations) + 1
+    assert not drawn.saves_first(sequence)
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "swap"])
@@ -36,6 +38,17 @@ def test_what_a_layout_need_not_know_is_drawn_where_the_test_has_it() -> None:
     assert drawn.words(["train"]) == [name for name in OPERATIONS if name != "swap"]
     assert drawn.words(["train-save-swap"]) == [*OPERATIONS]
     assert drawn.words(["train-save-load@2"])[-1] == "load@2"
+
+
+@pytest.mark.parametrize("own", ["save-train", "train-save-load-train"])
+def test_a_save_before_the_first_step_is_drawn_where_the_test_has_one(own: str) -> None:
+    """A save that torch counts as a step would hide whatever else there is to find."""
+    early = drawn.cells([Cell(sequence=own)]).map(lambda cell: drawn.saves_first(cell.sequence))
+    if own == "save-train":
+        assert find(early, bool)
+    else:
+        with pytest.raises(NoSuchExample):
+            find(early, bool)
 
 
 def test_the_simplest_cell_is_the_first_with_the_shortest_sequence() -> None:
