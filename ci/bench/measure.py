@@ -32,6 +32,7 @@ def interleave(
     fewer: Mapping[str, int] | None = None,
     *,
     alone: bool = True,
+    after: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
     """Seconds of each function, one figure a round.
 
@@ -41,18 +42,19 @@ def interleave(
         fewer: rounds of those functions that are too slow for all of them.
         alone: whether a round in which other processes used the cores is taken again; not where
             other processes are what is measured.
+        after: is called after each function, off the clock.
     """
     limits = {name: (fewer or {}).get(name, rounds) for name in functions}
     seconds: dict[str, list[float]] = {name: [] for name in functions}
-    _round(functions)
+    _round(functions, after)
     retakes = RETAKES * rounds
     for turn in range(rounds):
         names = [name for name in functions if turn < limits[name]]
         ordered = {name: functions[name] for name in (names if turn % 2 else names[::-1])}
-        taken, others = _round(ordered)
+        taken, others = _round(ordered, after)
         while alone and others > BUSY and retakes:
             retakes -= 1
-            taken, others = _round(ordered)
+            taken, others = _round(ordered, after)
         for name, figure in taken.items():
             seconds[name].append(figure)
     return seconds
@@ -103,7 +105,9 @@ def size(text: str) -> int:
     return int(number) * UNITS[unit]
 
 
-def _round(functions: Mapping[str, Callable[[], object]]) -> tuple[dict[str, float], float]:
+def _round(
+    functions: Mapping[str, Callable[[], object]], after: Callable[[], object]
+) -> tuple[dict[str, float], float]:
     """Seconds of each function, and how many cores others used meanwhile."""
     seconds: dict[str, float] = {}
     begin, others = time.perf_counter(), _seconds_of_others()
@@ -111,6 +115,7 @@ def _round(functions: Mapping[str, Callable[[], object]]) -> tuple[dict[str, flo
         start = time.perf_counter()
         function()
         seconds[name] = time.perf_counter() - start
+        after()
     return seconds, (_seconds_of_others() - others) / (time.perf_counter() - begin)
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_precision.engine.capture import Capture
-from pytest_precision.engine.observation import Observation, cloned
+from pytest_precision.engine.observation import Observation
 from pytest_precision.loops.place import Place
 from pytest_precision.loops.sight import Sight
 from pytest_precision.trace.digests import digest_threads, digested
@@ -95,7 +95,7 @@ class Tape(ExitStack):
         return self.writer.observations
 
     def _capture(self, step: int) -> Capture:
-        return Capture(snapshot=digested if self._digests(step) else cloned)
+        return Capture(snapshot=digested if self._digests(step) else self.writer.keep)
 
     def _digests(self, step: int) -> bool:
         """Return whether digests of a step are written rather than values."""

@@ -27,7 +27,7 @@ from pytest_precision.trace.exact_update import Hyperparameters, Rule, gradient,
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.stretches import holders
 
-CHUNK = {"cpu": 1 << 15, "cuda": 1 << 24}
+CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}
 """Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
 
 

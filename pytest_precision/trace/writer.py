@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from torch import Tensor
 
-from pytest_precision.engine.observation import Chunk, Observation, Place
+from pytest_precision.engine.observation import Chunk, Observation, Place, cloned
 from pytest_precision.engine.readable import expect_readable
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.files import write_whole
@@ -24,6 +24,10 @@ ALIGNMENT = 64
 LARGE = 8 << 20
 """Bytes per tensor from which two threads are faster than one; xxhash releases the GIL while it
 reads."""
+
+WRITTEN_ONCE = 4 << 10
+"""Bytes per tensor from which equal bytes are written once: the weights that a forward reads are
+those that the last step has left. Below it, writing again costs less than a digest."""
 
 
 class TraceWriter:
@@ -41,6 +45,7 @@ class TraceWriter:
         self._digests = digests
         self._file = open(folder / f"rank{rank}.bin", "wb")  # noqa: SIM115, closed by __exit__
         self._end = 0
+        self._offsets: dict[str, int] = {}
         self._threads, self._pool = threads, ThreadPoolExecutor(threads)
         self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
         self._slots: dict[TensorKey, int] = {}
@@ -74,7 +79,8 @@ class TraceWriter:
             identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), seen.digest)
             nbytes = tensor.numel() * tensor.element_size()
             if seen.digest:
-                kept[identity] = seen.digest
+                offset = None if digests else self._offsets.get(seen.digest)
+                kept[identity] = seen.digest if offset is None else offset
             elif digests and not kept_as_it_is(seen.kind, nbytes):
                 to_digest[identity] = tensor
             elif identity not in kept:
@@ -93,6 +99,21 @@ class TraceWriter:
         kept.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
         self._moments.append((moment, [(slot, kept[identity]) for slot, identity in entries]))
 
+    def keep(self, seen: Observation) -> Observation:
+        """Write the values of an observation now; return what `add` takes for it later.
+
+        What later phases overwrite is not copied for this.
+
+        Raises:
+            ValueError: for a tensor that cannot be read.
+        """
+        tensor = seen.tensor.detach()
+        expect_readable(seen.kind, seen.name, tensor)
+        held = in_order(tensor)
+        if held.nbytes < WRITTEN_ONCE:
+            return cloned(seen)
+        return replace(seen, tensor=tensor.to("meta"), digest=self._once(held))
+
     @property
     def observations(self) -> int:
         """Return the number of observations so far."""
@@ -106,9 +127,19 @@ class TraceWriter:
         return map(digest, tensors)
 
     def _write(self, tensor: Tensor) -> int:
+        held = in_order(tensor)
+        return self._append(held) if held.nbytes < WRITTEN_ONCE else self._offsets[self._once(held)]
+
+    def _once(self, held: Tensor) -> str:
+        """Write bytes unless they are there; return their digest."""
+        own = digest(held)
+        if own not in self._offsets:
+            self._offsets[own] = self._append(held)
+        return own
+
+    def _append(self, held: Tensor) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         self._file.write(b"\0" * (start - self._end))
-        held = in_order(tensor)
         self._end = start + self._file.write(bytes_of(held))
         return start
 

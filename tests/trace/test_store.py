@@ -139,3 +139,40 @@ def test_digests_do_not_depend_on_threads(tmp_path: Path, monkeypatch: pytest.Mo
     two, one = (digests(tmp_path / str(n), *seen, threads=n) for n in (2, 1))
     assert two == one
     assert len(set(one)) == 9
+
+
+def test_equal_bytes_are_written_once(tmp_path: Path) -> None:
+    """What one moment has left and the next one reads lies in the file once; one bit is enough."""
+    weight = torch.arange(2048.0)
+    later = [Moment(0, "train", 1, phase) for phase in ("forward_backward", "optimizer_step")]
+    with TraceWriter(tmp_path, 0) as writer:
+        writer.add(INIT, [whole("param", "w", weight)])
+        read = writer.keep(whole("used_param", "w", weight))
+        weight.view(torch.int32)[7] ^= 1
+        writer.add(later[0], [read])
+        writer.add(later[1], [whole("param", "w", weight)])
+        writer.close(HEADER)
+    trace = Trace(tmp_path, 1)
+    before, used, after = (next(trace.entries(one)) for one in trace.moments)
+    assert (before.offset, used.digest) == (used.offset, "")
+    assert torch.equal(trace.tensor(used), torch.arange(2048.0))
+    assert torch.equal(trace.tensor(after), weight)
+    assert (tmp_path / "rank0.bin").stat().st_size == 2 * weight.nbytes
+
+
+def test_a_value_kept_at_once_is_that_of_the_bytes(tmp_path: Path) -> None:
+    """Whatever becomes of the tensor until its moment ends; a trace of digests has its digest."""
+    for number, size in enumerate((3, 5000)):
+        for digests in (False, True):
+            tensor, folder = torch.arange(float(size)), tmp_path / f"{number}{digests}"
+            folder.mkdir()
+            with TraceWriter(folder, 0, digests=digests) as writer:
+                seen = writer.keep(whole("grad", "w", tensor))
+                tensor.zero_()
+                writer.add(INIT, [seen])
+                writer.close(HEADER)
+            trace = Trace(folder, 1)
+            (entry,) = trace.entries(INIT)
+            if not (digests and size == 5000):
+                assert torch.equal(trace.tensor(entry), torch.arange(float(size)))
+            assert bool(entry.digest) is (digests and size == 5000)
