@@ -24,7 +24,7 @@ from pytest_precision.errors import (
     expected_but_got,
     named,
 )
-from pytest_precision.loops.script import is_script, resumes
+from pytest_precision.loops.script import expect_signature, is_script, resumes
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -102,9 +102,9 @@ class Parity:
 
         Raises:
             ParityError: with any other verdict.
-            TypeError: for a callable that cannot be sent to the ranks, for a layout without a
-                workload, for a limit that is not a number, and for a `reference_cell`, `contract`
-                or `oracle` of another type.
+            TypeError: for a callable that cannot be sent to the ranks, for a script that does not
+                take `(cell, record)`, for a layout without a workload, for a limit that is not a
+                number, and for a `reference_cell`, `contract` or `oracle` of another type.
             ValueError: for a limit that is not from 0 to 1.
         """
         __tracebackhide__ = True
@@ -174,6 +174,9 @@ class Parity:
         ours = ImportPath.of(candidate, "candidate")
         theirs = ImportPath.of(reference, "reference")
         scripts = is_script(candidate), is_script(reference)
+        for function, script in zip((candidate, reference), scripts, strict=True):
+            if script:
+                expect_signature(function)
         if workload is None and not all(scripts):
             raise TypeError(
                 expected_but_got(

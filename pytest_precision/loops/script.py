@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, TypeVar, overload
 
 from pytest_precision.errors import expected_but_got
@@ -77,6 +78,27 @@ def resumed(function: Function) -> Function:
         return functools.partial(resumed(function.func), *function.args, **function.keywords)
     resume: Function = function.resume  # type: ignore[attr-defined]
     return resume
+
+
+def expect_signature(function: Function) -> None:
+    """Look at whether a script, and what resumes it, can be called as they will be.
+
+    Raises:
+        TypeError: one takes other arguments than the cell and `record`.
+    """
+    for one in (function, resumed(function)) if resumes(function) else (function,):
+        name, own = getattr(_declared(one), "__name__", repr(one)), signature(one)
+        try:
+            own.bind("cell", "record")
+        except TypeError as error:
+            raise TypeError(
+                expected_but_got(
+                    f"a script that is called as {name}(cell, record)",
+                    f"{name}{own} ({error})",
+                    "let its first two parameters be the cell and record, and give each other one "
+                    f"a default or a value, as in functools.partial({name}, argument=value)",
+                )
+            ) from None
 
 
 def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:

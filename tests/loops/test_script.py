@@ -1,0 +1,66 @@
+"""A script that cannot be called is refused by name, before ranks are asked for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from checked import ParityIn
+
+from pytest_precision.loops.command import command
+from pytest_precision.loops.script import expect_signature, script
+from pytest_precision.matrix.cell import Cell
+
+
+@script
+def right(cell: Cell, record: object, stage: int = 1) -> None:
+    """Does nothing."""
+
+
+@script
+def lacks_record(cell: Cell) -> None:
+    """Was written as a test would be."""
+
+
+@script
+def asks_for_more(cell: Cell, record: object, stage: int) -> None:
+    """Has a parameter that nobody gives a value."""
+
+
+def no_resume() -> None:
+    """Takes nothing."""
+
+
+@script(resume=no_resume)
+def resumed_wrongly(cell: Cell, record: object) -> None:
+    """Is right by itself."""
+
+
+WRONG = {
+    "lacks_record(cell, record) but got lacks_record(cell: ": lacks_record,
+    "missing a required argument: 'stage'": asks_for_more,
+    "too many positional arguments": partial(right, "fp32", 1),
+    "called as no_resume(cell, record) but got no_resume() -> ": resumed_wrongly,
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_script_with_other_parameters_is_refused(
+    parity_in: ParityIn, words: str, side: int
+) -> None:
+    """The message has its name, what it takes and the next step, whichever side it is."""
+    sides = (WRONG[words], right) if side == 0 else (right, WRONG[words])
+    with pytest.raises(TypeError, match="expected a script that is called as ") as refused:
+        parity_in(Cell(sequence="train1")).check(*sides)
+    assert words in str(refused.value)
+    assert "let its first two parameters be the cell and record" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [right, partial(right, stage=3), partial(asks_for_more, stage=3), command(__file__, "--x")],
+)
+def test_a_script_with_all_values_is_taken(function: object) -> None:
+    """What has a default or a value may be there."""
+    expect_signature(function)  # type: ignore[arg-type]
