@@ -24,6 +24,9 @@ class ModelHooks:
         accumulated: is called after a backward has added to the gradient of a parameter.
         clipping: is called before a model clips its gradients by a method of its own.
         clipped: is called with the norm after that.
+
+    Attributes:
+        clips: whether such a method is running; on one rank, FSDP1's calls torch's function.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class ModelHooks:
     ) -> None:
         self._reads, self._accumulated = reads, accumulated
         self._clipping, self._clipped = clipping, clipped
+        self.clips = False
         self._handles = ExitStack()
         self._watched: set[int] = set()
 
@@ -60,7 +64,11 @@ class ModelHooks:
 
         def clips(*args: Any, **kwargs: Any) -> Tensor:
             self._clipping()
-            norm = clip(*args, **kwargs)
+            self.clips = True
+            try:
+                norm = clip(*args, **kwargs)
+            finally:
+                self.clips = False
             self._clipped(norm)
             return norm
 

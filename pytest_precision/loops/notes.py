@@ -50,6 +50,11 @@ class Notes:
         self._given: Counter[tuple[str, str]] = Counter()
         self._hooks = ModelHooks(self._used_by, self._accumulated, self.gradients, clipped)
 
+    @property
+    def model_clips(self) -> bool:
+        """Return whether a model's own method is clipping, which tells of the norm afterwards."""
+        return self._hooks.clips
+
     def watch(self, root: nn.Module, *, called: bool) -> None:
         """Watch what a model reads, and how it clips; `called` as of `ModelHooks`."""
         self._hooks.watch_clip(root)

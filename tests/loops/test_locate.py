@@ -46,6 +46,12 @@ def test_the_clip_of_flat_shards_is_seen(parity_in: ParityIn) -> None:
     assert (found.step, found.phase, found.kind) == (1, "clip_grads", "final_grad")
 
 
+def test_the_clip_of_flat_shards_on_one_rank_is_seen_once(recorded: Recorded) -> None:
+    """There it calls torch's function, which is watched by itself."""
+    trace = recorded(partial(partitioned.flattened, limit=1.0))
+    assert named(trace, "grad_norm") == ["total"]
+
+
 def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_in: ParityIn) -> None:
     """Its index is that in the logical tensor, and its rank the one that holds the shard."""
     parity = parity_in(Cell(sequence="train2", world_size=2))
