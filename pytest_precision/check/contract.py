@@ -8,20 +8,17 @@ from pytest_precision.matrix.contract import Contract
 from pytest_precision.trace.store import Trace
 
 
-def violation(trace: Trace, contracts: Sequence[Contract]) -> str | None:
-    """Return the first violation in words, or None: what the engine declares, then dtypes."""
-    if trace.header.violations:
-        return trace.header.violations[0]
+def violation(trace: Trace, contract: Contract) -> str | None:
+    """Return the first dtype that a contract does not allow, in words, or None."""
     held = trace.dtypes()
-    for contract in contracts:
-        for kind, dtype in contract.dtypes.items():
-            for name, own in held.get(kind, {}).items():
-                if own != dtype:
-                    return f"{kind} {name} is {own}, the contract says {dtype}"
-        for kind, dtype in contract.some.items():
-            if kind in held and dtype not in held[kind].values():
-                others = ", ".join(sorted(set(held[kind].values())))
-                return f"no {kind} is stored in {dtype}, but all in {others},"
+    for kind, dtype in contract.dtypes.items():
+        for name, own in held.get(kind, {}).items():
+            if own != dtype:
+                return f"{kind} {name} is {own}, the contract says {dtype}"
+    for kind, dtype in contract.some.items():
+        if kind in held and dtype not in held[kind].values():
+            others = ", ".join(sorted(set(held[kind].values())))
+            return f"no {kind} is stored in {dtype}, but all in {others},"
     return None
 
 

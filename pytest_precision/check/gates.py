@@ -112,17 +112,20 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 
 
 def contract(case: Case) -> Ruling | None:
-    """Refuse a side that stored another dtype than its cell or the test says."""
+    """Refuse a side that breaks its layout's promises, or stored another dtype than it must."""
     for side in case.sides:
-        words = violation(side.trace, case.contracts(side))
-        if words:
-            own = words == violation(side.trace, [Contract.of(side.cell)])
-            remedy = (
-                f"primary_weight={side.cell.primary_weight} asks for that: cast the model, or name "
-                "in the marker what it is stored in, such as primary_weight=['fp32'] for a loop "
-                "under torch.autocast"
-            )
-            return Ruling("fail", f"{words} in the {side.name}", (remedy,) if own else ())
+        for words in side.trace.header.violations:
+            return Ruling("fail", f"{words} in the {side.name}")
+        for required in case.contracts(side):
+            broken = violation(side.trace, required)
+            if broken:
+                remedy = (
+                    f"primary_weight={side.cell.primary_weight} asks for that: cast the model, or "
+                    "name in the marker what it is stored in, such as primary_weight=['fp32'] for "
+                    "a loop under torch.autocast"
+                )
+                own = required == Contract.of(side.cell)
+                return Ruling("fail", f"{broken} in the {side.name}", (remedy,) if own else ())
     return None
 
 

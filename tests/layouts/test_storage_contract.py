@@ -197,6 +197,15 @@ def test_memory_that_is_not_the_buffers_is_named(
     assert reason.endswith("in the candidate")
 
 
+def test_a_broken_promise_is_no_matter_of_the_marker(parity_in: ParityIn) -> None:
+    """The layout has made it; no other primary_weight would keep it."""
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell("bf16", sequence="train2")).check(
+            partial(made, engine=StrangeOptimizer), layouts.distributed_optimizer, workload=MOE
+        )
+    assert "asks for that" not in str(failure.value)
+
+
 @pytest.mark.parametrize(
     ("dtype", "words"),
     [
