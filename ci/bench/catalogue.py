@@ -50,7 +50,11 @@ divergence is at the step, phase and kind where the defect starts. *Named* says 
 failure's words tell the kind of error. *Losses* are those of four steps, compared with `atol` and
 `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of the fourth step has a weight of 1/256.
 *Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
-oracle, or an identity, which is anything that one run must keep by itself."""
+oracle, or an identity, which is anything that one run must keep by itself. What a microbatch adds
+to `grad` is shown by nothing but `grad`, and a reference is what computes it again. So where both
+sides have them, a mean of means (`PerMicrobatchMean`) and what was left in the gradients' memory
+(`DirtyAfterEval`) contradict nothing; nor do sums that are rounded to bf16 (`RoundedSums`), as a
+stack may be told to round them (`ReducesInBf16`)."""
 
 OF_VARIATIONS = """\
 Bounds are those of the line "If the cause is known and meant" of the first failure; other data are

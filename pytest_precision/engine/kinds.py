@@ -87,7 +87,8 @@ KINDS = {
         optional="tensor",
     ),
     "flag": Kind(
-        "whether the model is in training mode, and which modules are in the other mode",
+        "whether the model is in training mode, which modules are in the other mode, and which "
+        "drop with another probability than at the start",
         "bool",
         optional="kind",
         discrete=True,

@@ -14,7 +14,7 @@ from pytest_precision import modules
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.loss_scale import LossScale
-from pytest_precision.engine.modes import modes
+from pytest_precision.engine.modes import modes, probabilities
 from pytest_precision.engine.observation import Observation, piece, tensors_in, whole
 from pytest_precision.engine.readable import expect_known, stored
 
@@ -49,6 +49,7 @@ class Observable:
         self.scaler = scaler
         self.grad_norm = torch.zeros(())
         self.capture = Capture()
+        self._dropout: dict[str, float] = {}
 
     def start(self, capture: Capture) -> None:
         """Register hooks that hand over what must be shown at once; called before the first phase.
@@ -57,6 +58,7 @@ class Observable:
             capture: receives it.
         """
         self.capture = capture
+        self._dropout = probabilities(self.model)
         for prefix, module in self.model.named_modules():
             if next(module.parameters(recurse=False), None) is not None:
                 module.register_forward_pre_hook(partial(self._keep_used, prefix))
@@ -116,7 +118,7 @@ class Observable:
             if not isinstance(module, modules.DelayedScalingState):
                 for name, buffer in module.named_buffers(prefix, recurse=False):
                     yield from self.show("buffer", name, buffer, capture, split=False, local=True)
-        yield from modes(self.model.named_modules())
+        yield from modes(self.model.named_modules(), dropout=self._dropout)
         if self.scaler is not None:
             for name, value in self.scaler.state_dict().items():
                 yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))

@@ -1,0 +1,29 @@
+"""Modes: what no tensor of a model says."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from pytest_precision.engine.modes import modes, probabilities
+
+
+def seen(model: nn.Module, dropout: dict[str, float]) -> list[str]:
+    """The names of what is said of a model."""
+    return [flag.name for flag in modes(model.named_modules(), dropout=dropout)]
+
+
+def test_what_is_in_the_mode_of_the_whole_is_left_out() -> None:
+    """A model that is divided into other modules is in the same mode."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.1)))
+    assert seen(model, {}) == seen(nn.Linear(2, 2), {}) == ["training"]
+    model[1].eval()
+    assert seen(model, {}) == ["training", "1 in evaluation mode", "1.0 in evaluation mode"]
+
+
+def test_dropout_that_was_changed_is_named() -> None:
+    """An evaluation that turns it off for good would show in the next step's loss alone."""
+    model = nn.Sequential(nn.Dropout(0.25), nn.AlphaDropout(0.5))
+    start = probabilities(model)
+    assert seen(model, start) == ["training"]
+    model[0].p = 0.0
+    assert seen(model, start) == ["training", "dropout 0 with p=0 instead of 0.25"]
