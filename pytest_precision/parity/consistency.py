@@ -27,11 +27,11 @@ QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 KINDS = frozenset(
     {"used_param", "used_quantized", "loss", "grad", "reduced_grad", "grad_norm", "master", "param"}
-    | set(QUANTIZED.values())
+    | {"loss_scale", *QUANTIZED.values()}
 )
 """Kinds that identities are about."""
 
-RESIDENT = ("param", "master", *QUANTIZED.values())
+RESIDENT = ("param", "master", "loss_scale", *QUANTIZED.values())
 """Those of what is held between steps."""
 
 STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
@@ -230,10 +230,8 @@ class _Walk:
 
     def _normed(self, moment: Moment, norms: dict[str, list[Entry]]) -> Iterator[Contradiction]:
         """Yield a norm that is not that of the reduced gradients of all that is updated."""
-        known = (
-            self._log.shown_by == "phases" and self._log.by_l2 and self._cell.precision != "fp16"
-        )
-        if moment.phase != "clip_grads" or moment.operation != "train" or not known:
+        known, scale = self._log.shown_by == "phases" and self._log.by_l2, self._loss_scale()
+        if moment.phase != "clip_grads" or moment.operation != "train" or not known or not scale:
             return
         found = [
             self._whole(own)
@@ -247,9 +245,16 @@ class _Walk:
             norm = self._whole(entries)
             if norm is not None:
                 claim = self._claim(moment, "grad_norm", name, "the norm of reduced_grad")
-                breach = identities.normed(claim, norm, gradients)
+                breach = identities.normed(claim, norm, gradients, scale)
                 if breach is not None:
                     yield breach
+
+    def _loss_scale(self) -> float | None:
+        """Return what reduced gradients are multiplied by; None where nothing says it."""
+        if self._cell.precision != "fp16":
+            return 1.0
+        shown = self._whole(self._state.get("loss_scale", {}).get("scale", ()))
+        return None if shown is None else float(shown)
 
 
 def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:

@@ -165,12 +165,23 @@ def summed(
     return found
 
 
-def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor]) -> Contradiction | None:
-    """Look at whether a norm is that of the gradients; two infinities, or NaN, are equal."""
+def normed(
+    claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float
+) -> Contradiction | None:
+    """Look at whether a norm is that of the gradients; two infinities, or NaN, are equal.
+
+    Args:
+        claim: of the norm.
+        norm: what was observed.
+        gradients: all that are updated.
+        scale: what they are divided by first; in fp16, half a subnormal of each may be lost.
+    """
     held = [*gradients]
-    exact = torch.stack([gradient.double().norm() for gradient in held]).norm()
+    exact = torch.stack([gradient.double().norm() for gradient in held]).norm() / scale
     unit = max(torch.finfo(gradient.dtype).eps for gradient in held) / 2
-    return claim.broken(norm.reshape(()), exact, (SUMMED + ROUNDINGS * unit) * float(exact))
+    halves = sum(own.numel() for own in held if own.dtype is torch.float16)
+    lost = halves**0.5 * torch.finfo(torch.float16).smallest_normal * unit
+    return claim.broken(norm.reshape(()), exact, (SUMMED + ROUNDINGS * unit) * float(exact) + lost)
 
 
 def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:

@@ -25,8 +25,10 @@ Found = Callable[..., Consistency]
 
 FP32 = Cell(sequence="train2")
 BF16 = Cell("bf16", "bf16", sequence="train2")
+FP16 = Cell("fp16", "fp32", sequence="train-skip-train4")
 MXFP8 = Cell("mxfp8", "bf16", sequence="train2")
 USED = {"used_param is the param before it"}
+NORM = {"grad_norm is the norm of reduced_grad"}
 RESIDENT_MXFP8 = Cell("mxfp8", "quantized", sequence="train2")
 
 
@@ -48,12 +50,13 @@ def found(one_rank: None, tmp_path: Path) -> Found:
     ("layout", "cell", "kind", "identity", "step"),
     [
         (contradictions.HalfTheNorm, FP32, "grad_norm", "the norm of reduced_grad", 1),
+        (contradictions.HalfTheNorm, FP16, "grad_norm", "the norm of reduced_grad", 1),
         (contradictions.OtherWeights, FP32, "used_param", "the param before it", 2),
         (contradictions.OtherWeights, BF16, "used_param", "the param before it", 2),
         (contradictions.StaleBytes, MXFP8, "used_quantized", "used_param, quantized", 2),
         (contradictions.truncated, BF16, "param", "its master", 1),
     ],
-    ids=["norm", "other weights", "other bf16 weights", "stale bytes", "truncated"],
+    ids=["norm", "norm in fp16", "other weights", "other bf16 weights", "stale bytes", "truncated"],
 )
 def test_a_contradiction_is_named(
     found: Found,
@@ -77,7 +80,9 @@ def test_a_contradiction_is_named(
     [
         (layouts.master_adamw, BF16, workloads.gpt, {"param is its master"}),
         (layouts.adamw, Cell("bf16", "fp32", sequence="train2"), workloads.moe, USED),
-        (layouts.adamw, Cell("fp16", "fp32", sequence="train2"), workloads.mlp, USED),
+        (layouts.adamw, FP16, workloads.mlp, USED | NORM),
+        (layouts.fused_adam, FP16.replace(primary_weight="fp16"), workloads.gpt, NORM),
+        (layouts.distributed_optimizer, FP16.replace(primary_weight="fp16"), workloads.moe, NORM),
         (
             partial(contradictions.here, kind=contradictions.Averages),
             Cell(sequence="train-eval-train"),
