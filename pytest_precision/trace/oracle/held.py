@@ -34,10 +34,16 @@ def columns(engine: Engine, weight: Weight, formula: Formula) -> Iterator[tuple[
     """
     state = engine.optimizer.state.get(weight.parameter, {})
     _expect_known(engine.optimizer, formula, weight.parameter, state)
-    now = weight.effective()
+    now = parts(engine, weight, weight.effective())
     moments = (_moment(state, name) for name in formula.moments)
-    held = [torch.zeros_like(now) if moment is None else moment for moment in moments]
-    yield from zip(*(parts(engine, weight, tensor) for tensor in (*held, now)), strict=True)
+    held = (
+        # Zeros of the parts, since making a DTensor takes longer than all else here.
+        [torch.zeros_like(part) for part in now]
+        if moment is None
+        else parts(engine, weight, moment)
+        for moment in moments
+    )
+    yield from zip(*held, now, strict=True)
 
 
 def storage(
