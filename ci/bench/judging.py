@@ -1,17 +1,13 @@
 """What it costs to judge sides by themselves: `python ci/bench/judging.py [ARGUMENTS OF PYTEST]`.
 
-Cells of fixtures/downstream on one rank, in this process: the CPU time of each part that no test
-has asked for, as a share of the whole check's. Other jobs on the machine make no difference to a
-share. Below them, what a test has to ask for, as a multiple of the checks without it: jitter and
-mutants in sessions of their own, of which the first has neither.
+Cells of fixtures/downstream on one rank, in this process: the CPU time of each part as a share of
+the whole check's. Other jobs on the machine make no difference to a share.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -24,15 +20,6 @@ import pytest
 DOWNSTREAM = Path(__file__).resolve().parents[2] / "fixtures" / "downstream"
 
 PARTS = ("oracle", "identities", "lost updates", "bounds", "adequacy", "signatures")
-
-ASKED_FOR = {"jitter 5": "--precision-jitter=5", "mutants": "--precision-mutate"}
-"""What a test has to ask for, and how."""
-
-FEW = "test_sharding.py"
-"""Cells that are checked with it."""
-
-ALONE = "PRECISION_BENCH_TOTAL"
-"""Set where a session writes nothing but the seconds of all its checks."""
 
 
 class Clock:
@@ -91,10 +78,6 @@ class Clock:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write median and maximum of the shares, each of the checks that have the part."""
-        if ALONE in os.environ:
-            total = sum(check["check"] for check in self.checks)
-            Path(os.environ[ALONE]).write_text(repr(total))
-            return
         for parts in (*((part,) for part in PARTS), ("oracle", "identities")):
             whole = [check for check in self.checks if all(part in check for part in parts)]
             shares = [100 * sum(own[part] for part in parts) / own["check"] for own in whole]
@@ -106,30 +89,7 @@ class Clock:
                 )
 
 
-def multiples(folder: Path) -> dict[str, float]:
-    """Return what a test has to ask for to the CPU time of checks with it over that without."""
-    seconds = {}
-    for name, option in {"": "", **ASKED_FOR}.items():
-        out = folder / "total"
-        command = [sys.executable, __file__, str(DOWNSTREAM / FEW), *filter(None, [option])]
-        subprocess.run(command, env={**os.environ, ALONE: str(out)}, stdout=subprocess.DEVNULL)
-        seconds[name] = float(out.read_text())
-    return {name: seconds[name] / seconds[""] for name in ASKED_FOR}
-
-
-def main(arguments: list[str]) -> int:
-    """Run the cells; return pytest's exit status."""
-    options = ["--precision-matrix", "--precision-ranks=inline", "--precision-select=world_size=1"]
-    given = [f"--rootdir={DOWNSTREAM}", "-q", *options, *(arguments or [str(DOWNSTREAM)])]
-    status = pytest.main(given, plugins=[Clock()])
-    if ALONE not in os.environ:
-        from tempfile import TemporaryDirectory
-
-        with TemporaryDirectory() as folder:
-            for name, multiple in multiples(Path(folder)).items():
-                print(f"{name:22} {multiple:5.1f} times the checks of {FEW} without")
-    return int(status)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    options = ["--precision-matrix", "--precision-ranks=inline", "--precision-select=world_size=1"]
+    arguments = [f"--rootdir={DOWNSTREAM}", "-q", *options, *(sys.argv[1:] or [str(DOWNSTREAM)])]
+    sys.exit(pytest.main(arguments, plugins=[Clock()]))
