@@ -9,6 +9,7 @@ for several batches. Recordings are removed off the clock.
 from __future__ import annotations
 
 import argparse
+import gc
 import shutil
 import tempfile
 from functools import partial
@@ -58,7 +59,8 @@ class Runs:
         dist.destroy_process_group()
 
     def remove(self) -> None:
-        """Remove the recordings, before their bytes have been written back to the disk."""
+        """Remove recordings before their bytes are written back, and models in cycles."""
+        gc.collect()
         for one in self._folder.iterdir():
             shutil.rmtree(one)
 

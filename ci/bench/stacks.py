@@ -1,7 +1,7 @@
 """What a framework costs a user: `python ci/bench/stacks.py [report.json]`.
 
 Lines of each file of `fixtures/stacks` that are no tests, comments, docstrings or blank, and, of a
-report that `ci/stacks --precision-report DIR` wrote, seconds of its cells: the median and the
+report that `ci/stacks --precision-report=DIR` wrote, seconds of its cells: the median and the
 greatest, which has the import of the framework in it. A layout or script with more than 60 lines
 is marked.
 """

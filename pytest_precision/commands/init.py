@@ -58,7 +58,8 @@ OF_A_SCRIPT = '''\
 Each cell runs the script twice, ends it after a few train steps, and compares weights, gradients
 and optimizer state of every step bit for bit. As it is, both runs have the same arguments: the test
 is red if the script does not repeat itself. Write what must not change a number into CHANGED, and
-`world_size=[1, 2]` for two ranks.
+`world_size=[2]` for two ranks, which torchrun then starts: a script that makes a process group
+needs that.
 """
 
 import subprocess
