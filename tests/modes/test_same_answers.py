@@ -1,4 +1,4 @@
-"""One suite in every mode: the same tests, outcomes, reports and exit status."""
+"""One suite in every mode: the same tests, outcomes, verdicts, reports and exit status."""
 
 from __future__ import annotations
 
@@ -10,98 +10,15 @@ from xml.etree import ElementTree
 
 import launches
 import pytest
+import suite
 from written import read_report
-
-SUITE = """
-import os
-
-import pytest
-
-from pytest_precision import layouts, workloads
-
-
-def sum_of_ranks(weight):
-    import torch
-    import torch.distributed as dist
-
-    total = torch.tensor(dist.get_rank() * weight)
-    dist.all_reduce(total)
-    return total.item()
-
-
-def raises():
-    import torch.distributed as dist
-
-    if dist.get_rank() == 1:
-        raise KeyError("on rank 1")
-    dist.barrier()
-
-
-def dies():
-    import torch.distributed as dist
-
-    if dist.get_rank() == 1:
-        os._exit(3)
-    dist.barrier()
-
-
-def variables():
-    of_launchers = ("TORCHELASTIC_", "MASTER_", "SLURM_STEP_", "SLURM_PROCID")
-    left = [name for name in os.environ if name.startswith(of_launchers)]
-    return os.environ["WORLD_SIZE"], os.environ.get("PLANTED"), left
-
-
-@pytest.mark.world_size(2)
-def test_passes(ranks):
-    assert ranks.run(sum_of_ranks, weight=3) == [3, 3]
-
-
-@pytest.mark.world_size(2)
-def test_fails(ranks):
-    assert ranks.run(sum_of_ranks, 1) == [1, 2]
-
-
-@pytest.mark.world_size(2)
-def test_raises(ranks):
-    ranks.run(raises)
-
-
-@pytest.mark.world_size(2)
-def test_dies(ranks):
-    ranks.run(dies)
-
-
-@pytest.mark.world_size(2)
-def test_after_all_that(ranks, monkeypatch):
-    monkeypatch.setenv("PLANTED", "by the test")
-    assert ranks.run(variables) == [("2", "by the test", [])] * 2
-
-
-@pytest.mark.xfail(reason="known")
-@pytest.mark.world_size(2)
-def test_fails_as_expected(ranks):
-    ranks.run(raises)
-
-
-@pytest.mark.world_size(3)
-def test_on_three(ranks):
-    assert ranks.run(sum_of_ranks, 1) == [3, 3, 3]
-
-
-@pytest.mark.precision_matrix(sequence=["train2", "train-save-restart@2-train"], world_size=[1, 2])
-def test_parity(parity):
-    parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
-
-
-def test_without_ranks(tmp_path):
-    pass
-"""
 
 CELLS = [
     f"test_parity[{sequence}-w{size}]"
     for sequence in ("train-save-restart@2-train", "train2")
     for size in (1, 2)
 ]
+"""Of test_outcomes.py."""
 
 OUTCOMES = {
     "test_passes": "passed",
@@ -114,12 +31,15 @@ OUTCOMES = {
     **dict.fromkeys(CELLS, "passed"),
     "test_without_ranks": "passed",
 }
+"""Of the tests in test_outcomes.py."""
 
 LAUNCHES = ("torchrun on two nodes", "Slurm")
 
 
 @dataclass
 class Scenario:
+    """The suite of `suite.py` after it has run in one of the modes."""
+
     mode: str
     folder: Path
     ended: launches.Session
@@ -133,26 +53,33 @@ class Scenario:
         """Where only two processes were started, three ranks cannot be had."""
         return {**OUTCOMES, **({"test_on_three": "skipped"} if self.mode in LAUNCHES else {})}
 
+    def cases(self, file: str) -> dict[str, ElementTree.Element]:
+        """Return what the JUnit file says of each test in a file of the suite."""
+        cases = ElementTree.parse(self.folder / "junit.xml").iter("testcase")
+        return {case.get("name", ""): case for case in cases if case.get("classname") == file}
+
 
 @pytest.fixture(scope="module", params=["plain", "xdist", *LAUNCHES])
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scenario:
-    """The suite after it has run in one of the modes."""
+    """One session in each mode, since starting it takes most of the time."""
     if request.param == "xdist":
         pytest.importorskip("xdist")
     folder = tmp_path_factory.mktemp("suite")
-    (folder / "test_suite.py").write_text(SUITE)
+    for name, text in suite.FILES.items():
+        (folder / name).write_text(text)
     options = "--precision-matrix --precision-report=report --junit-xml=junit.xml -rs"
     return Scenario(request.param, folder, launches.run(folder, request.param, *options.split()))
 
 
 def test_outcomes_and_their_causes(scenario: Scenario) -> None:
     """The JUnit file is whole and has every test once."""
-    cases = list(ElementTree.parse(scenario.folder / "junit.xml").iter("testcase"))
-    assert sorted(case.get("name") for case in cases) == sorted(OUTCOMES)
-    assert {case.get("name"): outcome(case) for case in cases} == scenario.outcomes
-    messages = {case.get("name"): child.get("message") for case in cases for child in case}
-    assert "rank 1 of 2 in test_suite:raises raised KeyError" in messages["test_raises"]
-    assert "rank 1 of 2 in test_suite:dies died: exit status 3" in messages["test_dies"]
+    every = list(ElementTree.parse(scenario.folder / "junit.xml").iter("testcase"))
+    cases = scenario.cases("test_outcomes")
+    assert len(every) == len(OUTCOMES) + len(scenario.cases("test_isolation")) + 2
+    assert {name: outcome(case) for name, case in cases.items()} == scenario.outcomes
+    messages = {name: child.get("message") for name, case in cases.items() for child in case}
+    assert "rank 1 of 2 in test_outcomes:raises raised KeyError" in messages["test_raises"]
+    assert "rank 1 of 2 in test_outcomes:dies died: exit status 3" in messages["test_dies"]
 
 
 def test_a_world_size_that_a_launch_lacks(scenario: Scenario) -> None:
@@ -181,10 +108,34 @@ def test_one_terminal(scenario: Scenario) -> None:
 def test_report_and_cache(scenario: Scenario) -> None:
     """One report.json of the cells, and one cache for `--lf`."""
     cells = read_report(scenario.folder / "report" / "report.json")["cells"]
-    names = sorted(cell["nodeid"] for cell in cells if cell["outcome"] == "pass")
-    assert names == [f"test_suite.py::{name}" for name in CELLS]
+    passed = {cell["nodeid"] for cell in cells if cell["outcome"] == "pass"}
+    assert {name for name in passed if "outcomes" in name} == {
+        f"test_outcomes.py::{name}" for name in CELLS
+    }
     failed = json.loads((scenario.folder / ".pytest_cache/v/cache/lastfailed").read_text())
-    assert {name.partition("::test_")[2] for name in failed} == {"fails", "raises", "dies"}
+    found = {name.partition("::test_")[2] for name in failed if "outcomes" in name}
+    assert found == {"fails", "raises", "dies"}
+
+
+def test_a_layout_that_changes_its_process_changes_no_verdict(scenario: Scenario) -> None:
+    """One that patches torch, or counts its calls, fails in every cell, and tests after it pass."""
+    cases = scenario.cases("test_isolation")
+    assert len(cases) == 6
+    for name, case in cases.items():
+        assert outcome(case) == ("failed" if "differs" in name else "passed")
+    for change in ("gelu was replaced by patches:gelu", "patches.CALLS was 0, is 1"):
+        assert change in scenario.ended.output
+    assert "torch.nn.Linear.forward was replaced by patches:forward" in scenario.ended.output
+
+
+def test_collectives_come_in_one_order(scenario: Scenario) -> None:
+    """A checkpoint gathers six tensors of each parameter, which no set may order: processes of a
+    launch hash strings differently, and ranks that are forked from one server do not.
+    """
+    cases = scenario.cases("test_hashes")
+    assert [outcome(case) for case in cases.values()] == ["passed", "passed"]
+    (hashes,) = cases["test_hashes"].iter("property")
+    assert hashes.get("value") == ("2" if scenario.mode in LAUNCHES else "1")
 
 
 def outcome(case: ElementTree.Element) -> str:
