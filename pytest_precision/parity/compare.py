@@ -55,10 +55,13 @@ class Difference:
     Attributes:
         reason: `shape`, `dtype` or `values`.
         statistics: how far apart the values are; None where shapes or dtypes differ.
+        allowed: what the criterion allows at the worst element, with its unit; empty where no
+            distance is allowed, or where the criterion has one bound for the whole tensor.
     """
 
     reason: str
     statistics: Statistics | None = None
+    allowed: str = ""
 
 
 def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Difference | None:
@@ -86,7 +89,9 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
     if not figures.beyond:
         return None
     found = _statistics(figures, candidate, reference)
-    return None if criterion.allows(found) else Difference("values", found)
+    if criterion.allows(found):
+        return None
+    return Difference("values", found, figures.allowed(found.reference_worst))
 
 
 def statistics(

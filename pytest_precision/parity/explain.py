@@ -162,6 +162,7 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
     if finding.difference is None or finding.difference.statistics is None:
         return []
     s = finding.difference.statistics
+    limit = f" (up to {finding.difference.allowed} allowed)" if finding.difference.allowed else ""
     share = f"{100 * s.mismatched / s.numel:.1f}%"
     # Replicas are compared with that of the first rank, whatever the other side has.
     other = other if finding.fault is None else "on the first rank"
@@ -171,7 +172,7 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
         f"First at index {s.first}{where(finding, s.first)}: "
         f"{s.candidate_first!r} here, {s.reference_first!r} {other}",
         f"Worst at index {s.worst}{where(finding, s.worst)}: "
-        f"{s.candidate_worst!r} here, {s.reference_worst!r} {other}",
+        f"{s.candidate_worst!r} here, {s.reference_worst!r} {other}{limit}",
     ]
     if any(s.candidate_not_finite) or any(s.reference_not_finite):
         lines.append(f"It {not_finite(s, other)}")

@@ -212,6 +212,14 @@ class Accumulator:
         if self.worst is None or severity > self.severity:
             self.severity, self.worst = severity, locate()
 
+    def allowed(self, reference: Element | None) -> str:
+        """Say what the criterion allows at an element of the reference, empty for no distance."""
+        if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
+            return ""
+        with np.errstate(over="ignore"):
+            bound = self.criterion.bound(np.array([abs(reference)], np.float64))
+        return f"{bound} ulp" if isinstance(bound, int) else f"{bound.item():.3g}"
+
 
 def bits(tensor: torch.Tensor) -> Bits:
     """Return the bit patterns of a contiguous tensor: (n,), or (n, 2) for elements of 16 bytes."""

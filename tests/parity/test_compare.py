@@ -412,3 +412,29 @@ def test_norm_of_bool_and_of_zeros():
     assert compare(other, mask, norm(rel=0.9)) is not None
     assert compare(torch.full((4,), 1e-30), torch.zeros(4), norm(rel=0.9)) is not None
     assert compare(-torch.zeros(4), torch.zeros(4), norm(rel=0.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "criterion", "worst", "allowed"),
+    [
+        (torch.float32, close(rtol=0.1, atol=0.25), 8, "0.65"),
+        (torch.int32, close(rtol=0, atol=1), 8, "1"),
+        (torch.float32, ulp(3), 8, "3 ulp"),
+        (torch.int32, ulp(3), 8, ""),
+        (torch.float32, close(rtol=0.1, atol=0.25), INF, "0.65"),
+        (torch.float32, bitwise(), 8, ""),
+        (torch.float32, norm(rel=0.1), 8, ""),
+    ],
+)
+def test_what_is_allowed_at_the_worst_element(dtype, criterion, worst, allowed):
+    """In the unit of the criterion, where one element has a bound of its own."""
+    found = compare(
+        torch.tensor([1, worst], dtype=dtype), torch.tensor([1, 4], dtype=dtype), criterion
+    )
+    assert found.allowed == allowed
+
+
+def test_nothing_is_allowed_where_the_reference_is_not_finite():
+    """Its bound would be infinite."""
+    found = compare(torch.ones(1), torch.tensor([NAN]), close(rtol=0.1, atol=0.0))
+    assert found.allowed == ""
