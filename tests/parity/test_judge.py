@@ -57,7 +57,10 @@ def test_the_first_divergence_is_the_earliest_moment(write_trace: Write) -> None
 def test_what_is_allowed_stands_beside_the_worst_element(write_trace: Write) -> None:
     """In the words of torch.testing, and only where a distance is allowed."""
     sides = write_trace(run([param(1, 3)])), write_trace(run([param(1, 2)]))
-    for criterion, limit in ((close(rtol=0.125, atol=0.25), " (up to 0.5 allowed)"), (bitwise(), "")):
+    for criterion, limit in (
+        (close(rtol=0.125, atol=0.25), " (up to 0.5 allowed)"),
+        (bitwise(), ""),
+    ):
         judgement = judge(*sides, Criteria.of(criterion))
         assert judgement.first is not None
         worst = explain.statistics_lines(judgement.first)[2]
