@@ -1,4 +1,4 @@
-"""The suite that every mode runs: outcomes, layouts that change their process, hashes of strings."""
+"""The suite that every mode runs: outcomes, layouts that change their process, hashes of names."""
 
 OUTCOMES = """
 import os
