@@ -31,7 +31,7 @@ OPTIONS = "--precision-matrix", "--precision-device=cpu", "-vv"
 OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
 """What follows runs in a mount namespace of its own, which needs no privilege."""
 
-MOUNT = 'mount -t tmpfs -o size=2m none "$0" && exec "$@"'
+MOUNT = 'mount -t tmpfs -o size=1536k none "$0" && exec "$@"'
 
 
 def limited(workload, cell):
@@ -59,7 +59,7 @@ def test_a_full_disk_fails_its_cell(pytester, monkeypatch):
     """With the rank's error; what had been written is removed, and the next cell has the room."""
     disk = pytester.mkdir("disk")
     if shutil.which("unshare") is None or subprocess.call([*OWN_MOUNTS, MOUNT, disk, "true"]):
-        pytest.skip("a file system of two megabytes cannot be mounted here")
+        pytest.skip("a file system of 1.5 megabytes cannot be mounted here")
     pytester.makepyfile(test_session=SUITE.format(candidate="layouts.ddp"))
     monkeypatch.setenv("TMPDIR", str(disk))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")

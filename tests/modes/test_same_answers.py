@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+import in_every_mode
 import launches
 import pytest
-import suite
 from written import read_report
 
 CELLS = [
@@ -38,7 +38,7 @@ LAUNCHES = ("torchrun on two nodes", "Slurm")
 
 @dataclass
 class Scenario:
-    """The suite of `suite.py` after it has run in one of the modes."""
+    """The suite of `in_every_mode.py` after it has run in one of the modes."""
 
     mode: str
     folder: Path
@@ -65,7 +65,7 @@ def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if request.param == "xdist":
         pytest.importorskip("xdist")
     folder = tmp_path_factory.mktemp("suite")
-    for name, text in suite.FILES.items():
+    for name, text in in_every_mode.FILES.items():
         (folder / name).write_text(text)
     options = "--precision-matrix --precision-report=report --junit-xml=junit.xml -rs"
     return Scenario(request.param, folder, launches.run(folder, request.param, *options.split()))
