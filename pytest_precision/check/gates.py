@@ -114,8 +114,9 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 def contract(case: Case) -> Ruling | None:
     """Refuse a side that breaks its layout's promises, or stored another dtype than it must."""
     for side in case.sides:
-        for words in side.trace.header.violations:
-            return Ruling("fail", f"{words} in the {side.name}")
+        declared = side.trace.header.violations
+        if declared:
+            return Ruling("fail", f"{declared[0]} in the {side.name}")
         for required in case.contracts(side):
             broken = violation(side.trace, required)
             if broken:

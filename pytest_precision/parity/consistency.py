@@ -230,8 +230,11 @@ class _Walk:
 
     def _normed(self, moment: Moment, norms: dict[str, list[Entry]]) -> Iterator[Contradiction]:
         """Yield a norm that is not that of the reduced gradients of all that is updated."""
-        known, scale = self._log.shown_by == "phases" and self._log.by_l2, self._loss_scale()
-        if moment.phase != "clip_grads" or moment.operation != "train" or not known or not scale:
+        known = self._log.shown_by == "phases" and self._log.by_l2
+        if moment.phase != "clip_grads" or moment.operation != "train" or not known:
+            return
+        scale = self._loss_scale()
+        if not scale:
             return
         found = [
             self._whole(own)

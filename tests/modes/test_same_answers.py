@@ -108,10 +108,10 @@ def test_one_terminal(scenario: Scenario) -> None:
 def test_report_and_cache(scenario: Scenario) -> None:
     """One report.json of the cells, and one cache for `--lf`."""
     cells = read_report(scenario.folder / "report" / "report.json")["cells"]
-    passed = {cell["nodeid"] for cell in cells if cell["outcome"] == "pass"}
-    assert {name for name in passed if "outcomes" in name} == {
+    passed = sorted(cell["nodeid"] for cell in cells if cell["outcome"] == "pass")
+    assert [name for name in passed if "outcomes" in name] == [
         f"test_outcomes.py::{name}" for name in CELLS
-    }
+    ]
     failed = json.loads((scenario.folder / ".pytest_cache/v/cache/lastfailed").read_text())
     found = {name.partition("::test_")[2] for name in failed if "outcomes" in name}
     assert found == {"fails", "raises", "dies"}
