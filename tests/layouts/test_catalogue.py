@@ -43,9 +43,12 @@ def test_a_defect_of_a_real_stack_is_caught(parity_in: ParityIn, entry: Defect) 
 
 @pytest.mark.parametrize("entry", VARIATIONS, ids=lambda entry: entry.name)
 def test_a_legitimate_variation_is_left_alone(parity_in: ParityIn, entry: Variation) -> None:
-    """It is the same bit for bit, or within the bounds that its failure proposes."""
+    """It is the same bit for bit, or within the bounds that its failure proposes.
+
+    Where the page says that bits differ, a CPU that multiplies otherwise may have the same.
+    """
     found = variation_found(entry, parity_in, seeds=(0,))
-    assert row(entry.name)[3] == ("yes" if found.bitwise else "no")
+    assert found.bitwise or row(entry.name)[3] == "no"
     assert not found.flagged
     assert found.named is not False
 
