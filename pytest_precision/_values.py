@@ -72,6 +72,13 @@ def share(text: str) -> float:
     return share
 
 
+def module(text: str) -> str:
+    """Return the name of a module."""
+    if not all(part.isidentifier() for part in text.split(".")):
+        raise ValueError(text)
+    return text
+
+
 def pattern(text: str) -> str:
     """Return a pattern, which is not empty."""
     if not text:

@@ -39,6 +39,7 @@ class Settings:
         fuzz: how many cells are drawn for each matrix test in addition to its own.
         mutate: whether known defects are planted into each candidate that passes.
         min_kill: share of them that the session's checks must notice.
+        preload: modules that are imported once, and of which all ranks are copies.
     """
 
     enabled: bool = False
@@ -58,6 +59,7 @@ class Settings:
     fuzz: int = 0
     mutate: bool = False
     min_kill: float = 0.0
+    preload: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -339,6 +341,14 @@ OPTIONS = (
         "SHARE",
         "fail a session that notices a smaller share of these defects",
         "float",
+    ),
+    Option(
+        "preload",
+        _values.module,
+        "the name of a module, such as megatron.core",
+        "MODULE",
+        "import it once for all ranks that are started here; repeatable",
+        "args",
     ),
 )
 

@@ -28,6 +28,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "fuzz": ("20", 20),
     "mutate": ("true", True),
     "min_kill": ("0.9", 0.9),
+    "preload": ("megatron.core", ("megatron.core",)),
 }
 
 OTHERS = {
@@ -44,6 +45,7 @@ OTHERS = {
     "jitter": "5",
     "fuzz": "7",
     "min_kill": "0.5",
+    "preload": "torchao.optim",
 }
 
 BAD = {
@@ -59,6 +61,7 @@ BAD = {
     "fuzz": ["0", "many"],
     "min_kill": ["-0.1", "1.5", "nan", "most"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
+    "preload": ["megatron-core", "megatron/core", "megatron."],
 }
 
 OPTION = {option.name: option for option in OPTIONS}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_precision.options import Settings
+from pytest_precision.ranks.process.preloaded import installed
 
 
 class Census(NamedTuple):
@@ -38,8 +39,18 @@ class Census(NamedTuple):
         how += ["shard {}/{}".format(*settings.shard)] if settings.shard != (1, 1) else []
         head = f"{_counted(self.cells, 'cell')} of {_counted(self.tests, 'test')}"
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
+        parts += _preloaded(settings.preload)
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
         return "; ".join([*parts, *self.formats])
+
+
+def _preloaded(names: Sequence[str]) -> Iterator[str]:
+    """Yield what is imported before ranks start, and what cannot be."""
+    there = installed(names)
+    if there:
+        yield f"{', '.join(there)} preloaded"
+    if missing := [name for name in names if name not in there]:
+        yield f"{', '.join(missing)} not installed, so not preloaded"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -19,12 +19,14 @@ from typing import Any, NoReturn, TextIO
 import pytest
 
 from pytest_precision.errors import RefusedError, expected_but_got
+from pytest_precision.options import SETTINGS
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.launch.launch import Launch
 from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, forget
 from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
+from pytest_precision.ranks.process.preloaded import installed
 
 HOSTS = pytest.StashKey[Hosts]()
 """Key of the processes of the launch, set in the process of rank 0 before it runs tests."""
@@ -124,8 +126,9 @@ class RankHolder(Process):
         if not runs(session):
             self.refuse()
             _leave()
+        preload = installed(session.config.stash[SETTINGS].preload)
         try:
-            status = serve(self.launch, self._say)
+            status = serve(self.launch, self._say, preload)
         except RefusedError:  # rank 0 reports its own failure
             status = 0
         except (OSError, EOFError, RuntimeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_precision.options import Settings
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks.process.preloaded import installed
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.trace.cache import TraceCache
 
@@ -28,7 +29,12 @@ class Resources:
         key = settings.ranks, device, settings.ranks_per_device
         if key not in self._ranks:
             self._ranks[key] = RankPool(
-                settings.ranks, settings.timeout, device, self._start, settings.ranks_per_device
+                settings.ranks,
+                settings.timeout,
+                device,
+                self._start,
+                settings.ranks_per_device,
+                preload=installed(settings.preload),
             )
         return self._ranks[key]
 

@@ -41,6 +41,7 @@ class LocalGroup:
         environment: environment of the ranks.
         ranks_per_device: how many ranks may share a GPU if there is not one per rank.
         start: starts a rank; by default on this machine.
+        preload: modules that the fork server imports before it starts the ranks.
 
     Raises:
         WorldSizeError: there are too few GPUs for the ranks.
@@ -55,6 +56,7 @@ class LocalGroup:
         environment: Environment,
         ranks_per_device: int = 1,
         start: Callable[[Membership], Rank] = RankProcess,
+        preload: tuple[str, ...] = (),
     ) -> None:
         self._timeout = timeout
         self._collective_seconds = timeout * COLLECTIVE_SHARE
@@ -80,6 +82,7 @@ class LocalGroup:
                     start_seconds=START_SECONDS,
                     collective_seconds=self._collective_seconds,
                     ranks_per_device=ranks_per_device,
+                    preload=preload,
                 )
                 self._ranks.append(start(membership))
             self._open(world_size)

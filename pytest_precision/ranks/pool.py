@@ -47,6 +47,7 @@ class RankPool:
     Args:
         start: starts one rank: by default on this machine; `hosts.Hosts` starts it in a launch.
         memory: bytes that idle ranks may use; by default a share of the machine's memory.
+        preload: modules that are imported once, and of which all ranks are copies.
 
     Attributes:
         mode: `reuse` keeps one group per world size and `Needs` between jobs, `fresh` opens one per
@@ -69,6 +70,7 @@ class RankPool:
         start: Callable[[Membership], Rank] = RankProcess,
         ranks_per_device: int = 1,
         memory: int | None = None,
+        preload: tuple[str, ...] = (),
     ) -> None:
         expect_one_of("mode", mode, MODES)
         expect_one_of("device", device, DEVICES)
@@ -78,6 +80,7 @@ class RankPool:
         self.device = device
         self.ranks_per_device = ranks_per_device
         self._start = start
+        self._preload = preload
         self._room = for_waiting_ranks() if memory is None else memory
         self._groups: OrderedDict[Key, Group] = OrderedDict()
         self._late: dict[Key, tuple[ImportPath, ...]] = {}
@@ -182,7 +185,13 @@ class RankPool:
         if self.mode == "inline":
             return InlineGroup(world_size, self.device, needs.environment.declared)
         return LocalGroup(
-            world_size, self.device, longest, needs.environment, self.ranks_per_device, self._start
+            world_size,
+            self.device,
+            longest,
+            needs.environment,
+            self.ranks_per_device,
+            self._start,
+            self._preload,
         )
 
 

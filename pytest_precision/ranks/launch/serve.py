@@ -127,12 +127,13 @@ class Server:
             _attend(line, rank)
 
 
-def serve(launch: Launch, tell: Callable[[str], object]) -> int:
+def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
     """Serve the controller until it is gone.
 
     Args:
         launch: this process's place in it.
         tell: called with a message if the controller takes long to call.
+        preload: modules that ranks find imported.
 
     Returns:
         The exit status of this process: 0 on the controller's node. On another node it is the
@@ -145,7 +146,7 @@ def serve(launch: Launch, tell: Callable[[str], object]) -> int:
     # the controller does.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    ensure_running()  # the fork server imports torch while the processes meet
+    ensure_running(preload)  # the fork server imports torch while the processes meet
     os.environ[SERVED] = launch.name
     key = secrets.token_bytes(32)
     own = wire.LOOPBACK if launch.nodes == 1 else wire.own_address(launch.address)

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from pytest_precision.ranks.process import undertaker
+from pytest_precision.ranks.process import preloaded, undertaker
 
 MODULES = (
     "torch",
@@ -24,6 +24,16 @@ MODULES = (
     "torch._inductor.config",
     "pytest_precision.ranks.process.worker",
     "pytest_precision.trace.record",
+    # What a side of most cells is made of.
+    "pytest_precision.check.side",
+    "pytest_precision.layouts.optimizers",
+    "pytest_precision.layouts.sharded",
+    "pytest_precision.layouts.megatron.experts",
+    "pytest_precision.layouts.megatron.optimizer",
+    "pytest_precision.loops.runs",
+    "pytest_precision.workloads.language_model",
+    "pytest_precision.workloads.mixture",
+    "pytest_precision.workloads.perceptron",
     # Jobs are defined in test files, which import pytest.
     "pytest",
 )
@@ -38,6 +48,7 @@ gc.disable()  # what is imported stays: collecting it takes a tenth of the time
 try:
     for _name in MODULES:
         importlib.import_module(_name)
+    preloaded.take_in()
     # Ranks inherit the code of this process, in which nothing has been replaced.
     importlib.import_module("pytest_precision.ranks.state.baseline").of_this_process()
 except Exception:

@@ -51,7 +51,7 @@ class RankProcess:
         declared = bool(membership.environment.declared)
         start: Any = _interpreter if declared else server.context
         if not declared:
-            server.ensure_running()
+            server.ensure_running(membership.preload)
         self.connection, theirs = start.Pipe()
         self._process: BaseProcess = start.Process(
             target=worker.main, args=(membership, theirs), name=f"rank{membership.rank}"

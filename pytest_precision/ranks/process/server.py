@@ -15,7 +15,8 @@ from multiprocessing import forkserver, util
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import expected_but_got
-from pytest_precision.ranks.process import undertaker
+from pytest_precision.ranks.process import preloaded, undertaker
+from pytest_precision.ranks.state.environment import patched
 
 PRELOAD = ["pytest_precision.ranks.process.preload"]
 
@@ -28,20 +29,28 @@ SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 
 context = multiprocessing.get_context("forkserver")
 
+_preloads: dict[int | None, tuple[str, ...]] = {}
+"""Process number of a server to the modules that it has imported after torch."""
 
-def ensure_running() -> None:
+
+def ensure_running(preload: tuple[str, ...] = ()) -> None:
     """Start the server, which then imports torch; do nothing if it is running.
+
+    Args:
+        preload: modules that it imports after torch; a server that has others is replaced.
 
     Raises:
         OSError: no temporary folder is short enough for its socket.
     """
     context.set_forkserver_preload(PRELOAD)
     home = _home()
-    if home.restore():  # its socket is gone too
+    # Without its folder, its socket is gone too.
+    if home.restore() or _preloads.get(_number()) not in (None, preload):
         kill()
-    with _socket_in(home):
+    with _socket_in(home), patched({preloaded.VARIABLE: " ".join(preload)}):
         os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
         forkserver.ensure_running()
+    _preloads[_number()] = preload
 
 
 @contextmanager

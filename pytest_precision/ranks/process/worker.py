@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.ranks.process import lifeline, output
+from pytest_precision.ranks.process import lifeline, output, preloaded
 from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,
@@ -46,6 +46,7 @@ class Membership:
         start_seconds: time within which all ranks must meet, in seconds.
         collective_seconds: timeout of a collective, in seconds.
         ranks_per_device: how many ranks may share a GPU.
+        preload: modules that its fork server has imported, unless variables are declared.
     """
 
     rank: int
@@ -60,6 +61,7 @@ class Membership:
     start_seconds: float
     collective_seconds: float
     ranks_per_device: int
+    preload: tuple[str, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -118,8 +120,7 @@ def _next(connection: Connection, membership: Membership) -> ToRank:
 
 def _join(membership: Membership) -> FromRank:
     rank, world_size = membership.rank, membership.world_size
-    os.environ.clear()
-    os.environ.update(membership.variables)
+    preloaded.join(membership.variables)
 
     import torch
     import torch.distributed as dist

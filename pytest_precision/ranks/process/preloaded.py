@@ -1,0 +1,70 @@
+"""Preloaded: modules that the fork server imports once, and that its ranks then have.
+
+A framework takes seconds to import, in each rank of each group. What its import changes in the
+process is there in every rank, also for layouts that do not use it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+
+from pytest_precision.errors import expected_but_got
+
+VARIABLE = "PYTEST_PRECISION_PRELOAD"
+"""Environment variable with the modules' names, for a fork server while it starts."""
+
+variables: dict[str, str] = {}
+"""Environment variables that the imports have set in this process."""
+
+_refusals: list[str] = []
+
+
+def installed(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules whose package is installed; none is imported."""
+    return tuple(name for name in names if find_spec(name.partition(".")[0]) is not None)
+
+
+def take_in() -> None:
+    """Import the modules that are asked for, up to the first that ranks cannot be made with."""
+    before = dict(os.environ)
+    for name in os.environ.pop(VARIABLE, "").split():
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            _refuse(name, "can be imported", f"{type(error).__name__}: {error}")
+            break
+        if what := _not_forked():
+            _refuse(name, "leaves no thread and no GPU open, which a fork would break", what)
+            break
+    variables.update({name: now for name, now in os.environ.items() if before.get(name) != now})
+
+
+def _refuse(name: str, expected: str, got: str) -> None:
+    what = f"a module for precision_preload that {expected},"
+    _refusals.append(expected_but_got(what, f"{name!r}: {got}", "leave it out there"))
+
+
+def _not_forked() -> str:
+    """Return what this process holds that a fork of it cannot use; empty for nothing."""
+    if threading.active_count() > 1:
+        others = {thread.name for thread in threading.enumerate()} - {"MainThread"}
+        return f"thread {', '.join(sorted(others))}"
+    torch = sys.modules["torch"]
+    return "CUDA was initialized" if torch.cuda.is_initialized() else ""
+
+
+def join(environment: Mapping[str, str]) -> None:
+    """Give a rank, which is a fork or a new process, its environment.
+
+    Raises:
+        RuntimeError: the fork server has imported what must not be forked.
+    """
+    os.environ.clear()
+    os.environ.update({**variables, **environment})
+    if _refusals:
+        raise RuntimeError(_refusals[0])
