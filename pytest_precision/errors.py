@@ -199,7 +199,7 @@ class RecordingError(ValueError):
 class ReportError(ValueError):
     """A file is not a report.json that this release can read; the message says what it is.
 
-    Such a file is written by `pytest --precision-matrix --precision-report DIR`.
+    Such a file is written by `pytest --precision-matrix --precision-report=DIR`.
     """
 
 

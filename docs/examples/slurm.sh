@@ -10,4 +10,4 @@ set -euo pipefail
 # In place of the shell, which Slurm interrupts two minutes before its time is over: the report is closed then.
 exec python -m pytest --precision-matrix --precision-require --precision-device cuda \
     --precision-shard "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT" \
-    --precision-report "precision-report/$SLURM_ARRAY_JOB_ID/$SLURM_ARRAY_TASK_ID" "$@"
+    --precision-report="precision-report/$SLURM_ARRAY_JOB_ID/$SLURM_ARRAY_TASK_ID" "$@"

@@ -66,7 +66,7 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ReportError(
-            expected_but_got("a report.json", f"{file} ({why})", "run with --precision-report DIR")
+            expected_but_got("a report.json", f"{file} ({why})", "run with --precision-report=DIR")
         ) from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
