@@ -9,7 +9,10 @@ from torch import nn
 
 from pytest_precision.engine.observation import Observation, whole
 
-DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+DROPOUT = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 """Modules with a probability."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import nn
 
 from pytest_precision.engine.modes import modes, probabilities
@@ -27,3 +28,18 @@ def test_dropout_that_was_changed_is_named() -> None:
     assert seen(model, start) == ["training"]
     model[0].p = 0.0
     assert seen(model, start) == ["training", "dropout 0 with p=0 instead of 0.25"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+        *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+    ],
+)
+def test_every_dropout_of_torch_is_known(kind: type[nn.Dropout]) -> None:
+    """One that is not would be turned off unseen."""
+    model = nn.Sequential(kind(0.25))
+    start = probabilities(model)
+    model[0].p = 0.0
+    assert seen(model, start)[1:] == ["dropout 0 with p=0 instead of 0.25"]
