@@ -8,36 +8,33 @@ nothing; of a trace of digests only what must have the same bytes can be looked 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from pytest_precision.parity import identities
-from pytest_precision.parity.align import assemble, region
-from pytest_precision.parity.identities import Claim, Contradiction, WeightQuantizer
+from pytest_precision.parity.align import region
+from pytest_precision.parity.identities import Claim, Contradiction
+from pytest_precision.parity.quantization import QUANTIZED, Quantization
+from pytest_precision.parity.shown import Held, Shown
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Entry
 
-QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
-"""Tensor of a quantized weight in use to the kind of the resident one."""
-
 KINDS = frozenset(
     {"used_param", "used_quantized", "loss", "grad", "reduced_grad", "grad_norm", "master", "param"}
-    | {"loss_scale", *QUANTIZED.values()}
+    | {"loss_scale", "recorded_amax", *QUANTIZED.values()}
 )
 """Kinds that identities are about."""
 
-RESIDENT = ("param", "master", "loss_scale", *QUANTIZED.values())
+RESIDENT = ("param", "master", "loss_scale", "recorded_amax", *QUANTIZED.values())
 """Those of what is held between steps."""
 
 STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
 """Phases after which it is not shown."""
-
-Held = dict[str, dict[str, list[Entry]]]
 
 
 @dataclass
@@ -94,10 +91,10 @@ class _Walk:
 
     def __init__(self, side: Recording, log: OracleLog, checked: Counter[str]) -> None:
         self._trace, self._log, self._cell = side.trace, log, side.cell
-        self._checked = checked
+        self._shown = Shown(side.trace, checked)
         self._state: Held = {}
-        self._gradients: dict[str, list[Entry]] = {}
-        self._reduced: dict[str, list[Entry]] = {}
+        self._gradients: Mapping[str, list[Entry]] = {}
+        self._reduced: Mapping[str, list[Entry]] = {}
         held = self._trace.dtypes()
         self._quantized = set(_quantized(held, resident=side.cell.primary_weight == "quantized"))
         # A master of fewer bits, or with a compensation, shows another weight than was cast.
@@ -109,48 +106,34 @@ class _Walk:
             or (kind.startswith("master_") and dtype in ("float16", "uint8"))
         }
         self._updated = held.get("master", {})
-        self._quantizer = WeightQuantizer(side.cell)
+        self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Yield those of all moments in causal order."""
         for moment in self._trace.moments:
-            held: Held = defaultdict(lambda: defaultdict(list))
+            held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):
                 if entry.kind in KINDS:
                     held[entry.kind][entry.name].append(entry)
             if moment.phase == "forward_backward":  # an evaluation may be of other weights
                 yield from self._used(moment, held["used_param"])
-                yield from self._used_quantized(moment, held)
+                yield from self._quantization.used(moment, held, self._state)
             yield from self._summed(moment, held)
             yield from self._normed(moment, held["grad_norm"])
             yield from self._cast(moment, held)
+            if moment.phase == "optimizer_step":
+                yield from self._quantization.updated(moment, held, self._state)
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
                 self._state = {kind: held[kind] for kind in RESIDENT}
 
-    def _claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
-        self._checked[f"{kind} is {identity}"] += 1
-        return Claim(moment.step, kind, name, identity)
-
-    def _whole(self, entries: Sequence[Entry]) -> Tensor | None:
-        return assemble(self._trace, [*entries]).tensor if entries else None
-
-    def _same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
-        """Return whether pieces that are whole are known to have the same bytes."""
-        first = other[0]
-        return first.piece == first.shape and all(
-            (one.dtype, one.piece) == (first.dtype, first.piece)
-            and self._trace.same_bytes(one, self._trace, first)
-            for one in (*got, *other[1:])
-        )
-
-    def _used(self, moment: Moment, used: dict[str, list[Entry]]) -> Iterator[Contradiction]:
+    def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
         """Yield weights in use that are not resident or, where these are hidden, the masters."""
         for name, entries in used.items():
             kind = "param" if name in self._state.get("param", {}) else "master"
             stored = self._state.get(kind, {}).get(name)
             if stored is None or (kind == "master" and name in self._quantized | self._coarse):
                 continue
-            claim = self._claim(moment, "used_param", name, f"the {kind} before it")
+            claim = self._shown.claim(moment, "used_param", name, f"the {kind} before it")
             yield from self._follows(claim, entries, stored)
 
     def _cast(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
@@ -162,16 +145,16 @@ class _Walk:
             if [(e.file, e.offset) for e in masters] == [(e.file, e.offset) for e in entries]:
                 continue  # the same memory
             yield from self._follows(
-                self._claim(moment, "param", name, "its master"), entries, masters
+                self._shown.claim(moment, "param", name, "its master"), entries, masters
             )
 
     def _follows(
         self, claim: Claim, entries: list[Entry], source: list[Entry]
     ) -> Iterator[Contradiction]:
         """Yield what of a tensor is not its source, rounded to its dtype."""
-        if self._same(entries, source):
+        if self._shown.same(entries, source):
             return
-        exact = self._whole(source)
+        exact = self._shown.whole(source)
         if exact is None:
             return
         for entry in entries:
@@ -181,26 +164,6 @@ class _Walk:
             if found is not None:
                 yield found
                 return
-
-    def _used_quantized(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
-        """Yield quantized weights in use that are neither resident nor made of the weights."""
-        made: dict[str, Any] = {}
-        for full, entries in held["used_quantized"].items():
-            name, side, part = full.rsplit(".", 2)
-            got = self._whole(entries)
-            if name in self._quantized:
-                stored = self._state.get(QUANTIZED[part], {}).get(f"{name}.{side}")
-                exact, kind = self._whole(stored or ()), f"the {QUANTIZED[part]} before it"
-            else:
-                if name not in made:
-                    weight = self._whole(held["used_param"].get(name, ()))
-                    made[name] = {} if weight is None else self._quantizer(weight)
-                exact, kind = made[name].get(f"{side}.{part}"), "used_param, quantized"
-            if got is not None and exact is not None:
-                claim = self._claim(moment, "used_quantized", full, kind)
-                found = identities.equal(claim, got, exact)
-                if found is not None:
-                    yield found
 
     def _summed(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
         """Yield reduced gradients that are no sum over ranks, each with its own microbatches."""
@@ -212,15 +175,17 @@ class _Walk:
         self._reduced = held["reduced_grad"]
         for name, entries in self._reduced.items():
             parts = self._gradients.get(name, [])
-            got = self._whole(entries) if parts else None
+            got = self._shown.whole(entries) if parts else None
             if got is None or any(part.offset is None for part in parts):
                 continue
-            claim = self._claim(moment, "reduced_grad", name, "the sum of grad over the ranks")
+            claim = self._shown.claim(
+                moment, "reduced_grad", name, "the sum of grad over the ranks"
+            )
             found = identities.summed(claim, self._trace, got, entries, parts)
             if found is not None:
                 yield found
 
-    def _dealt(self, moment: Moment, losses: dict[str, list[Entry]]) -> bool:
+    def _dealt(self, moment: Moment, losses: Mapping[str, list[Entry]]) -> bool:
         """Return whether each rank has computed microbatches, and no two ranks the same one."""
         ranks = self._trace.world_size_at(moment)
         entries = [entry for own in losses.values() for entry in own]
@@ -228,7 +193,7 @@ class _Walk:
         dealt = len(computed) == len(entries) and len({e.rank for e in entries}) == ranks
         return ranks == 1 or dealt
 
-    def _normed(self, moment: Moment, norms: dict[str, list[Entry]]) -> Iterator[Contradiction]:
+    def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
         """Yield a norm that is not that of the reduced gradients of all that is updated."""
         known = self._log.shown_by == "phases" and self._log.by_l2
         if moment.phase != "clip_grads" or moment.operation != "train" or not known:
@@ -237,7 +202,7 @@ class _Walk:
         if not scale:
             return
         found = [
-            self._whole(own)
+            self._shown.whole(own)
             for name, own in self._reduced.items()
             if name in self._updated and not own[0].local
         ]
@@ -245,9 +210,9 @@ class _Walk:
         if not found or len(gradients) < len(found):
             return
         for name, entries in norms.items():
-            norm = self._whole(entries)
+            norm = self._shown.whole(entries)
             if norm is not None:
-                claim = self._claim(moment, "grad_norm", name, "the norm of reduced_grad")
+                claim = self._shown.claim(moment, "grad_norm", name, "the norm of reduced_grad")
                 breach = identities.normed(claim, norm, gradients, scale)
                 if breach is not None:
                     yield breach
@@ -256,7 +221,7 @@ class _Walk:
         """Return what reduced gradients are multiplied by; None where nothing says it."""
         if self._cell.precision != "fp16":
             return 1.0
-        shown = self._whole(self._state.get("loss_scale", {}).get("scale", ()))
+        shown = self._shown.whole(self._state.get("loss_scale", {}).get("scale", ()))
         return None if shown is None else float(shown)
 
 

@@ -5,18 +5,12 @@ Each check returns None where its identity holds, or cannot be decided, else wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pytest_precision.formats.quantized import QuantizedTensor
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.modules.padding import quantize
-from pytest_precision.modules.parameter import tensors_of
-from pytest_precision.modules.slots import Quantizers
 from pytest_precision.parity.align import region
 from pytest_precision.parity.compare import same_bytes
 from pytest_precision.parity.signature import constant_ratio, on_grid
@@ -189,24 +183,3 @@ def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
     if got.shape != exact.shape or same_bytes(got, exact):
         return None
     return claim.broken(got, exact.double(), 0.0)
-
-
-class WeightQuantizer:
-    """Quantizes weights as the layers of a cell do, if their format looks at nothing else.
-
-    Args:
-        cell: its precision is quantized.
-    """
-
-    def __init__(self, cell: Cell) -> None:
-        self._format = None
-        if PRECISIONS[cell.precision].quantized:
-            made = Quantizers(cell.precision, torch.device("cpu"), "emulated").weight
-            self._format = None if made.has_state or made.stochastic else made
-
-    def __call__(self, weight: Tensor) -> Mapping[str, Tensor]:
-        """Return the tensors of a quantized weight by names such as `rowwise.data`, or nothing."""
-        if self._format is None or weight.dim() != 2:
-            return {}
-        made: QuantizedTensor = quantize(self._format, weight.to(torch.bfloat16))
-        return dict(tensors_of(made))

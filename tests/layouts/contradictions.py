@@ -8,12 +8,16 @@ from typing import Any
 
 import torch
 
+from pytest_precision import layouts
 from pytest_precision.engine.engine import Engine
+from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.formats.scaling import scale_from_amax
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.replicated import MasterEngine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.layer import Layer
+from pytest_precision.modules.slots import DelayedScalingState, scaling_states
 from pytest_precision.workloads.base import Workload
 
 
@@ -91,6 +95,65 @@ class Truncated(MasterEngine):
         for parameter, master in self._pairs():
             bits = master.view(torch.int32) & ~0xFFFF
             parameter.copy_(bits.view(torch.float32))
+
+
+class RolledBack(DelayedScalingState):
+    """Makes the newest amax the one that is forgotten first."""
+
+    def update(self) -> None:
+        recorded = self.history.clone()
+        super().update()
+        self.history.copy_(recorded.roll(1))
+        self.history[:1] = 0.0
+
+
+class Halved(DelayedScalingState):
+    """Leaves a margin that no recipe has."""
+
+    def update(self) -> None:
+        super().update()
+        self.scale.div_(2)
+
+
+class OneStepOld(DelayedScalingState):
+    """Casts with the scale before the one that is due."""
+
+    def update(self) -> None:
+        due = getattr(self, "due", self.scale.clone())
+        super().update()
+        self.due = self.scale.clone()
+        self.scale.copy_(due)
+
+
+class NewScale(DelayedScalingState):
+    """Casts with the scale of the very tensor, as current scaling does."""
+
+    def quantize(self, x: torch.Tensor, *args: Any, **options: Any) -> QuantizedTensor:
+        held = self.scale.clone()
+        self.scale.copy_(scale_from_amax(self.amaxes(x), 448.0))
+        made = super().quantize(x, *args, **options)
+        self.scale.copy_(held)
+        return made
+
+
+class HalfTheAmax(DelayedScalingState):
+    """Records another amax than that of what it casts."""
+
+    def update(self) -> None:
+        self.history[:1].div_(2)
+        super().update()
+
+
+def delayed(workload: Workload, cell: Cell, *, kind: type[DelayedScalingState]) -> Engine:
+    engine = layouts.master_adamw(workload, cell)
+    for _, slot in scaling_states(engine.model):
+        slot.__class__ = kind
+    return engine
+
+
+def delayed_too(workload: Workload, cell: Cell, *, kind: type[DelayedScalingState]) -> Engine:
+    """The same on the other side."""
+    return delayed(workload, cell, kind=kind)
 
 
 def here(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engine:

@@ -14,6 +14,7 @@ from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.parity.consistency import Consistency
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.record import record
@@ -29,6 +30,13 @@ FP16 = Cell("fp16", "fp32", sequence="train-skip-train4")
 MXFP8 = Cell("mxfp8", "bf16", sequence="train2")
 USED = {"used_param is the param before it"}
 NORM = {"grad_norm is the norm of reduced_grad"}
+DELAYED = Cell("fp8_delayed", "bf16", sequence="train2")
+RESIDENT_DELAYED = Cell("fp8_delayed", "quantized", sequence="train2")
+MANY = "train-eval-train-save-load-train2"
+SCALES = {
+    "scale is that of the largest amax of its history",
+    "amax is the history before it, rolled, and the largest amax since",
+}
 RESIDENT_MXFP8 = Cell("mxfp8", "quantized", sequence="train2")
 
 
@@ -76,6 +84,54 @@ def test_a_contradiction_is_named(
 
 
 @pytest.mark.parametrize(
+    ("kind", "cell", "wrong", "identity"),
+    [
+        (contradictions.RolledBack, DELAYED, "amax", "the history before it, rolled"),
+        (
+            contradictions.HalfTheAmax,
+            DELAYED,
+            "amax",
+            "the history before it, rolled, and the largest amax since",
+        ),
+        (contradictions.Halved, DELAYED, "scale", "that of the largest amax of its history"),
+        (contradictions.OneStepOld, DELAYED, "scale", "that of the largest amax of its history"),
+        (
+            contradictions.NewScale,
+            DELAYED,
+            "used_quantized",
+            "used_param, quantized with the scale before it",
+        ),
+        (
+            contradictions.NewScale,
+            RESIDENT_DELAYED,
+            "quantized",
+            "its master, quantized with the scale before it",
+        ),
+    ],
+)
+def test_a_contradiction_of_delayed_scaling_is_named(
+    found: Found, kind: type[DelayedScalingState], cell: Cell, wrong: str, identity: str
+) -> None:
+    """Each scale follows from the amaxes before it, and the bytes from the scale."""
+    breach = found(partial(contradictions.delayed, kind=kind), cell).breach
+    assert breach is not None
+    assert (breach.kind, breach.identity, breach.step) == (wrong, identity, 1)
+
+
+def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
+    """Two sides with one margin agree on every byte."""
+    sides = (
+        partial(side, kind=contradictions.Halved)
+        for side in (contradictions.delayed, contradictions.delayed_too)
+    )
+    with pytest.raises(ParityError) as failure:
+        parity_in(RESIDENT_DELAYED.replace(world_size=2)).check(*sides, workload=workloads.mlp)
+    first = str(failure.value).splitlines()[0]
+    assert "is not that of the largest amax of its history in both sides: " in first
+    assert first.endswith(", 0.5 times that")
+
+
+@pytest.mark.parametrize(
     ("layout", "cell", "workload", "checked"),
     [
         (layouts.master_adamw, BF16, workloads.gpt, {"param is its master"}),
@@ -102,6 +158,24 @@ def test_a_contradiction_is_named(
             RESIDENT_MXFP8,
             workloads.mlp,
             {"used_quantized is the quantized before it"},
+        ),
+        (
+            layouts.adamw,
+            DELAYED.replace(sequence=MANY),
+            workloads.mlp,
+            {"used_quantized is used_param, quantized with the scale before it"} | SCALES,
+        ),
+        (
+            layouts.distributed_optimizer,
+            RESIDENT_DELAYED.replace(sequence=MANY),
+            workloads.moe,
+            {"quantized is its master, quantized with the scale before it"} | SCALES,
+        ),
+        (
+            layouts.distributed_optimizer,
+            RESIDENT_MXFP8.replace(sequence=MANY),
+            workloads.mlp,
+            {"quantized is its master, quantized"},
         ),
         (
             partial(
@@ -157,6 +231,19 @@ def test_a_contradiction_explains_a_divergence(parity_in: ParityIn) -> None:
     assert told[0].endswith("0.5 times that")
     assert "breach" in verdict.identities["candidate"]
     assert "breach" not in verdict.identities["reference"]
+
+
+def test_scales_of_several_ranks_are_left_alone(parity_in: ParityIn) -> None:
+    """Their amaxes are those of all ranks, also of an evaluation, and of ranks that restarted."""
+    cell = RESIDENT_DELAYED.replace(sequence="train-eval-save-restart-train2", world_size=2)
+    verdict = parity_in(cell).check(
+        layouts.distributed_optimizer,
+        partial(layouts.master_adamw, main_grad=True),
+        workload=workloads.mlp,
+    )
+    for side in ("candidate", "reference"):
+        assert verdict.identities[side]["checked"].keys() >= SCALES
+        assert "breach" not in verdict.identities[side]
 
 
 def test_it_is_turned_off_with_the_oracle(parity_in: ParityIn) -> None:
