@@ -3,6 +3,9 @@
 bin="$root/.venv/bin"
 python="$bin/python"
 lowest_pytest="$root/.venv/lowest-pytest"
+# Images turn bytecode off to stay small; each session that a test starts would then compile this
+# package again, and pytest rewrite its asserts.
+unset PYTHONDONTWRITEBYTECODE
 
 wanted() {
     cat "$root/pyproject.toml" "$root/ci/constraints.txt" "$root/ci/environment.sh"
