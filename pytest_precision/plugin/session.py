@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from pytest_precision.options import Settings
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.process.preloaded import installed
 from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.ranks.process.server import ensure_running
 from pytest_precision.trace.cache import TraceCache
 
 
@@ -25,6 +28,11 @@ class Resources:
 
     def ranks(self, settings: Settings) -> RankPool:
         """Return the rank pool that fits `settings`; it is kept between tests."""
+        preload = installed(settings.preload)
+        if not self._ranks and settings.ranks != "inline":
+            # It imports torch while this process does, which takes seconds in each.
+            with contextlib.suppress(OSError):  # the start of the ranks says why
+                ensure_running(preload)
         device = _device(settings.device)
         key = settings.ranks, device, settings.ranks_per_device
         if key not in self._ranks:
@@ -34,7 +42,7 @@ class Resources:
                 device,
                 self._start,
                 settings.ranks_per_device,
-                preload=installed(settings.preload),
+                preload=preload,
             )
         return self._ranks[key]
 
