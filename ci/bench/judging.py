@@ -1,12 +1,14 @@
 """What it costs to judge sides by themselves: `python ci/bench/judging.py [ARGUMENTS OF PYTEST]`.
 
 Cells of fixtures/downstream on one rank, in this process: the CPU time of each part as a share of
-the whole check's. Other jobs on the machine make no difference to a share.
+the whole check's. Other jobs on the machine make no difference to a share, and garbage is collected
+between checks.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import statistics
 import sys
 import time
@@ -45,11 +47,15 @@ class Clock:
         def timed(*args: Any, **kwargs: Any) -> Any:
             if part == "check":
                 self.checks.append(defaultdict(float))
+                gc.collect()  # not inside a part, which has not made what is collected
+                gc.disable()
             started = time.process_time()
             try:
                 return function(*args, **kwargs)
             finally:
                 self.checks[-1][part] += time.process_time() - started
+                if part == "check":
+                    gc.enable()
 
         return timed
 
@@ -65,7 +71,7 @@ class Clock:
         from pytest_precision.trace.updates import UpdateLog, UpdateMeter
 
         self.watch(Parity, "check", "check")
-        for name in ("__init__", "_keep_reduced", "_before", "_after", "write"):
+        for name in ("__init__", "_keep_reduced", "_before", "_batches", "_after", "write"):
             self.watch(UpdateOracle, name, "oracle")
         self.watch(OracleLog, "read", "oracle")
         self.watch(Consistency, "of", "identities")

@@ -73,7 +73,11 @@ class AdamScalars:
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Return how a weight moves by the moments after the step, in place of these; all fp64."""
-        moved = first.div_(self.denominator(second)).mul_(-self.lr / self.corrections[0])
+        return self._moved(weight, first.div_(self.denominator(second)))
+
+    def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
+        """Return how a weight moves by the quotient of the moments, in place of it."""
+        moved = quotient.mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, Rounded, Rounded]:
@@ -91,16 +95,29 @@ class AdamScalars:
         second = old_second.mul(self.betas[1]).addcmul_(gradient, gradient, value=self.rests[1])
         second_bound = storage.moments[1](second.abs())
         second_bound.addcmul_(size.mul_(2).add_(error), error, value=self.rests[1])
-        after = old.weight + self.move(old.weight, first.clone(), second.clone())
+        quotient = first / self.denominator(second.clone())
         moments = Rounded(first, first_bound), Rounded(second, second_bound)
-        return *moments, Rounded(after, self._weight_bound(old.weight, *moments, storage))
+        bound = self._weight_bound(old.weight, *moments, quotient.abs(), storage)
+        return *moments, Rounded(self._moved(old.weight, quotient).add_(old.weight), bound)
 
     def _weight_bound(
-        self, weight: Tensor, first: Rounded, second: Rounded, storage: Roundings
+        self,
+        weight: Tensor,
+        first: Rounded,
+        second: Rounded,
+        exact: Tensor,
+        storage: Roundings,
     ) -> Tensor:
-        """Return the bound of the weight from values and bounds of the moments."""
+        """Return the bound of the weight from values and bounds of the moments.
+
+        Args:
+            weight: before the step.
+            first: moment after it.
+            second: moment after it.
+            exact: magnitude of their quotient.
+            storage: roundings of the state.
+        """
         size = first.exact.abs()
-        exact = size / self.denominator(second.exact.clone()).clamp_(min=_TINY)
         smallest = (second.exact - second.bound).clamp_(min=0)
         lowest = self.denominator(smallest.mul_(1 - self.slack[1]))
         arithmetic = storage.moments[1]

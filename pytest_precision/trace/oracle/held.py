@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,12 +29,8 @@ def columns(engine: Engine, weight: Weight, formula: Formula) -> Iterator[tuple[
     """Yield, per logical tensor, what this rank holds of the moments and of the effective weight.
 
     Moments that a first step has yet to make are zero.
-
-    Raises:
-        NotMeasurableError: for an optimizer whose state is not that of a known rule.
     """
     state = engine.optimizer.state.get(weight.parameter, {})
-    _expect_known(engine.optimizer, formula, weight.parameter, state)
     now = parts(engine, weight, weight.effective())
     moments = (_moment(state, name) for name in formula.moments)
     held = (
@@ -44,6 +41,20 @@ def columns(engine: Engine, weight: Weight, formula: Formula) -> Iterator[tuple[
         for moment in moments
     )
     yield from zip(*held, now, strict=True)
+
+
+def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of flat tensors; one call copies all of a dtype, since most are small."""
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for number, tensor in enumerate(tensors):
+        alike[tensor.dtype, tensor.device].append(number)
+    copies = [*tensors]
+    for numbers in alike.values():
+        own = [tensors[number] for number in numbers]
+        parts = torch.split(torch.cat(own), [tensor.numel() for tensor in own])
+        for number, part in zip(numbers, parts, strict=True):
+            copies[number] = part
+    return copies
 
 
 def storage(
@@ -113,13 +124,17 @@ def _rounding(state: Mapping[str, Any], name: str, tensor: Tensor) -> Rounding:
     return Rounding.of(tensor.dtype, scale)
 
 
-def _expect_known(
+def expect_known(
     optimizer: torch.optim.Optimizer,
     formula: Formula,
     parameter: Tensor,
     state: Mapping[str, Any],
 ) -> None:
-    """Raise where state is not that of a known rule, or is stored in a way that is not known."""
+    """Check that a parameter's state is that of a known rule, and stored in a way that is known.
+
+    Raises:
+        NotMeasurableError: if it is not.
+    """
     kind = type(optimizer).__name__
     if isinstance(optimizer, OTHER_FORMULAS):
         raise NotMeasurableError(f"{kind} has a formula of its own")

@@ -9,6 +9,7 @@ state, so an update of n operations is off by n times u of the sum of the magnit
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -54,8 +55,7 @@ class Rounding(NamedTuple):
             distance, subnormal = _SCALED[dtype]
             share = distance + (OPERATIONS + CODING) * _FLOAT32
             return cls(share, float(scale) * subnormal, _FLOAT32)
-        unit = max(unit_roundoff(dtype), _FINEST)
-        return cls(OPERATIONS * unit, _underflow(dtype), unit)
+        return _unscaled(dtype)
 
     def twice(self) -> Rounding:
         """Return that of a result that is rounded like this two times."""
@@ -64,6 +64,12 @@ class Rounding(NamedTuple):
     def __call__(self, size: Tensor) -> Tensor:
         """Return the largest error of a result whose terms have magnitudes that sum to `size`."""
         return size.mul(self.share).add_(self.least)
+
+
+@cache
+def _unscaled(dtype: torch.dtype) -> Rounding:
+    unit = max(unit_roundoff(dtype), _FINEST)
+    return Rounding(OPERATIONS * unit, _underflow(dtype), unit)
 
 
 EXACT = Rounding(0.0, 0.0, 0.0)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +74,7 @@ class UpdateOracle:
         self._made = 0
         self._named = 0
         self._without: set[str] = set()
+        self._known: set[str] = set()
         self._places: dict[str, list[Observation]] = {}
 
     @contextmanager
@@ -88,11 +91,12 @@ class UpdateOracle:
             self._log.silent = "its engine reduces, clips and updates in one call"
             yield
         else:
-            before = self._before(engine)
+            weights, before = self._before(engine)
             options = held.options(engine, self._judge.plan.formula)
             yield
             if bool(torch.isfinite(engine.grad_norm).all()):
-                self._after(self._judge, engine, before, step, options)
+                batches = self._batches(engine, weights, before)
+                self._after(self._judge, engine, batches, step, options)
 
     def save(self, folder: Path) -> None:
         """Keep the number of steps with a checkpoint."""
@@ -104,6 +108,7 @@ class UpdateOracle:
         self._made = max(made for made, _ in kept)
         self._without.update(*(names for _, names in kept))
         self._places.clear()  # another layout may continue
+        self._known.clear()
 
     def write(self, folder: Path, rank: int) -> None:
         """Write what was found next to the trace of the run."""
@@ -113,16 +118,21 @@ class UpdateOracle:
 
     @torch.no_grad()
     def _keep_reduced(self, engine: Engine) -> None:
-        self._reduced = {
-            (seen.name, seen.place): seen.tensor.detach().reshape(-1).clone()
+        found = [
+            seen
             for seen in engine.observe("reduce_grads", Capture())
             if seen.kind == "reduced_grad"
-        }
+        ]
+        kept = held.copied([seen.tensor.detach().reshape(-1) for seen in found])
+        places = ((seen.name, seen.place) for seen in found)
+        self._reduced = dict(zip(places, kept, strict=True))
 
     @torch.no_grad()
-    def _before(self, engine: Engine) -> dict[tuple[str, Place], _Before]:
+    def _before(self, engine: Engine) -> tuple[list[Weight], dict[tuple[str, Place], _Before]]:
+        weights = [*Weight.of(engine)]
         kept: dict[tuple[str, Place], _Before] = {}
-        for weight in Weight.of(engine):
+        clip = cache(partial(self._clipping, engine))
+        for weight in weights:
             pieces = self._pieces(weight)
             read = gradient(engine.optimizer, weight.parameter)
             if read is None:
@@ -133,10 +143,10 @@ class UpdateOracle:
             for piece, grad, own in zip(pieces, grads, columns, strict=False):
                 group = self._group(piece.name)
                 if group is not None:
-                    state, clipping = self._state(engine, piece, grad, own)
+                    state, clipping = self._state(piece, grad, own, clip)
                     place = piece.name, piece.place
                     kept[place] = _Before(len(kept), group, state, clipping, fresh)
-        return kept
+        return weights, _apart(kept)
 
     def _pieces(self, weight: Weight) -> list[Observation]:
         """Return which pieces of logical tensors a weight holds; this is the same in all steps."""
@@ -149,21 +159,30 @@ class UpdateOracle:
     def _columns(self, engine: Engine, weight: Weight) -> list[tuple[Tensor, ...]]:
         """Return what is held of a weight and its moments; nothing if they are not known."""
         assert self._judge is not None
+        formula, name = self._judge.plan.formula, weight.name
         try:
-            return [*held.columns(engine, weight, self._judge.plan.formula)]
+            if name not in self._known:
+                state = engine.optimizer.state.get(weight.parameter, {})
+                held.expect_known(engine.optimizer, formula, weight.parameter, state)
+                self._known |= {name} if state else set()
+            return [*held.columns(engine, weight, formula)]
         except NotMeasurableError as reason:
             names = (piece.name for piece in self._pieces(weight))
             self._log.unjudged |= dict.fromkeys(names, str(reason))
             return []
 
     def _state(
-        self, engine: Engine, piece: Observation, grad: Tensor, own: tuple[Tensor, ...]
+        self,
+        piece: Observation,
+        grad: Tensor,
+        own: tuple[Tensor, ...],
+        clip: Callable[..., Clipping],
     ) -> tuple[State, Clipping]:
-        now = [tensor.clone() for tensor in own]
+        """Return what a piece starts from, all but gradients in the memory that is updated."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
-            return State.of([*now, grad.clone()]), Clipping(1.0, EXACT)
-        return State.of([*now, reduced]), self._clipping(engine, reduced.dtype, grad.dtype)
+            return State.of([*own, grad.clone()]), Clipping(1.0, EXACT)
+        return State.of([*own, reduced]), clip(reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:
         """Return the workload's group of a logical tensor; None if its step is not known."""
@@ -194,12 +213,15 @@ class UpdateOracle:
         wrong = "gradients are not clipped", 1 / clipped
         return Clipping(scale * clipped, coarsest, wrong, (1.0, (norm + CLIP_EPS) / norm))
 
-    def _batches(self, engine: Engine, before: dict[tuple[str, Place], _Before]) -> Iterator[Batch]:
-        """Yield what a step has made of the pieces, those of one storage together."""
+    @torch.no_grad()
+    def _batches(
+        self, engine: Engine, weights: Sequence[Weight], before: dict[tuple[str, Place], _Before]
+    ) -> list[Batch]:
+        """Return what a step has made of the pieces, those of one storage together."""
         assert self._judge is not None
         formula = self._judge.plan.formula
         alike: dict[tuple[Any, ...], list[Segment]] = defaultdict(list)
-        for weight in Weight.of(engine):
+        for weight in weights:
             if gradient(engine.optimizer, weight.parameter) is None:
                 continue
             for piece, after in zip(
@@ -212,20 +234,21 @@ class UpdateOracle:
                     dtypes = tuple(tensor.dtype for tensor in state.tensors)
                     key = group, storage, clipping, dtypes
                     alike[key] += Segment.of(order, piece, state, after)
-        for (group, storage, clipping, _), segments in alike.items():
-            for part in _together(segments):
-                yield Batch.of(group, storage, clipping, part)
+        return [
+            Batch.of(group, storage, clipping, part)
+            for (group, storage, clipping, _), segments in alike.items()
+            for part in _together(segments)
+        ]
 
     @torch.no_grad()
     def _after(
         self,
         judge: Judge,
         engine: Engine,
-        before: dict[tuple[str, Place], _Before],
+        batches: Sequence[Batch],
         step: int,
         options: list[dict[str, Any]],
     ) -> None:
-        batches = [*self._batches(engine, before)]
         breach = judge.breach(batches, step, self._made)
         self._log.judged += sum(len(batch.segments) for batch in batches)
         if breach is not None:
@@ -238,6 +261,17 @@ class UpdateOracle:
                 self._named += 1
                 self._log.fits = judge.fitting(batches, self._made, self._log.fits)
         self._made += 1
+
+
+def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:
+    """Return the pieces with copies of what the step will update."""
+    copies = iter(held.copied([own for one in kept.values() for own in one.state.tensors[:-1]]))
+    return {
+        place: one._replace(
+            state=State.of([*islice(copies, len(one.state.tensors) - 1), one.state.gradient])
+        )
+        for place, one in kept.items()
+    }
 
 
 def _together(segments: list[Segment]) -> Iterator[list[Segment]]:
