@@ -49,6 +49,11 @@ class CurrentRecord:
         if self._steps is not None:
             self._steps.see(kind, name, tensor, **how)
 
+    def skipped(self) -> None:
+        """Say that the loop leaves out the update of this step, as `Record.skipped` does."""
+        if self._steps is not None:
+            self._steps.skipped()
+
     @contextmanager
     def opened(self, steps: Steps) -> Iterator[None]:
         """Take a recording for the current one."""

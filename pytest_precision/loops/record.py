@@ -124,6 +124,15 @@ class Record:
             )
         self._steps.see(kind, name, tensor, of=of, local=local)
 
+    def skipped(self) -> None:
+        """Say that the loop leaves out the update of this step, after which the next one begins.
+
+        For a loop or a framework that finds an overflow by itself, neither by the norm that
+        `clip_grad_norm_` returns nor by `GradScaler`; these are seen.
+        """
+        if self._steps is not None:
+            self._steps.skipped()
+
     @contextmanager
     def _block(self, steps: Steps) -> Iterator[None]:
         with ExitStack() as stack:

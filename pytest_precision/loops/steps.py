@@ -28,6 +28,10 @@ from pytest_precision.trace.updates import UpdateMeter, Watched
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
 
+MOST, TIMES = 16, 4
+"""A step that is to be skipped ends within `TIMES` times the backwards of the longest step before
+it, which is taken to have `MOST` at least."""
+
 
 class Enough(BaseException):
     """All steps are recorded; raised where the loop starts the next one.
@@ -60,6 +64,7 @@ class Steps:
         self._updated: list[Optimizer] = []
         self._watched: list[Watched] = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
+        self._backwards, self._most = 0, MOST
 
     @property
     def done(self) -> int:
@@ -106,13 +111,27 @@ class Steps:
         """Keep the loss of a microbatch; return what its backward starts from.
 
         In a step that is to be skipped, this overflows on the last rank.
+
+        Raises:
+            RuntimeError: such a step does not end.
         """
         self._next()
         self._begin()
         self.notes.loss(loss)
+        self._backwards += 1
+        if self.course.operation != "skip":
+            return loss
+        if self._backwards > TIMES * self._most:
+            raise RuntimeError(
+                expected_but_got(
+                    "the loop to go on with the next step after an overflow",
+                    f"{self._backwards} backwards in the step that overflows, and neither "
+                    "clip_grad_norm_ nor GradScaler.step nor an update",
+                    "call record.skipped() where the loop leaves the update out",
+                )
+            )
         rank, size = self._tape.place
-        overflows = self.course.operation == "skip" and rank == size - 1
-        return loss * math.inf if overflows else loss
+        return loss * math.inf if rank == size - 1 else loss
 
     def clip(self, norm: Tensor) -> None:
         """Keep the norm, and the gradients as they are before they are clipped."""
@@ -163,6 +182,10 @@ class Steps:
             self.update(optimizer, closure=False)
             self._watched = []
             self.updated(optimizer, closure=False)
+
+    def skipped(self) -> None:
+        """End the step without an update, which the loop has left out."""
+        self._given_up = self._begun
 
     def see(
         self,
@@ -241,6 +264,7 @@ class Steps:
             self.course.advance()
         self._updated = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
+        self._backwards, self._most = 0, max(self._most, self._backwards)
         self.notes.end(self.done)
 
     def _write_start(self) -> None:

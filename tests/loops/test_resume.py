@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -130,9 +131,18 @@ def test_a_schedule_that_an_overflow_moves_is_found(parity_in: ParityIn) -> None
     assert "skip after step 1 changed lr of first.weight from" in verdict.reason
 
 
-def test_a_loop_that_looks_at_the_norm_skips_too(recorded: Recorded) -> None:
+@pytest.mark.parametrize("loop", [unchanged.careful, unchanged.watchful])
+def test_a_loop_that_looks_at_the_norm_or_says_so_skips_too(
+    recorded: Recorded, loop: Callable[..., None]
+) -> None:
     """Its next batch ends the skipped step."""
-    trace = recorded(script(unchanged.careful), sequence="train1-skip-train1")
+    trace = recorded(script(loop), sequence="train1-skip-train1")
     moments = [(m.operation, m.step, m.phase) for m in trace.moments if m.operation == "skip"]
     assert moments == [("skip", 1, "skip")]
     assert [*dict.fromkeys(moment.step for moment in trace.moments)] == [0, 1, 2]
+
+
+def test_a_skip_that_nobody_sees_ends(recorded: Recorded) -> None:
+    """The loop would go on for ever, with an overflow in each of its batches."""
+    with pytest.raises(RuntimeError, match=r"65 backwards in the step .* call record.skipped\(\)"):
+        recorded(script(partial(unchanged.watchful, told=False)), sequence="train1-skip-train1")
