@@ -62,7 +62,7 @@ def test_of_optimizers_in_one_another_the_inner_one_is_measured(
         optimizer = Wrapping(unchanged.adamw(model))
         with record():
             for inputs, targets in unchanged.batches():
-                torch.nn.functional.mse_loss(model(inputs), targets).backward()
+                torch.nn.functional.mse_loss(model(inputs).float(), targets).backward()
                 optimizer.step()
                 optimizer.zero_grad()
 

@@ -66,7 +66,7 @@ def accumulating(
         for _ in range(accumulated):
             inputs, targets = next(data)
             inputs = inputs.to(next(model.parameters()).dtype)
-            loss = nn.functional.mse_loss(model(inputs), targets) / divisor
+            loss = nn.functional.mse_loss(model(inputs).float(), targets) / divisor
             if planted == "overflow" and step == 2:
                 loss = loss * torch.inf
             scaler.scale(loss).backward()

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before the first reading: some releases add a folder to sys.path
 
-from pytest_precision._torch import global_hooks
+# Before the first reading: in some releases these add a folder to sys.path and a warnings filter.
+import torch.distributed.nn
+import torch.fx.experimental.symbolic_shapes
+
+from pytest_precision._torch import global_hooks, process_groups
 
 SET_BY_LIBRARIES = frozenset(
     {
@@ -92,6 +95,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
     },
     "warnings filter": lambda: {_filter(*entry): "present" for entry in warnings.filters},
     "hook of all": lambda: _hooks(),
+    "process group named by its ranks": lambda: _groups_named_by_ranks(),
 }
 
 
@@ -126,7 +130,23 @@ def _backend(name: str) -> Any:
 
 
 def _name(handler: object) -> str:
+    if isinstance(handler, signal.Handlers):
+        return handler.name
     return str(getattr(handler, "__qualname__", handler))
+
+
+def _groups_named_by_ranks() -> dict[str, str]:
+    """Return the groups whose names come again, where torch cannot delete what they stored.
+
+    A later group of such a name would read the addresses of the earlier one. Names of other groups
+    are numbers, which do not come again.
+    """
+    if not dist.is_initialized() or hasattr(
+        dist.distributed_c10d._get_default_store(), "list_keys"
+    ):
+        return {}
+    names = process_groups().pg_names.values()
+    return {name: "present" for name in names if not name.isdecimal() and name != "default_pg"}
 
 
 def _filter(action: str, message: Any, category: Any, module: Any, line: int) -> str:

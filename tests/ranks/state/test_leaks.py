@@ -186,7 +186,7 @@ def process():
         (change_directory, f"current directory was {os.getcwd()}, is /"),
         (extend_path, "entry of sys.path /planted was absent, is present"),
         (set_umask, "umask was 0o22, is 0o27"),
-        (handle_signal, "handler of signal SIGUSR2 was 0, is hook"),
+        (handle_signal, "handler of signal SIGUSR2 was SIG_DFL, is hook"),
         (stop_collecting_garbage, "garbage collection was True, is False"),
         (filter_warnings, "warnings filter ignore::RuntimeWarning::0 was absent, is present"),
         (ignore_overflows, "numpy's handling of floating-point errors over was warn, is ignore"),
