@@ -23,6 +23,7 @@ from slack import slack
 
 import pytest_precision.plugin.fixtures  # noqa: F401
 from pytest_precision.errors import RankError
+from pytest_precision.ranks.process import server
 
 START = 120.0
 """Seconds for a pytest, a fork server and two ranks to start, while the suite's other worker works.
@@ -74,15 +75,12 @@ class Suffered:
 Suffer = Callable[..., Suffered]
 
 
-@pytest.fixture(scope="session")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The fork server, which imports torch: no test's own time, descriptors and processes."""
-    slack()
-
-
 @pytest.fixture
-def nothing_left(_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails a test after which there is a process, a descriptor or a file more than before."""
+    slack()
+    # No test's own process: earlier ones may have ended it, or left one with modules preloaded.
+    server.ensure_running()
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
