@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,15 @@ SLOW = frozenset(
     {"commands", "faults", "layouts", "loops", "modes", "plugin", "ranks", "regressions", "report"}
 )
 """Folders whose tests start processes: ranks, sessions of pytest, launchers."""
+
+
+def pytest_sessionstart() -> None:
+    """Have sessions that tests start be interrupted like any other, also where this one may not be.
+
+    A shell script has SIGINT ignored by what it starts in the background, and by its children.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
