@@ -1,20 +1,16 @@
 """Code: functions and classes that all jobs of a process compute with, and their replacements.
 
 The code of torch is watched where others patch it. The user's own modules are watched with their
-data: all modules that are neither installed nor part of Python or of this package.
+data: all modules whose file is not installed code.
 """
 
 from __future__ import annotations
 
 import os
-import site
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import chain
 from operator import is_
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -26,6 +22,7 @@ import torch.optim
 import torch.utils.checkpoint
 
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.code.installed import is_installed
 from pytest_precision.ranks.state.copies import Copier
 from pytest_precision.ranks.state.leaks import Leak
 from pytest_precision.ranks.state.namespaces import Namespace
@@ -144,11 +141,4 @@ def _file(module: ModuleType) -> str | None:
 
 
 def _is_users_own(file: str | None) -> bool:
-    return file is not None and os.path.isabs(file) and not file.startswith(_installed())
-
-
-@cache
-def _installed() -> tuple[str, ...]:
-    folders = {*sysconfig.get_paths().values(), *site.getsitepackages()}
-    folders |= {site.getusersitepackages(), str(Path(__file__).parents[2])}
-    return tuple(os.path.join(folder, "") for folder in folders)
+    return file is not None and os.path.isabs(file) and not is_installed(file)
