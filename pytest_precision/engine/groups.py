@@ -6,7 +6,7 @@ parameter is updated with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.observation import Observation, unshown_in, whole
 
 ELSEWHERE = frozenset({"params", "lr", "step"})
 """Entries of a group that are not a `hyper`: the parameters, and those with a kind of their own."""
@@ -51,19 +51,26 @@ def named(members: Members, updated: Iterable[Iterable[str]]) -> Groups:
         yield group, [*dict.fromkeys(chain.from_iterable(own))]
 
 
-def counters(groups: Groups) -> Iterator[Observation]:
-    """Yield the step of each parameter whose group counts steps once for all of them."""
+def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
+    """Yield the step of each parameter whose group counts steps once for all of them.
+
+    Args:
+        groups: the groups.
+        counted: those that count by themselves: the number in their group may be an old one.
+    """
     for group, names in groups:
-        if "step" in group:
-            counted = torch.tensor(float(group["step"]))  # torch's own counters are fp32
-            yield from (whole("step", name, counted) for name in names)
+        step = _number(group.get("step"))
+        if step is not None:  # torch's own counters are fp32
+            own = (name for name in names if name not in counted)
+            yield from (whole("step", name, step.float()) for name in own)
 
 
 def rates(groups: Groups) -> Iterator[Observation]:
-    """Yield the learning rate of each parameter."""
+    """Yield the learning rate of each parameter whose group has one."""
     for group, names in groups:
-        rate = torch.as_tensor(group["lr"], dtype=torch.float64)
-        yield from (whole("lr", name, rate) for name in names)
+        rate = _number(group.get("lr"))
+        if rate is not None:
+            yield from (whole("lr", name, rate) for name in names)
 
 
 def other_numbers(groups: Groups) -> Iterator[Observation]:
@@ -72,6 +79,38 @@ def other_numbers(groups: Groups) -> Iterator[Observation]:
         for key in sorted(group.keys() - ELSEWHERE):
             for number, value in _numbers(key, group[key]):
                 yield from (whole("hyper", f"{number} of {name}", value) for name in names)
+
+
+def unshown(optimizer: Optimizer) -> dict[str, str]:
+    """Return what an optimizer keeps that no tensor can show, each with what it is."""
+    found: dict[str, str] = {}
+    kind = type(optimizer).__name__
+    for group, parameters in members(optimizer):
+        for key in ("lr", "step"):
+            if group.get(key) is not None and _number(group[key]) is None:
+                found[f"{key} of the groups"] = f"{kind} has a {type(group[key]).__name__} there"
+        for parameter in parameters:
+            for key, value in state_of(optimizer, parameter).items():
+                for what in unshown_in(value):
+                    found[f"what is no tensor in {key}"] = f"{kind} keeps {what} there"
+    return found
+
+
+def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
+    """Return the state of one parameter by its names; what has no names is named `state`."""
+    state = optimizer.state.get(parameter, {})
+    named = state if isinstance(state, Mapping) else {"state": state}
+    return {str(key): value for key, value in named.items()}
+
+
+def _number(value: Any) -> Tensor | None:
+    """Return a rate or a count, of which an optimizer may keep a tensor; None for anything else."""
+    if isinstance(value, Tensor):
+        return value.detach().reshape(()).double() if value.numel() == 1 else None
+    try:
+        return torch.tensor(float(value), dtype=torch.float64)
+    except (TypeError, ValueError):
+        return None
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:

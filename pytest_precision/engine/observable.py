@@ -99,15 +99,17 @@ class Observable:
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
-        if "step" not in self.unobservable:
-            yield from groups.counters(self.named_groups())
+        counted: set[str] = set()
         for name, parameter in self.masters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
+            for key, value in groups.state_of(self.optimizer, parameter).items():
+                counted |= {name} if key == "step" else set()
                 for suffix, tensor in tensors_in(value):
                     # A step counter or a scale is no tensor of the parameter's elements.
                     per_element = tensor.shape == parameter.shape
                     yield from self.show(key, name + suffix, tensor, capture, split=per_element)
             yield from self.show("master", name, self.effective(parameter), capture)
+        if "step" not in self.unobservable:
+            yield from groups.counters(self.named_groups(), counted)
         for name, parameter in self.model.named_parameters():
             yield from self.show("param", name, parameter, capture)
         for kind, name, tensor in modules.quantized_state(self.model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_precision._torch import local_chunk
 from pytest_precision.engine.kinds import is_local
-from pytest_precision.engine.readable import expect_readable
+from pytest_precision.engine.readable import expect_readable, unreadable
 from pytest_precision.errors import expected_but_got
 
 
@@ -114,26 +115,31 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
 def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors in an optimizer's state value, each with its path (empty for `value`).
 
-    Numbers become 0-dim tensors in Python's own precision; None holds nothing.
-
-    Raises:
-        TypeError: for anything but tensors, numbers and containers of them.
+    Numbers become 0-dim tensors in Python's own precision; None holds nothing. What cannot be shown
+    as a tensor is left out; `unshown_in` names it.
     """
+    return ((path, held) for path, held in _leaves(value) if isinstance(held, Tensor))
+
+
+def unshown_in(value: Any) -> Iterator[str]:
+    """Yield in words what in an optimizer's state value cannot be shown as a tensor."""
+    return (held for _, held in _leaves(value) if isinstance(held, str))
+
+
+def _leaves(value: Any) -> Iterator[tuple[str, Tensor | str]]:
+    """Yield what is in a value by its path: a tensor, or in words what is none."""
     if isinstance(value, Tensor):
-        yield "", value
+        yield "", unreadable(value) or value
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        yield "", "an integer of more than 64 bits"
     elif isinstance(value, (bool, int)):
         yield "", torch.tensor(value)
     elif isinstance(value, float):
         yield "", torch.tensor(value, dtype=torch.float64)
-    elif isinstance(value, (list, tuple, Mapping)):
+    elif isinstance(value, (list, tuple, deque, Mapping)):
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in items:
-            for path, tensor in tensors_in(entry):
-                yield f".{key}{path}", tensor
+            for path, held in _leaves(entry):
+                yield f".{key}{path}", held
     elif value is not None:
-        raise TypeError(
-            expected_but_got(
-                "optimizer state of tensors, numbers and containers of them",
-                f"{value!r} ({type(value).__name__})",
-            )
-        )
+        yield "", f"a {type(value).__name__}"

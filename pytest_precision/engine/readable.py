@@ -60,6 +60,19 @@ def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
         )
 
 
+def unreadable(tensor: Tensor) -> str:
+    """Return what a tensor is if its bytes cannot be read; nothing where they can.
+
+    The parts of a subclass are looked at when they are shown.
+    """
+    if isinstance(tensor, DTensor) and any(own.is_partial() for own in tensor.placements):
+        return "a partial sum"
+    held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if hasattr(held, "__tensor_flatten__") and not held.is_nested:
+        return ""
+    return _problem(held)
+
+
 def expect_known(model: nn.Module) -> None:
     """Refuse a model that an engine cannot train as its cell says.
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pytest_precision.engine import groups
 from pytest_precision.loops.course import Course
 from pytest_precision.loops.record import Record
 from pytest_precision.loops.script import resumed
@@ -95,6 +96,12 @@ def finished(
             environment_of(cell),
             violations=tuple(words for run in runs for words in run.violations),
             products=tuple(sorted(products.dtypes)),
+            unshown={
+                what: why
+                for run in runs
+                for optimizer in run.sight.optimizers
+                for what, why in groups.unshown(optimizer).items()
+            },
         )
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -115,7 +115,7 @@ class Sight:
             whole: show what its last step has updated, too, if it is not in its groups now.
         """
         named = [*self._groups(optimizer, whole)]
-        yield from groups.rates([(g, names) for g, names in named if g.get("lr") is not None])
+        yield from groups.rates(named)
         yield from groups.other_numbers(named)
 
     def all_numbers(self) -> Iterator[Observation]:
@@ -152,12 +152,14 @@ class Sight:
 
         `whole` is as of `numbers`.
         """
-        yield from groups.counters(self._groups(optimizer, whole))
+        counted: set[str] = set()
         for held in self._held_by(optimizer, whole):
-            for key, value in _state_of(optimizer, held.tensor).items():
+            for key, value in groups.state_of(optimizer, held.tensor).items():
+                counted |= {*held.names} if key == "step" else set()
                 for suffix, tensor in tensors_in(value):
-                    yield from self._show(str(key), held, tensor, suffix=suffix)
+                    yield from self._show(key, held, tensor, suffix=suffix)
             yield from self._show("master", held, held.tensor)
+        yield from groups.counters(self._groups(optimizer, whole), counted)
 
     def weights(self, optimizer: Optimizer) -> Iterator[Weight]:
         """Yield what an optimizer updates; no loop says what else a parameter represents."""
@@ -190,11 +192,6 @@ class Sight:
 
     def _show(self, kind: str, held: Held, tensor: Tensor, **how: Any) -> Iterator[Observation]:
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
-
-
-def _state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[Any, Any]:
-    kept: Mapping[Any, Any] = optimizer.state.get(parameter, {})
-    return kept
 
 
 def _first(seen: Iterator[Observation]) -> Iterator[Observation]:

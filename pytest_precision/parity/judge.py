@@ -96,6 +96,9 @@ def judge(
     """
     judgement = Judgement(left_out=left_out(candidate, reference, criteria))
     aside = frozenset(judgement.left_out) | TOLD
+    for side, trace in (("candidate", candidate), ("reference", reference)):
+        for what, why in trace.header.unshown.items():
+            judgement.left_out.setdefault(what, f"{side}: {why}")
     for moments in common_moments(candidate, reference):
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)

@@ -13,17 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode, scale_name
+from pytest_precision.trace import claims
+from pytest_precision.trace.oracle.adam import NUMBERS as ADAM_NUMBERS
 from pytest_precision.trace.oracle.adam import AdamScalars
+from pytest_precision.trace.oracle.sgd import NUMBERS as SGD_NUMBERS
 from pytest_precision.trace.oracle.sgd import SgdScalars
 
 Hyperparameters = Mapping[str, Any]
 """Those of a parameter group before the step: a scheduler may have changed them since."""
-
-OTHER_FORMULAS = (torch.optim.NAdam, torch.optim.RAdam, torch.optim.SparseAdam)
-"""Optimizers that keep Adam's moments and use them in another formula."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,12 @@ def rule(
     Raises:
         NotMeasurableError: for an optimizer whose formula is not known.
     """
-    state = optimizer.state.get(parameter, {})
-    if isinstance(optimizer, torch.optim.SGD):
+    claims.expect_claim(optimizer, (*claims.ADAM, *claims.SGD))
+    state, name = state_of(optimizer, parameter), type(optimizer).__name__
+    if claims.is_one_of(type(optimizer), claims.SGD):
+        claims.expect_numbers(optimizer, before, SGD_NUMBERS)
         return _sgd(before, state, grad)
-    name = type(optimizer).__name__
-    if isinstance(optimizer, OTHER_FORMULAS):
-        raise NotMeasurableError(f"{name} has a formula of its own")
+    claims.expect_numbers(optimizer, before, ADAM_NUMBERS)
     if not {"exp_avg", "exp_avg_sq"} <= state.keys():
         raise NotMeasurableError(f"{name} keeps no exp_avg and exp_avg_sq of it")
     return _adam(optimizer, before, state)
@@ -74,7 +75,7 @@ def rule(
 
 def _sgd(before: Hyperparameters, state: Mapping[str, Any], grad: Tensor) -> Rule:
     buffer = state.get("momentum_buffer") if before["momentum"] else None
-    sign = -1 if before["maximize"] else 1
+    sign = -1 if before.get("maximize") else 1
     # How much of the gradient the buffer took is in the buffer after the step.
     scalars = SgdScalars.of(before, step=1)
 
@@ -117,7 +118,7 @@ def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
 
 def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
     """Return the step count of a group that counts once for all its parameters, after the step."""
-    if "step" not in before:
+    if not isinstance(before.get("step"), (int, float, Tensor)):
         raise NotMeasurableError(f"{type(optimizer).__name__} counts no steps")
     return before["step"] + 1
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import cloned
@@ -95,6 +96,7 @@ def record(
                 paths=tuple(sorted(run.paths)),
                 violations=tuple(run.violations),
                 products=tuple(sorted(run.products.dtypes)),
+                unshown=groups.unshown(run.engine.optimizer),
             )
         )
         return run.writer.observations

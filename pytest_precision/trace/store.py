@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +78,7 @@ class Header:
         paths: those of `contract.PATHS` that the engine has taken.
         violations: in words, what any rank stored otherwise than its layout promises.
         products: dtypes of the matrix products that were seen on any rank.
+        unshown: what of an optimizer no tensor can show, each with the reason.
     """
 
     world_size: int
@@ -87,6 +88,7 @@ class Header:
     paths: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
     products: tuple[str, ...] = ()
+    unshown: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Trace:
         headers, self._written = [], []
         for number, place, rank in holders(folder, world_sizes):
             index = json.loads((place / f"rank{rank}.json").read_text())
-            headers.append(Header(*(index[name] for name in Header.__dataclass_fields__)))
+            fields = Header.__dataclass_fields__.keys() & index.keys()
+            headers.append(Header(**{name: index[name] for name in fields}))
             slots = [_slot(fields) for fields in index["slots"]]
             moments = {Moment(*moment): entries for moment, entries in index["moments"]}
             data = mapped(place / f"rank{rank}.bin")
@@ -222,6 +225,7 @@ def _joined(headers: list[Header]) -> Header:
         digests=any(one.digests for one in headers),
         paths=tuple(dict.fromkeys(path for one in headers for path in one.paths)),
         violations=tuple(dict.fromkeys(words for one in headers for words in one.violations)),
+        unshown={what: why for one in headers for what, why in one.unshown.items()},
         products=tuple(sorted({dtype for one in headers for dtype in one.products})),
     )
 

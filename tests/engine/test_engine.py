@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import Engine, layouts, workloads
+from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.cell import Cell
@@ -122,13 +123,28 @@ def test_whatever_an_optimizer_keeps_is_observed() -> None:
     assert {f"{first}.pair.0", f"{first}.pair.1", f"{first}.t"} <= names
 
 
-def test_state_that_cannot_be_observed_is_an_error() -> None:
-    """Left out silently, it could differ without anybody knowing."""
+def test_state_that_no_tensor_shows_is_left_to_a_note() -> None:
+    """What an optimizer keeps does not end a run; its name is for what was not compared."""
     engine = adamw()
     step(engine, 1)
     engine.optimizer.state[next(engine.model.parameters())]["note"] = "text"
-    with pytest.raises(TypeError, match="got 'text'"):
-        list(engine.observe("optimizer_step", engine.capture))
+    seen = engine.observe("optimizer_step", engine.capture)
+    assert "note" not in {one.kind for one in seen}
+    assert groups.unshown(engine.optimizer) == {
+        "what is no tensor in note": "AdamW keeps a str there"
+    }
+
+
+def test_a_step_of_the_group_is_shown_where_the_parameter_has_none() -> None:
+    """A framework may leave an old number in its groups when it loads."""
+    engine = adamw()
+    step(engine, 1)
+    for group in engine.optimizer.param_groups:
+        group["step"] = 7
+    first = next(engine.model.parameters())
+    counted = engine.optimizer.state[first].pop("step")
+    seen = [o for o in engine.observe("optimizer_step", engine.capture) if o.kind == "step"]
+    assert [float(one.tensor) for one in seen] == [*[float(counted)] * (len(seen) - 1), 7.0]
 
 
 def test_a_weight_is_observed_where_it_is_used() -> None:

@@ -110,7 +110,7 @@ class Adam(torch.optim.Optimizer):
             weight.copy_(weight.to(ROUNDED[dtype]))
 
 
-class Sgd(torch.optim.Optimizer):
+class SGD(torch.optim.Optimizer):
     """SGD in the dtype of its parameters, but for what `wrong` names."""
 
     def __init__(self, groups: Any, wrong: str, options: dict[str, Any]) -> None:
@@ -162,7 +162,7 @@ def there(workload: Workload, cell: Cell, *, wrong: str) -> Engine:
 
 def sgd_here(workload: Workload, cell: Cell, *, wrong: str, **options: Any) -> Engine:
     model = workload.model(cell)
-    return Engine(workload, cell, model, Sgd(workload.groups(model), wrong, options))
+    return Engine(workload, cell, model, SGD(workload.groups(model), wrong, options))
 
 
 def torch_sgd(workload: Workload, cell: Cell, **options: Any) -> Engine:
@@ -226,3 +226,55 @@ def clipped(workload: Workload, cell: Cell, *, how: str) -> Engine:
 
 def clipped_again(workload: Workload, cell: Cell, *, how: str) -> Engine:
     return clipped(workload, cell, how=how)
+
+
+class LAMB(torch.optim.Optimizer):
+    """Keeps Adam's moments, and moves by another rule: its rate is half of the group's."""
+
+    def __init__(self, groups: Any, **options: Any) -> None:
+        plain = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+        super().__init__(groups, {**plain, **options})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    state = self.state[weight]
+                    if not state:
+                        state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(weight),) * 2
+                    state["exp_avg"].lerp_(weight.grad, 0.1)
+                    weight.sub_(state["exp_avg"], alpha=group["lr"] / 2)
+
+
+class AdamW(LAMB):
+    """Is named as a known one, and takes options."""
+
+
+class Derived(torch.optim.AdamW):
+    """Takes the options of AdamW, and makes its step twice."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        return super().step()
+
+
+class Cautious(Derived):
+    """Takes an option that AdamW does not have."""
+
+    def __init__(self, groups: Any, caution: float = 0.5) -> None:
+        self.caution = caution
+        super().__init__(groups)
+
+
+def other(
+    workload: Workload, cell: Cell, *, kind: type[torch.optim.Optimizer], **options: Any
+) -> Engine:
+    """An engine with another optimizer."""
+    model = workload.model(cell)
+    return Engine(workload, cell, model, kind(workload.groups(model), **options))
+
+
+def other_again(workload: Workload, cell: Cell, **options: Any) -> Engine:
+    """The same under another name."""
+    return other(workload, cell, **options)

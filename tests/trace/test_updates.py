@@ -97,8 +97,8 @@ def test_a_compensated_weight_moves_by_the_exact_update() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (torch.optim.NAdam, "NAdam has a formula of its own"),
-        (lambda p: torch.optim.Adagrad(p), "Adagrad keeps no exp_avg and exp_avg_sq"),
+        (torch.optim.NAdam, "NAdam may have a formula of its own: known are AdamW, "),
+        (torch.optim.Adagrad, "Adagrad may have a formula of its own"),
     ],
 )
 def test_an_unknown_formula_is_not_guessed(make: Make, words: str) -> None:
@@ -209,7 +209,8 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     """By tensor, and without a figure."""
     log = measured(engine_of(torch.optim.NAdam), tmp_path)
     assert log.totals() == {}
-    assert set(log.unmeasured.values()) == {"NAdam has a formula of its own"}
+    (reason,) = {*log.unmeasured.values()}
+    assert reason.startswith("NAdam may have a formula of its own")
 
 
 @pytest.mark.usefixtures("one_rank")

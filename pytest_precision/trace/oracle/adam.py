@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
+from pytest_precision.trace.claims import ADAM
 from pytest_precision.trace.oracle.update import (
     Group,
     Rounded,
@@ -17,6 +18,9 @@ from pytest_precision.trace.oracle.update import (
     State,
     UpdateScalars,
 )
+
+NUMBERS = ("lr", "betas", "eps", "weight_decay")
+"""What a group of Adam has."""
 
 _FLOAT32 = 2.0**-24
 _TINY = 1e-300
@@ -166,11 +170,12 @@ class AdamFormula:
 
     Attributes:
         decoupled: whether weight decay is no part of the moments.
-        numbers, moments: as of `Formula`.
+        numbers, classes, moments: as of `Formula`.
     """
 
     decoupled: bool
-    numbers: tuple[str, ...] = ("lr", "betas", "eps", "weight_decay")
+    numbers: tuple[str, ...] = NUMBERS
+    classes: tuple[str, ...] = ADAM
     moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
 
     @property

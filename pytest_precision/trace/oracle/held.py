@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
-from pytest_precision.trace.exact_update import OTHER_FORMULAS
+from pytest_precision.trace import claims
 from pytest_precision.trace.oracle.rounding import EXACT, Rounding
 from pytest_precision.trace.oracle.update import Formula, Roundings
 from pytest_precision.trace.updates import Weight
@@ -30,7 +31,7 @@ def columns(engine: Engine, weight: Weight, formula: Formula) -> Iterator[tuple[
 
     Moments that a first step has yet to make are zero.
     """
-    state = engine.optimizer.state.get(weight.parameter, {})
+    state = state_of(engine.optimizer, weight.parameter)
     now = parts(engine, weight, weight.effective())
     moments = (_moment(state, name) for name in formula.moments)
     held = (
@@ -71,7 +72,7 @@ def storage(
         gradient: what was rounded of its gradient before the optimizer read it.
         fresh: whether the step made the state, and with it a rounded master to start from.
     """
-    state = engine.optimizer.state.get(weight.parameter, {})
+    state = state_of(engine.optimizer, weight.parameter)
     moments = (
         _rounding(state, name, state.get(name, weight.parameter)) for name in formula.moments
     )
@@ -80,8 +81,8 @@ def storage(
     own = _rounding(state, name, state.get(name, weight.parameter))
     if fresh and masters:
         own = own.twice()
-    kept = state.get("compensation")
-    move = EXACT if kept is None else Rounding.of(kept.dtype)
+    rest = state.get("compensation")
+    move = EXACT if rest is None else Rounding.of(rest.dtype)
     return Roundings(tuple(moments), own, gradient, move)
 
 
@@ -105,10 +106,12 @@ def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or two, of which an optimizer may keep tensors."""
-    if isinstance(value, bool):
-        return value
-    return [float(part) for part in value] if isinstance(value, (tuple, list)) else float(value)
+    """Return a number, or some, of which an optimizer may keep tensors, as Python's own."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(part) for part in value]
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return float(value) if type(value) is int else value
 
 
 def _moment(state: Mapping[str, Any], name: str) -> Tensor | None:
@@ -136,17 +139,14 @@ def expect_known(
         NotMeasurableError: if it is not.
     """
     kind = type(optimizer).__name__
-    if isinstance(optimizer, OTHER_FORMULAS):
-        raise NotMeasurableError(f"{kind} has a formula of its own")
-    options = getattr(optimizer, "defaults", {})
-    without = [name for name in formula.numbers if name not in options]
-    if without:
-        raise NotMeasurableError(f"{kind} follows another rule: it has no {', no '.join(without)}")
+    claims.expect_claim(optimizer, formula.classes)
+    groups = optimizer.param_groups
+    group = next(own for own in groups if any(one is parameter for one in own["params"]))
+    claims.expect_numbers(optimizer, group, formula.numbers)
+    claims.expect_plain(optimizer, group)
     lacking = [name for name in formula.moments if name not in state] if state else []
     if lacking:
         raise NotMeasurableError(f"{kind} keeps no {' and no '.join(lacking)} of it")
-    if "max_exp_avg_sq" in state:
-        raise NotMeasurableError(f"{kind} is AMSGrad, which no rule declares")
     for name, tensor in {"weight": parameter, **state}.items():
         held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         if isinstance(held, Tensor) and type(held) not in (Tensor, nn.Parameter):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
+from pytest_precision.trace.claims import SGD
 from pytest_precision.trace.oracle.rounding import OPERATIONS
 from pytest_precision.trace.oracle.update import (
     Group,
@@ -17,6 +18,9 @@ from pytest_precision.trace.oracle.update import (
     State,
     UpdateScalars,
 )
+
+NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+"""What a group of SGD has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +106,12 @@ class SgdFormula:
 
     Attributes:
         moments: `momentum_buffer`, or nothing.
-        numbers, arithmetics: as of `Formula`.
+        numbers, classes, arithmetics: as of `Formula`.
     """
 
     moments: tuple[str, ...]
-    numbers: tuple[str, ...] = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    numbers: tuple[str, ...] = NUMBERS
+    classes: tuple[str, ...] = SGD
     arithmetics: tuple[Scalars, ...] = (SgdScalars.of, in_fp32)
 
     def wrong(

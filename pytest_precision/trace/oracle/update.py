@@ -104,6 +104,10 @@ class Formula(Protocol):
         """Return the options of a parameter group that a rule has."""
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the classes that claim to follow such a rule."""
+
+    @property
     def moments(self) -> tuple[str, ...]:
         """Return the names of the state that it keeps, in causal order."""
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.groups import state_of
 from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
@@ -138,7 +139,7 @@ class UpdateOracle:
             if read is None:
                 self._without |= {piece.name for piece in pieces}
                 continue
-            fresh = not engine.optimizer.state.get(weight.parameter)
+            fresh = not state_of(engine.optimizer, weight.parameter)
             grads, columns = held.parts(engine, weight, read), self._columns(engine, weight)
             for piece, grad, own in zip(pieces, grads, columns, strict=False):
                 group = self._group(piece.name)
@@ -162,7 +163,7 @@ class UpdateOracle:
         formula, name = self._judge.plan.formula, weight.name
         try:
             if name not in self._known:
-                state = engine.optimizer.state.get(weight.parameter, {})
+                state = state_of(engine.optimizer, weight.parameter)
                 held.expect_known(engine.optimizer, formula, weight.parameter, state)
                 self._known |= {name} if state else set()
             return [*held.columns(engine, weight, formula)]

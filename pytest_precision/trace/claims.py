@@ -1,0 +1,117 @@
+"""Claims: which rule an optimizer claims to follow, by its class and its options.
+
+State says little: dozens of optimizers keep an `exp_avg` and an `exp_avg_sq`, each for a formula of
+its own. So only classes with one of these names, and what derives from them, are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from inspect import signature, unwrap
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pytest_precision.errors import NotMeasurableError
+
+ADAM = ("AdamW", "Adam", "FusedAdam", "DeepSpeedCPUAdam", "AnyPrecisionAdamW", "_AdamW")
+"""Names of classes with Adam's moments, whose options say where weight decay goes."""
+
+SGD = ("SGD",)
+"""Names of classes with a momentum buffer, or without."""
+
+NEUTRAL = frozenset(
+    {"foreach", "fused", "capturable", "differentiable", "set_grad_none", "use_decoupled_grad"}
+    | {"adam_w_mode", "decoupled_weight_decay", "bias_correction", "nesterov"}
+    | {"store_param_remainders", "master_weights", "bf16_stochastic_round", "fp32_optimizer_states"}
+)
+"""Switches that leave the rule as it is, or are part of it."""
+
+
+def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
+    """Check that the class of an optimizer claims one of the rules.
+
+    A class that derives from one of these and has a `step` of its own is one of them as well, so
+    that a mistake in it is found, unless it takes options of its own: they say that it means more.
+
+    Args:
+        optimizer: it.
+        names: of classes with the rule.
+
+    Raises:
+        NotMeasurableError: if it does not.
+    """
+    own = type(optimizer)
+    claimed = is_one_of(own, names)
+    if claimed is None:
+        raise NotMeasurableError(
+            f"{own.__name__} may have a formula of its own: known are {', '.join(names)}"
+        )
+    more = _options(own) - _options(claimed)
+    if own is not claimed and _step(own) is not _step(claimed) and more:
+        raise NotMeasurableError(
+            f"{own.__name__} has a step of its own, with {', '.join(sorted(more))}, beside "
+            f"{claimed.__name__}'s"
+        )
+
+
+def is_one_of(kind: type, names: Collection[str]) -> type | None:
+    """Return the class with one of these names that `kind` is, or derives from; None if none is."""
+    return next((base for base in kind.__mro__ if base.__name__ in names), None)
+
+
+def expect_numbers(optimizer: Optimizer, group: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Check that a group has the numbers of a rule.
+
+    Args:
+        optimizer: whose group it is.
+        group: the options.
+        names: of the rule's numbers.
+
+    Raises:
+        NotMeasurableError: if one is missing, or is none.
+    """
+    kind = type(optimizer).__name__
+    without = [name for name in names if name not in group]
+    if without:
+        raise NotMeasurableError(f"{kind} follows another rule: it has no {', no '.join(without)}")
+    for name in names:
+        if not _measurable(name, group[name]):
+            raise NotMeasurableError(
+                f"{kind} follows another rule: its {name} is {group[name]!r}, not "
+                + ("two numbers" if name == "betas" else "a number")
+            )
+
+
+def expect_plain(optimizer: Optimizer, group: Mapping[str, Any]) -> None:
+    """Check that no option of a group changes the rule, such as AMSGrad.
+
+    Raises:
+        NotMeasurableError: if one does.
+    """
+    kind = type(optimizer).__name__
+    switches = {name for name in group.keys() & optimizer.defaults.keys() if group[name] is True}
+    if group.get("bias_correction") is False:
+        raise NotMeasurableError(f"{kind} has bias_correction=False, which no rule declares")
+    for name in sorted(switches - NEUTRAL):
+        raise NotMeasurableError(f"{kind} has {name}=True, which no rule declares")
+
+
+def _measurable(name: str, value: Any) -> bool:
+    if name == "betas":
+        pair = isinstance(value, (tuple, list)) and len(value) == 2
+        return pair and all(_measurable("", beta) for beta in value)
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return isinstance(value, (int, float)) or hasattr(value, "__float__")
+
+
+def _step(kind: type) -> Any:
+    return unwrap(kind.step) if hasattr(kind, "step") else None
+
+
+def _options(kind: type) -> set[str]:
+    """Return what a class of optimizers takes by name, beside the parameters."""
+    _, *names = signature(kind).parameters.values()
+    return {one.name for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
