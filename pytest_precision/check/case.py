@@ -68,9 +68,10 @@ class Case:
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
         """Return side to what its identities say; nothing where the test has turned that off."""
-        if self.terms.off:
+        exempt = self.terms.exempt
+        if exempt.all:
             return {}
-        return {side.name: Consistency.of(side, self.logs[side.name]) for side in self.sides}
+        return {s.name: Consistency.of(s, self.logs[s.name], exempt) for s in self.sides}
 
     @cached_property
     def logs(self) -> dict[str, OracleLog]:
@@ -122,7 +123,7 @@ class Case:
         return {
             "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
             "oracle": {
-                side.name: oracle.summary(side.oracle, self.terms.off) for side in self.sides
+                side.name: oracle.summary(side.oracle, self.terms.exempt) for side in self.sides
             },
             "identities": self.identities() or None,
             "curves": curves.table(*self.sides),

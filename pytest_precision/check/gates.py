@@ -75,7 +75,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
             f"It contradicts itself: {consistency.words(b, f'the {n}')}"
             for n, b in closer.contradictions()
         ),
-        *(line for side in case.sides if not case.terms.off for line in oracle.lines(side)),
+        *(line for side in case.sides for line in oracle.lines(side, case.terms.exempt)),
         "",
         *spread.table(closer.judgement),
         "",
@@ -145,12 +145,13 @@ def vacuity(case: Case) -> Ruling | None:
 
 def declared_rule(case: Case) -> Ruling | None:
     """Refuse a side whose updates are not those of the rule that the workload declares."""
-    wrong = [] if case.terms.off else oracle.breached(case.sides)
+    wrong = oracle.breached(case.sides, case.terms.exempt)
     if not wrong:
         return None
     advice = (
         "If they should be, declare their rule as optimizer_rule of the workload; "
-        "oracle=unchecked(reason=...) turns this judgement off."
+        "oracle=unchecked(reason=...) turns this judgement off, "
+        f"oracle={{{wrong[0].breach.kind!r}: unchecked(reason=...)}} that of this kind."
     )
     return Ruling("fail", oracle.headline(wrong), (advice,))
 
@@ -161,8 +162,7 @@ def consistent(case: Case) -> Ruling | None:
     if not found:
         return None
     who = "both sides" if len(found) > 1 else f"the {found[0][0]}"
-    advice = "If that is meant, oracle=unchecked(reason=...) turns this judgement off."
-    return Ruling("fail", consistency.words(found[0][1], who), (advice,))
+    return Ruling("fail", consistency.words(found[0][1], who), (consistency.advice(found[0][1]),))
 
 
 def lost_updates(case: Case) -> Ruling | None:

@@ -73,7 +73,7 @@ class Parity:
         reference_cell: Cell | None = None,
         max_lost_updates: float | None = None,
         contract: Contract | None = None,
-        oracle: Unchecked | None = None,
+        oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Verdict:
         """Train both layouts through the cell's sequence and compare everything observed.
 
@@ -95,7 +95,7 @@ class Parity:
                 says: the dtype of parameters, fused accumulation, quantized parameters.
             oracle: `unchecked(reason=...)` judges no side by itself; unless given, a side fails
                 whose update is not that of the workload's `optimizer_rule`, or that contradicts
-                itself.
+                itself. A mapping from kinds, or from `kind:pattern of names`, leaves these alone.
 
         Returns:
             The verdict, if it is `pass`.
@@ -105,7 +105,8 @@ class Parity:
             TypeError: for a callable that cannot be sent to the ranks, for a script that does not
                 take `(cell, record)`, for a layout without a workload, for a limit that is not a
                 number, and for a `reference_cell`, `contract` or `oracle` of another type.
-            ValueError: for a limit that is not from 0 to 1.
+            ValueError: for a limit that is not from 0 to 1, and for a kind of `oracle` that nothing
+                judges.
         """
         __tracebackhide__ = True
         started = time.perf_counter()

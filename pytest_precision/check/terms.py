@@ -9,6 +9,7 @@ from pytest_precision.errors import expect_type, expected_but_got
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Criterion, Unchecked
+from pytest_precision.parity.exempt import Exempt
 
 
 class Terms(NamedTuple):
@@ -18,14 +19,14 @@ class Terms(NamedTuple):
         criteria: how equal two tensors must be.
         max_lost_updates: largest share of updates that the candidate may lose; None for any share.
         contract: what the candidate must have stored and done, in addition to its cell's own.
-        off: why no update is judged by the workload's rule; empty where they are.
+        exempt: what is judged neither by the workload's rule nor by identities.
         jitter: how many runs of the candidate with delays must have the bits of the one without.
     """
 
     criteria: Criteria
     max_lost_updates: float | None = None
     contract: Contract | None = None
-    off: str = ""
+    exempt: Exempt = Exempt()
     jitter: int = 0
 
     @classmethod
@@ -34,13 +35,13 @@ class Terms(NamedTuple):
         criterion: Criterion | Mapping[str, Criterion] | None,
         max_lost_updates: float | None = None,
         contract: Contract | None = None,
-        oracle: Unchecked | None = None,
+        oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Terms:
         """Return the terms that a test wrote.
 
         Raises:
             TypeError: for a criterion, a limit, a contract or an oracle of another type.
-            ValueError: for a limit that is not from 0 to 1.
+            ValueError: for a limit that is not from 0 to 1, and for a kind that no oracle judges.
         """
         _expect_share(max_lost_updates)
         if contract is not None:
@@ -51,16 +52,7 @@ class Terms(NamedTuple):
                 "a Contract",
                 "write Contract(dtypes=..., paths=...)",
             )
-        if oracle is not None:
-            expect_type(
-                "oracle",
-                oracle,
-                Unchecked,
-                "unchecked(reason=...), which turns it off",
-                "leave it out to judge updates by the workload's optimizer_rule",
-            )
-        off = "" if oracle is None else oracle.reason
-        return cls(Criteria.of(criterion), max_lost_updates, contract, off)
+        return cls(Criteria.of(criterion), max_lost_updates, contract, Exempt.of(oracle))
 
 
 def _expect_share(limit: object) -> None:

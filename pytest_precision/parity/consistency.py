@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pytest_precision.parity import identities
 from pytest_precision.parity.align import region
+from pytest_precision.parity.exempt import Exempt
 from pytest_precision.parity.identities import Claim, Contradiction
 from pytest_precision.parity.quantization import QUANTIZED, Quantization
 from pytest_precision.parity.shown import Held, Shown
@@ -32,6 +33,9 @@ KINDS = frozenset(
 
 RESIDENT = ("param", "master", "loss_scale", "recorded_amax", *QUANTIZED.values())
 """Those of what is held between steps."""
+
+NOTHING = Exempt()
+"""Leaves nothing out."""
 
 STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
 """Phases after which it is not shown."""
@@ -50,16 +54,19 @@ class Consistency:
     breach: Contradiction | None = None
 
     @classmethod
-    def of(cls, side: Recording, log: OracleLog) -> Consistency:
+    def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NOTHING) -> Consistency:
         """Look at a run up to its first contradiction; a script is not looked at.
 
         Args:
             side: the run, or some steps of it.
             log: of the whole run: how its engine shows what it does.
+            exempt: what the test has not judged.
         """
         found = cls()
         if log.shown_by != "script":
-            found.breach = next(_Walk(side, log, found.checked).contradictions(), None)
+            all_of_them = _Walk(side, log, found.checked).contradictions()
+            judged = (one for one in all_of_them if exempt.judges(one.kind, one.name))
+            found.breach = next(judged, None)
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,11 +80,26 @@ class Consistency:
 
 def words(breach: Contradiction, who: str) -> str:
     """Say on one line what contradicts what, and in which run."""
-    off = "" if breach.factor is None else f", {breach.factor:.6g} times that"
+    everywhere = ", as in every other tensor" if breach.everywhere else ""
+    off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
     return (
         f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
         f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"
     )
+
+
+def advice(breach: Contradiction) -> str:
+    """Say what to do about a contradiction that is meant."""
+    told = (
+        "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
+        f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
+    )
+    if breach.kind == "reduced_grad" and breach.everywhere:
+        told += (
+            " Where gradients are divided by the tokens of the step after their reduction, "
+            "`grad_factor = step_tokens` in the engine says so, and they are judged."
+        )
+    return told
 
 
 class _Walk:
@@ -173,6 +195,7 @@ class _Walk:
         if moment.phase != "reduce_grads":
             return
         self._reduced = held["reduced_grad"]
+        breaches: list[Contradiction | None] = []
         for name, entries in self._reduced.items():
             parts = self._gradients.get(name, [])
             got = self._shown.whole(entries) if parts else None
@@ -181,9 +204,8 @@ class _Walk:
             claim = self._shown.claim(
                 moment, "reduced_grad", name, "the sum of grad over the ranks"
             )
-            found = identities.summed(claim, self._trace, got, entries, parts)
-            if found is not None:
-                yield found
+            breaches.append(identities.summed(claim, self._trace, got, entries, parts))
+        yield from identities.everywhere(breaches)
 
     def _dealt(self, moment: Moment, losses: Mapping[str, list[Entry]]) -> bool:
         """Return whether each rank has computed microbatches, and no two ranks the same one."""

@@ -149,9 +149,9 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
         for pair in align(trace, source, (moment, start), aside):
             if _may_begin(pair, moment):
                 continue
-            criterion = bitwise() if own else criteria.of_tensor(pair.kind, pair.name).criterion
-            if not isinstance(criterion, Unchecked):
-                compare_pair(pair, criterion, tally)
+            asked = criteria.of_tensor(pair.kind, pair.name).criterion
+            if not isinstance(asked, Unchecked):
+                compare_pair(pair, bitwise() if own else asked, tally)
             if tally.findings:
                 return tally.findings[0]
     return None

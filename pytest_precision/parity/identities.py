@@ -5,8 +5,8 @@ Each check returns None where its identity holds, or cannot be decided, else wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ SUMMED = 1e-5
 
 ROUNDINGS = 16
 """Unit roundoffs of the gradients' dtype that a norm of norms may be off by."""
+
+ALIKE = 1e-5
+"""Relative difference of two factors that are one, each rounded in its tensors."""
 
 SLACK = 1 + 2.0**-6
 """Share of half a step by which a compensation, which is rounded itself, may be longer."""
@@ -42,6 +45,7 @@ class Contradiction:
         expected: what it should be.
         got: what was observed.
         factor: of all elements, if they are off by one.
+        everywhere: whether all tensors of its kind are off by that factor.
     """
 
     step: int
@@ -52,6 +56,7 @@ class Contradiction:
     expected: float
     got: float
     factor: float | None
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,21 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
     if ours.numel() == 1 and bool(exact):
         return float(ours / exact)
     return constant_ratio(ours, exact, eps)
+
+
+def everywhere(breaches: Sequence[Contradiction | None]) -> Iterator[Contradiction]:
+    """Yield contradictions of one kind at one moment, each saying whether all have one factor.
+
+    Args:
+        breaches: of all tensors that were looked at, None where one is as it should be.
+    """
+    found = [breach for breach in breaches if breach is not None]
+    factors = [breach.factor for breach in found if breach.factor is not None]
+    shared = len(factors) == len(breaches) > 1 and max(factors) - min(factors) <= ALIKE * abs(
+        factors[0]
+    )
+    for breach in found:
+        yield replace(breach, everywhere=shared)
 
 
 def cast(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:

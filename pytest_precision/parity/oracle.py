@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
+from pytest_precision.parity.exempt import Exempt
 from pytest_precision.trace.oracle.judge import Breach
 from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.recording import Recording
@@ -13,66 +14,82 @@ from pytest_precision.trace.recording import Recording
 UNKNOWN = "no wrong rule that is known explains it"
 
 
-def summary(log: OracleLog, off: str = "") -> dict[str, Any]:
+class Broken(NamedTuple):
+    """A side with an update that is not that of the rule.
+
+    Attributes:
+        side: its name.
+        log: of its run.
+        breach: the first one that the test has judged.
+    """
+
+    side: str
+    log: OracleLog
+    breach: Breach
+
+    @property
+    def explanation(self) -> str:
+        """Say which options differ and which wrong rules fit, or that none does."""
+        told = [*self.log.apart.get(str(self.breach.group), ())]
+        told += [" or ".join(self.log.fits)] if self.log.fits else []
+        return "; ".join(told) or UNKNOWN
+
+
+def summary(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
     """Return what was judged of one run as builtins; only the reason where nothing was.
 
     Args:
         log: of the run.
-        off: why the test has turned the oracle off.
+        exempt: what the test has not judged.
     """
-    if off or log.silent:
-        return {"silent": off or log.silent}
+    if exempt.all or log.silent:
+        return {"silent": exempt.all or log.silent}
     found: dict[str, Any] = {
         "rule": log.rule,
         "judged": log.judged,
         "worst": log.worst,
         "unjudged": dict(log.unjudged),
     }
-    if log.breach is not None:
-        breach = asdict(log.breach)
-        del breach["order"], breach["group"]
-        breach["index"] = list(log.breach.index)
-        found |= {"breach": breach, "fits": list(log.fits or ()), "apart": list(log.apart)}
+    if exempt.reasons():
+        found["off"] = exempt.reasons()
+    breach = log.first(exempt.judges)
+    if breach is not None:
+        said = asdict(breach)
+        del said["order"], said["group"]
+        said["index"] = list(breach.index)
+        apart = log.apart.get(str(breach.group), ())
+        found |= {"breach": said, "fits": list(log.fits or ()), "apart": list(apart)}
     return found
 
 
-def breached(sides: Sequence[Recording]) -> list[Recording]:
+def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
     """Return the sides with an update that is not that of the rule."""
-    return [side for side in sides if side.oracle.breach is not None]
+    found = ((side, side.oracle.first(exempt.judges)) for side in sides)
+    return [Broken(side.name, side.oracle, breach) for side, breach in found if breach is not None]
 
 
-def headline(sides: Sequence[Recording]) -> str:
+def headline(sides: Sequence[Broken]) -> str:
     """Say on one line which update is not that of the rule, and which wrong rule it follows.
 
     Args:
         sides: those with such an update, at least one.
     """
-    log = sides[0].oracle
-    assert log.breach is not None
-    who = "both sides" if len(sides) > 1 else f"the {sides[0].name}"
-    what = f"{log.breach.kind} of {log.breach.name}"
+    first, breach = sides[0], sides[0].breach
+    who = "both sides" if len(sides) > 1 else f"the {first.side}"
     return (
-        f"{what} is not what the workload's {log.rule} makes of it at step {log.breach.step} in "
-        f"{who}: {explanation(log)}; {_numbers(log.breach)}"
+        f"{breach.kind} of {breach.name} is not what the workload's {first.log.rule} makes of it "
+        f"at step {breach.step} in {who}: {first.explanation}; {_numbers(breach)}"
     )
 
 
-def lines(side: Recording) -> list[str]:
+def lines(side: Recording, exempt: Exempt) -> list[str]:
     """Return the lines below a divergence that say the same of one side; none if it has none."""
-    log = side.oracle
-    if log.breach is None:
-        return []
-    where = f"{log.breach.kind} of {log.breach.name} at step {log.breach.step}"
     return [
-        f"The update of the {side.name} is not the workload's {log.rule}: {explanation(log)} "
-        f"({where}: {_numbers(log.breach)})"
+        f"The update of the {one.side} is not the workload's {one.log.rule}: {one.explanation} "
+        f"({one.breach.kind} of {one.breach.name} at step {one.breach.step}: "
+        f"{_numbers(one.breach)})"
+        for one in breached([side], exempt)
     ]
-
-
-def explanation(log: OracleLog) -> str:
-    """Say which options differ and which wrong rules fit, or that none does."""
-    told = [*log.apart, *([" or ".join(log.fits)] if log.fits else [])]
-    return "; ".join(told) or UNKNOWN
 
 
 def _numbers(breach: Breach) -> str:

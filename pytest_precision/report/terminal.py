@@ -258,6 +258,12 @@ def unjudged(entry: Mapping[str, Any]) -> set[str]:
     """Return why updates of a check, of either side, were not judged by the workload's rule."""
     sides = entry.get("oracle", {}).values()
     reasons = (
-        why for side in sides for why in (side.get("silent"), *side.get("unjudged", {}).values())
+        why
+        for side in sides
+        for why in (
+            side.get("silent"),
+            *side.get("unjudged", {}).values(),
+            *(f"{kind}: {reason}" for kind, reason in side.get("off", {}).items()),
+        )
     )
     return set(filter(None, reasons))

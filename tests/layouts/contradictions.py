@@ -40,6 +40,31 @@ class LastTwice(Engine):
         last.mul_(self.cell.world_size)
 
 
+class PerToken(Engine):
+    """Divides by the tokens of the step after the reduction, as Megatron's per-token loss does."""
+
+    def forward_backward(self, step: int) -> None:
+        self.optimizer.zero_grad()
+        for number, microbatch in self.my_microbatches(step):
+            total, _ = self.workload.loss(self.forward_model, microbatch)
+            self.report_loss(number, total / self.step_tokens)
+            total.backward()
+
+    def reduce_grads(self) -> None:
+        super().reduce_grads()
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(self.step_tokens)
+
+
+class SaysSo(PerToken):
+    """Does the same, and says by what its local gradients are divided later."""
+
+    def forward_backward(self, step: int) -> None:
+        super().forward_backward(step)
+        self.grad_factor = self.step_tokens
+
+
 class HalfTheNorm(Engine):
     """A norm that leaves out gradients, as one of a single shard does."""
 

@@ -204,7 +204,10 @@ def test_what_is_right_is_left_alone(
 
 @pytest.mark.parametrize(
     ("kind", "factor"),
-    [(contradictions.Averaged, ", 0.5 times that"), (contradictions.LastTwice, ", 2 times that")],
+    [
+        (contradictions.Averaged, ", 0.5 times that, as in every other tensor"),
+        (contradictions.LastTwice, ", 2 times that"),
+    ],
 )
 def test_a_wrong_sum_of_both_sides_fails(
     parity_in: ParityIn, kind: type[Engine], factor: str
@@ -218,6 +221,17 @@ def test_a_wrong_sum_of_both_sides_fails(
     assert first.endswith(factor)
     breach = failure.value.verdict.identities["reference"]["breach"]
     assert breach["identity"] == "the sum of grad over the ranks"
+
+
+def test_division_after_the_reduction_is_told(parity_in: ParityIn) -> None:
+    """One ratio of all tensors may be the tokens of the step; the engine says so, and agrees."""
+    here, there = contradictions.here, contradictions.there
+    parity, kind = parity_in(FP32.replace(world_size=2)), contradictions.PerToken
+    with pytest.raises(ParityError, match=r"`grad_factor = step_tokens` in the engine") as failure:
+        parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=workloads.mlp)
+    assert "as in every other tensor" in str(failure.value).splitlines()[0]
+    kind = contradictions.SaysSo
+    parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=workloads.mlp)
 
 
 def test_a_contradiction_explains_a_divergence(parity_in: ParityIn) -> None:
@@ -256,3 +270,17 @@ def test_it_is_turned_off_with_the_oracle(parity_in: ParityIn) -> None:
         *sides, workload=workloads.mlp, oracle=unchecked(reason="half the norm is ours")
     )
     assert verdict.identities is None
+
+
+def test_a_kind_is_turned_off_by_itself(parity_in: ParityIn) -> None:
+    """What is wrong with another one is still found."""
+    half, meant = contradictions.HalfTheNorm, unchecked(reason="half the norm is ours")
+    sides = [partial(side, kind=half) for side in (contradictions.here, contradictions.there)]
+    parity, workload = parity_in(FP32), workloads.mlp
+    later = {"exp_avg": meant, "exp_avg_sq": meant, "master": meant}  # clipped by that norm
+    norm = {"grad_norm": meant, **later}
+    assert (
+        "breach" not in parity.check(*sides, workload=workload, oracle=norm).identities["candidate"]
+    )
+    with pytest.raises(ParityError, match="is not the norm of reduced_grad"):
+        parity.check(*sides, workload=workload, oracle=later)

@@ -102,8 +102,36 @@ def test_the_oracle_is_turned_off_with_a_reason(parity_in: ParityIn) -> None:
 
 def test_turning_it_off_needs_a_reason(parity_in: ParityIn) -> None:
     """A bare False would leave the reader of a report without one."""
-    with pytest.raises(TypeError, match=r"unchecked\(reason="):
-        both(parity_in(TRAIN), "", oracle=False)
+    for wrong in (False, {"master": False}):
+        with pytest.raises(TypeError, match=r"unchecked\(reason="):
+            both(parity_in(TRAIN), "", oracle=wrong)
+
+
+def test_a_kind_is_turned_off_by_itself(parity_in: ParityIn) -> None:
+    """The others are judged; and the verdict says what is not."""
+    meant = unchecked(reason="moments are ours")
+    moments = {"exp_avg": meant, "exp_avg_sq": meant}
+    verdict = both(parity_in(TRAIN), "bf16 m", oracle={**moments, "master": meant})
+    off = verdict.oracle["candidate"]["off"]
+    assert off == dict.fromkeys(("exp_avg", "exp_avg_sq", "master"), meant.reason)
+    with pytest.raises(ParityError, match=r"exp_avg of .* exp_avg is rounded to bf16"):
+        both(parity_in(TRAIN), "bf16 m", oracle={"master": meant, "exp_avg_sq": meant})
+    with pytest.raises(ParityError, match=r"^test: master of .* eps is added inside the root"):
+        both(parity_in(TRAIN), "eps", oracle=moments)
+
+
+def test_a_kind_is_turned_off_for_some_tensors(parity_in: ParityIn) -> None:
+    """By a pattern of names, as in a criterion."""
+    head = {"master:head.*": unchecked(reason="the head has a rule of its own")}
+    with pytest.raises(ParityError) as failure:
+        both(parity_in(TRAIN), "eps", oracle=head)
+    assert "master of head." not in str(failure.value).splitlines()[0]
+
+
+def test_an_unknown_kind_is_refused(parity_in: ParityIn) -> None:
+    """Nothing judges it; the message has the kinds that are judged."""
+    with pytest.raises(ValueError, match=r"'grad' as a key of oracle; there are momentum_buffer, "):
+        both(parity_in(TRAIN), "", oracle={"grad": unchecked(reason="of no use")})
 
 
 def test_a_wrong_rule_explains_a_divergence(parity_in: ParityIn) -> None:
@@ -175,7 +203,7 @@ def test_the_right_sgd_passes(judged: Judged, options: dict[str, float], cell: C
 def test_a_number_that_is_not_the_workloads_is_named(judged: Judged) -> None:
     """The optimizer's options say so themselves."""
     apart = judged(wrong_rules.torch_sgd, wrong_rules.WithSgd).apart
-    assert "the optimizer has momentum=0.0, the workload momentum=0.9" in apart
+    assert "the optimizer has momentum=0.0, the workload momentum=0.9" in apart["0"]
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,18 @@ def test_a_load_brings_back_what_was_saved(write_trace: Write) -> None:
     assert explain.disturbance(finding, "candidate") == words
 
 
+@pytest.mark.parametrize("operation", ["eval", "save", "skip", "load"])
+def test_what_a_test_leaves_unchecked_may_change(write_trace: Write, operation: str) -> None:
+    """A kind that no side is held to is not held to itself either; the others are."""
+    changed = state(1.0, counter=2)
+    run = loaded(*changed) if operation == "load" else after(operation, *changed)
+    trace = write_trace(run)
+    off = Criteria.of({"step": unchecked(reason="counts what we like")})
+    assert disturbed(trace, trace, off) is None
+    other = Criteria.of({"param": unchecked(reason="may be anything")})
+    assert disturbed(trace, trace, other) is not None
+
+
 def test_a_load_may_make_state_that_was_not_there_yet(write_trace: Write) -> None:
     """Of an optimizer that had not stepped, torch's loader makes zeros; what it drops is found."""
     more = whole("exp_avg", "w", torch.zeros(2))

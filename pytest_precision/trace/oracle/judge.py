@@ -176,10 +176,9 @@ class Judge:
         self.worst = 0.0
         self._usual = 0
 
-    def breach(self, batches: Sequence[Batch], step: int, made: int) -> Breach | None:
-        """Return the first breach of a step after `made` others, or None."""
-        found = [self._first(batch, step, made) for batch in batches]
-        return min(filter(None, found), key=lambda breach: breach.when, default=None)
+    def breaches(self, batches: Sequence[Batch], step: int, made: int) -> list[Breach]:
+        """List the breaches of a step after `made` others: one of each tensor that has any."""
+        return [breach for batch in batches for breach in self._of(batch, step, made)]
 
     def _scalars(self, group: int, made: int) -> list[UpdateScalars]:
         """Return those of the right rule, in each arithmetic."""
@@ -190,7 +189,7 @@ class Judge:
         """Return the legitimate scalars of a step, each with a legitimate factor of gradients."""
         return [*product(self._scalars(batch.group, made), batch.clipping.forms)]
 
-    def _first(self, batch: Batch, step: int, made: int) -> Breach | None:
+    def _of(self, batch: Batch, step: int, made: int) -> list[Breach]:
         ways = self._ways(batch, made)
         order = sorted(range(len(ways)), key=lambda number: number != self._usual)
         shares = {}
@@ -200,7 +199,7 @@ class Judge:
             if shares[number] <= 1:
                 self._usual = number
                 self.worst = max(self.worst, shares[number])
-                return None
+                return []
         closest = min(shares, key=lambda number: shares[number])
         kinds = (*self.plan.formula.moments, "master")
         return _located(batch, ways[closest], kinds, step)
@@ -259,8 +258,8 @@ def _fits(batch: Batch, wrong: WrongRule) -> bool:
 
 def _located(
     batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
-) -> Breach:
-    """Return the breach of a batch that has one."""
+) -> list[Breach]:
+    """List the breaches of a batch, of each piece of a tensor the one that is furthest off."""
     found = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
@@ -283,7 +282,7 @@ def _located(
                     )
                 )
             start += segment.size
-    return min(found, key=lambda breach: (breach.when, -breach.ratio))
+    return found
 
 
 def _index(piece: Observation, place: int) -> tuple[int, ...]:

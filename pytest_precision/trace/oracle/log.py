@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -23,9 +24,10 @@ class OracleLog:
         worst: largest error within its bound, as a share of it.
         unjudged: logical tensor to the reason why its updates are not judged.
         silent: why none is; empty where some are.
-        breach: the first update beyond its bound.
+        breaches: the first update beyond its bound of each kind and tensor, in causal order.
         fits: wrong rules that explain every step with a breach, in words; None before there is one.
-        apart: in which numbers the optimizer's options are not the workload's.
+        apart: group of the workload, where it has a breach, to the numbers in which the optimizer's
+            options are not the workload's.
     """
 
     rule: str = ""
@@ -35,9 +37,9 @@ class OracleLog:
     worst: float = 0.0
     unjudged: dict[str, str] = field(default_factory=dict)
     silent: str = ""
-    breach: Breach | None = None
+    breaches: list[Breach] = field(default_factory=list)
     fits: list[str] | None = None
-    apart: list[str] = field(default_factory=list)
+    apart: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int) -> OracleLog:
@@ -53,8 +55,7 @@ class OracleLog:
     @classmethod
     def _of(cls, data: dict[str, object]) -> OracleLog:
         log = cls(**data)  # type: ignore[arg-type]
-        if log.breach is not None:
-            log.breach = Breach(**log.breach)  # type: ignore[arg-type]
+        log.breaches = [Breach(**breach) for breach in log.breaches]  # type: ignore[arg-type]
         return log
 
     def write(self, folder: Path, rank: int) -> None:
@@ -69,12 +70,26 @@ class OracleLog:
         self.worst = max(self.worst, other.worst)
         self.unjudged |= other.unjudged
         self.silent = self.silent or other.silent
-        if other.breach is None:
-            return
-        if self.breach is None or other.breach.when < self.breach.when:
-            self.breach, self.apart = other.breach, other.apart
+        self.apart = other.apart | self.apart
+        self.break_at(other.breaches)
         if other.fits is not None:
             self.fit(other.fits)
+
+    @property
+    def breach(self) -> Breach | None:
+        """Return the first breach of all."""
+        return self.first(lambda kind, name: True)
+
+    def first(self, judges: Callable[[str, str], bool]) -> Breach | None:
+        """Return the first breach of a tensor whose kind and name are judged; None without one."""
+        return next((own for own in self.breaches if judges(own.kind, own.name)), None)
+
+    def break_at(self, breaches: Iterable[Breach]) -> None:
+        """Keep the first breach of each kind and tensor."""
+        first: dict[tuple[str, str], Breach] = {}
+        for breach in sorted([*self.breaches, *breaches], key=lambda own: (own.when, -own.ratio)):
+            first.setdefault((breach.kind, breach.name), breach)
+        self.breaches = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
         """Keep those of the wrong rules that explain another step, or another rank, as well."""

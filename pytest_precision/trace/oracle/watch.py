@@ -250,14 +250,15 @@ class UpdateOracle:
         step: int,
         options: list[dict[str, Any]],
     ) -> None:
-        breach = judge.breach(batches, step, self._made)
+        breaches = judge.breaches(batches, step, self._made)
         self._log.judged += sum(len(batch.segments) for batch in batches)
-        if breach is not None:
-            if self._log.breach is None:
-                self._log.breach = breach
-                declared = judge.plan.at(self._made)[breach.group]
-                own = held.of_tensor(engine, options, breach.name)
-                self._log.apart = [*held.apart(own, declared)]
+        if breaches:
+            self._log.break_at(breaches)
+            for breach in breaches:
+                if str(breach.group) not in self._log.apart:
+                    declared = judge.plan.at(self._made)[breach.group]
+                    own = held.of_tensor(engine, options, breach.name)
+                    self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
             if self._named < _NAMED:
                 self._named += 1
                 self._log.fits = judge.fitting(batches, self._made, self._log.fits)
