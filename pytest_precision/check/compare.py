@@ -11,13 +11,14 @@ from typing import Any
 from pytest_precision.check.case import Case
 from pytest_precision.check.gates import RECORDED_GATES, ruled
 from pytest_precision.check.terms import Terms
-from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Bitwise, Unchecked
 from pytest_precision.parity.verdict import Ruling, Verdict
+from pytest_precision.trace.origin import AGAIN
 from pytest_precision.trace.recording import Recording
 
-TOLD_ELSEWHERE = ("command", "date", "steps", "values", "versions")
+TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 """What an origin says that need not be equal, or is said by others."""
 
 
@@ -36,6 +37,21 @@ def compare(
     Raises:
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
+    try:
+        return _compared(candidate, reference, terms, nodeid, repeat)
+    except (RecordingError, AlignmentError):
+        raise
+    except Exception as error:
+        raise RecordingError(
+            expected_but_got(
+                "two recordings that can be compared",
+                f"{type(error).__name__} from {candidate} and {reference}: {error}",
+                AGAIN,
+            )
+        ) from error
+
+
+def _compared(candidate: Path, reference: Path, terms: Terms, nodeid: str, repeat: str) -> Verdict:
     started = time.perf_counter()
     sides = (
         Recording.of_folder("candidate", candidate),

@@ -72,6 +72,7 @@ def record_file(
             )
         seen.write_end()
         finished(tape, [seen], Cell(world_size=tape.place.world_size), folder, Products())
+    Origin.seal(folder, tape.place.rank, tape.place.world_size)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return seen.done

@@ -208,6 +208,12 @@ def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
 
 def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     dtype = getattr(torch, pieces[0].dtype)
+    size = math.prod(pieces[0].shape)
+    held = {piece.place: math.prod(piece.piece) for piece in pieces}
+    lacking = size - sum(held.values())
+    if lacking > 0:  # before asking for memory: a stranger's recording may name any shape
+        text = f"no rank holds {lacking} of {size} elements"
+        return LogicalTensor(trace, pieces, Fault("uncovered", text))
     # As integers: not every dtype can be indexed, and no conversion may touch the bits.
     whole = torch.zeros(pieces[0].shape, dtype=BITS[dtype.itemsize])
     covered = torch.zeros(pieces[0].shape, dtype=torch.bool)

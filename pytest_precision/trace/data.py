@@ -6,7 +6,6 @@ where the rank asks for it, and compared before anything else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.digests import bytes_of
-from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.stretches import holders
 from pytest_precision.workloads.base import Workload
 
@@ -42,13 +41,13 @@ class DataLog:
     tokens: Mapping[int, Set[int]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, *world_sizes: int) -> DataLog:
+    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
         """Read what all ranks were given, each in all of its stretches."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
         for _, place, rank in holders(folder, world_sizes):
-            log = json.loads(_path(place, rank).read_text())
+            log = files.data(_path(place, rank))
             before = given.setdefault(rank, {})
             now = {int(step): digests for step, digests in log["given"].items()}
             other = [step for step in now.keys() & before.keys() if now[step] != before[step]]

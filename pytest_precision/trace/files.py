@@ -2,25 +2,89 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_precision.errors import expected_but_got
 
-def write_whole(path: Path, value: Any) -> None:
-    """Write `value` as JSON and move it into place, so that no partial file looks whole."""
-    partial = path.with_suffix(".partial")
+
+def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
+    """Write `value` as JSON and move it into place, so that no partial file looks whole.
+
+    Args:
+        path: where to.
+        value: what.
+        writer: tells processes apart that may write the same file at the same time.
+    """
+    partial = path.with_suffix(f".partial{writer}")
     partial.write_text(json.dumps(value))
     os.replace(partial, path)
 
 
-def mapped(path: Path) -> Tensor:
-    """Map a file into memory, copy-on-write, as a tensor of uint8."""
-    if path.stat().st_size == 0:  # an empty file cannot be mapped
+class TraceFiles:
+    """The files of a trace that this session has written itself."""
+
+    def has(self, path: Path) -> bool:
+        """Return whether the trace has a file."""
+        return path.exists()
+
+    def data(self, path: Path) -> Any:
+        """Return what a JSON file says."""
+        return json.loads(path.read_text())
+
+    def bytes(self, path: Path) -> Tensor:
+        """Return the bytes of a file as a tensor of uint8, mapped copy-on-write."""
+        with regular(path) as (file, size):
+            return mapped(file, size)
+
+
+OWN_FILES = TraceFiles()
+
+
+def mapped(file: int, size: int) -> Tensor:
+    """Map the first bytes of an open file into memory, copy-on-write, as a tensor of uint8."""
+    if size == 0:  # an empty file cannot be mapped
         return torch.empty(0, dtype=torch.uint8)
-    return torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
+    held = mmap.mmap(file, size, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(held, dtype=torch.uint8)
+
+
+@contextmanager
+def regular(path: Path) -> Iterator[tuple[int, int]]:
+    """Open a regular file and yield its descriptor and its size.
+
+    Folders, devices, pipes and links are refused, and none of them is waited for.
+
+    Raises:
+        ValueError: it is none.
+        OSError: it cannot be opened.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise no_regular(path) from error
+        raise
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise no_regular(path)
+        yield file, found.st_size
+    finally:
+        os.close(file)
+
+
+def no_regular(path: Path) -> ValueError:
+    """Return the error of a file that is a link, a folder, a pipe or a device."""
+    return ValueError(expected_but_got("a regular file", f"{path.name}, which is none"))

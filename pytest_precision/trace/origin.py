@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-import json
+import os
 import platform
 import shlex
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.errors import RecordingError, expected_but_got, named
+from pytest_precision._visible import visible
+from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.sealed import (
+    Seal,
+    drop_seals,
+    expect_signed,
+    files_of,
+    put_seals,
+    read_signed,
+    signed,
+)
+from pytest_precision.trace.sound import rows, table, text, texts, whole, words
 
-FORMAT = 1
-"""Format of a recording: of this file and of all others in its folder."""
+FORMAT = 2
+"""Format of a recording: of this file and of all others in its folder. Since 2, it names the digest
+of each of them."""
+
+MOST_RANKS = 1 << 16
+"""Ranks that a recording may have; more than any launch, and few enough to look for each."""
 
 PACKAGES = ("pytest-precision", "torch", "numpy")
 
 GIT_SECONDS = 10
 """Time that git has to name the revision of a large work tree."""
+
+LONGEST = 400
+"""Characters of an error that are shown: it may quote the file."""
 
 AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
 
@@ -44,6 +62,8 @@ class Origin:
         date: when, in UTC.
         revision: git's name of the revision of the script, with `-dirty`; empty if it has none.
         versions: of Python and of packages.
+        files: name of each file to its number of bytes and its digest; none before all ranks have
+            finished.
     """
 
     format: int
@@ -56,6 +76,7 @@ class Origin:
     date: str
     revision: str
     versions: dict[str, str]
+    files: dict[str, Seal] = field(default_factory=dict)
 
     @classmethod
     def now(
@@ -83,20 +104,30 @@ class Origin:
             RecordingError: there is none, or one of another format.
         """
         path = _path(folder)
-        if not path.is_file():
+        if not os.path.lexists(path):
             lacks = f"{folder}, which has no {path.name}" if folder.is_dir() else f"no {folder}"
             raise RecordingError(expected_but_got("the folder of a recording", lacks, AGAIN))
         try:
-            found = json.loads(path.read_text())
+            found = read_signed(path)
             _expect_format(folder, found)
-            lists = {name: tuple(found[name]) for name in ("command", "arguments", "values")}
-            return cls(**found | lists)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return _origin(expect_signed(path.name, found))
+        except RecordingError:
+            raise
+        except Exception as error:
             raise damaged(folder, error) from error
 
-    def write(self, folder: Path, world_size: int) -> None:
+    def write(self, folder: Path, world_size: int, *, writer: int = 0) -> None:
         """Write it into the folder of the recording of so many ranks."""
-        write_whole(_path(folder), asdict(replace(self, world_size=world_size)))
+        content = signed(asdict(replace(self, world_size=world_size)))
+        write_whole(_path(folder), content, writer=writer)
+
+    @classmethod
+    def seal(cls, folder: Path, rank: int, world_size: int) -> None:
+        """Seal the files of a rank, which are written; the last rank makes the recording whole."""
+        files = put_seals(folder, rank, world_size)
+        if files is not None:
+            replace(cls.read(folder), files=files).write(folder, world_size, writer=rank)
+            drop_seals(folder, world_size)
 
     def again(self, values: str) -> str:
         """Return the command that makes the recording again, with the values of some steps."""
@@ -107,18 +138,54 @@ class Origin:
 
 def damaged(folder: Path, error: Exception) -> RecordingError:
     """Return the error of a recording whose files cannot be read."""
-    what = f"{folder}, whose files are damaged: {type(error).__name__}: {error}"
-    return RecordingError(expected_but_got("the folder of a recording", what, AGAIN))
+    why = " ".join(str(error).split())
+    why = why if len(why) <= LONGEST else f"{why[:LONGEST]} ..."
+    what = f"{folder}, whose files are damaged: {type(error).__name__}: {why}"
+    return RecordingError(visible(expected_but_got("the folder of a recording", what, AGAIN)))
+
+
+def _origin(found: dict[str, Any]) -> Origin:
+    """Return the origin that the content of a file describes.
+
+    Raises:
+        ValueError: it names what cannot be.
+    """
+    table("recording.json", found, [field.name for field in fields(Origin)])
+    ranks = whole("world_size", found["world_size"], 1, MOST_RANKS)
+    files = table("files", found["files"])
+    if files:
+        table("files", files, [name for rank in range(ranks) for name in files_of(rank)])
+    return Origin(
+        format=FORMAT,
+        command=texts("command", found["command"]),
+        script=text("script", found["script"]),
+        arguments=texts("arguments", found["arguments"]),
+        steps=whole("steps", found["steps"]),
+        values=tuple(whole("a step of values", step) for step in rows("values", found["values"])),
+        world_size=ranks,
+        date=text("date", found["date"]),
+        revision=text("revision", found["revision"]),
+        versions=words("versions", found["versions"]),
+        files={name: _seal(value) for name, value in files.items()},
+    )
+
+
+def _seal(value: Any) -> Seal:
+    size, own = rows("the seal of a file", value, 2)
+    return whole("the size of a file", size), text("the digest of a file", own)
 
 
 def _expect_format(folder: Path, found: Mapping[str, Any]) -> None:
-    if found["format"] != FORMAT:
+    own = found.get("format")
+    if type(own) is not int or own != FORMAT:
+        versions = found.get("versions")
+        release = versions.get("pytest-precision") if isinstance(versions, dict) else None
+        by = f"the release that made it, {release!r:.40}" if release else "the release that made it"
         raise RecordingError(
             expected_but_got(
                 f"a recording of format {FORMAT}",
-                f"{named('format', found['format'])} in {folder}",
-                f"it was made by {found.get('versions')}: compare it with that release, or record "
-                "it again",
+                f"format={own!r:.40} ({type(own).__name__}) in {folder}",
+                f"record it again, or compare it with {by}",
             )
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.matrix.cell import Cell
@@ -12,9 +13,14 @@ from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle.log import OracleLog
 from pytest_precision.trace.origin import Origin, damaged
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.sealed import SealedFiles, files_of
+from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
+from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.stretches import recorded
 from pytest_precision.trace.updates import UpdateLog
+
+SHOWN = 8
+"""Ranks that are named where several have not finished."""
 
 
 @dataclass(frozen=True)
@@ -49,29 +55,42 @@ class Recording:
         origin = Origin.read(folder)
         expect_complete(folder, origin)
         try:
-            trace = Trace(folder, origin.world_size)
-            trace.expect_bytes()
-        except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+            return cls._sound(name, folder, origin)
+        except Exception as error:
             raise damaged(folder, error) from error
-        steps = trace.moments[-1].step
-        return cls(
-            name, Cell(sequence=f"train{steps}", world_size=origin.world_size), trace, origin
-        )
+
+    @classmethod
+    def _sound(cls, name: str, folder: Path, origin: Origin) -> Recording:
+        """Look at all files of a recording before anything is believed of them, and read them."""
+        files, ranks = SealedFiles(folder, origin.files), range(origin.world_size)
+        for rank in ranks:
+            index, held, data, updates = (folder / name for name in files_of(rank))
+            fields = Header.__dataclass_fields__
+            expect_index(files.data(index), fields, len(ranks), files.bytes(held).numel())
+            expect_data(files.data(data))
+            expect_updates(files.data(updates))
+        trace = Trace(folder, origin.world_size, files=files)
+        cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=origin.world_size)
+        return cls(name, cell, trace, origin)
 
     @cached_property
     def updates(self) -> UpdateLog:
         """Return how many updates each tensor lost; only a recording of the whole run has this."""
-        return UpdateLog.read(self.trace.folder, *self.trace.world_sizes)
+        return UpdateLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def oracle(self) -> OracleLog:
         """Return how its updates follow the workload's rule; only a whole run has this."""
-        return OracleLog.read(self.trace.folder, *self.trace.world_sizes)
+        return OracleLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def data(self) -> DataLog:
         """Return digests of the microbatches that each rank was given."""
-        return DataLog.read(self.trace.folder, *self.trace.world_sizes)
+        return DataLog.read(*self._place, files=self.trace.files)
+
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        return self.trace.folder, *self.trace.world_sizes
 
 
 def expect_complete(folder: Path, origin: Origin) -> None:
@@ -81,13 +100,17 @@ def expect_complete(folder: Path, origin: Origin) -> None:
         RecordingError: with the ranks.
     """
     ranks = range(origin.world_size)
-    missing = [str(rank) for rank in ranks if not (folder / f"rank{rank}.json").is_file()]
-    if missing:
-        raise RecordingError(
-            expected_but_got(
-                "a whole recording",
-                f"{folder}, which rank {', '.join(missing)} of {origin.world_size} has not "
-                "finished",
-                "its script still runs, failed or was killed; record it again into another folder",
-            )
+    there = {entry.name for entry in folder.iterdir()}
+    missing = [str(rank) for rank in ranks if f"rank{rank}.json" not in there]
+    if not missing and origin.files:
+        return
+    some = f"{', '.join(missing[:SHOWN])}{' and others' * (len(missing) > SHOWN)}"
+    raise RecordingError(
+        expected_but_got(
+            "a whole recording",
+            f"{folder}, which "
+            + (f"rank {some} of {origin.world_size} has" if missing else "its ranks have")
+            + " not finished",
+            "its script still runs, failed or was killed; record it again into another folder",
         )
+    )

@@ -7,7 +7,6 @@ that a trace without all of its indices is no trace. Values are read as copy-on-
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,9 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Place, Span
+from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import digest, kept_as_it_is, memcmp
-from pytest_precision.trace.files import mapped
+from pytest_precision.trace.files import OWN_FILES, TraceFiles
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.stretches import holders
 
@@ -116,9 +116,10 @@ class Trace:
     Args:
         folder: folder of the trace.
         world_sizes: number of ranks of each stretch that was recorded, at least of the first.
+        files: reads them; those that this session has written unless given.
 
     Attributes:
-        folder, world_sizes: as given.
+        folder, world_sizes, files: as given.
         header: what holds for the whole trace.
         moments: all moments, in causal order.
 
@@ -126,35 +127,22 @@ class Trace:
         FileNotFoundError: for a trace that was not finished on every rank.
     """
 
-    def __init__(self, folder: Path, *world_sizes: int) -> None:
+    def __init__(self, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> None:
         self.folder = folder
         self.world_sizes = world_sizes
+        self.files = files
         headers, self._written = [], []
         for number, place, rank in holders(folder, world_sizes):
-            index = json.loads((place / f"rank{rank}.json").read_text())
-            fields = Header.__dataclass_fields__.keys() & index.keys()
-            headers.append(Header(**{name: index[name] for name in fields}))
+            index = files.data(place / f"rank{rank}.json")
+            headers.append(Header(*(index[name] for name in Header.__dataclass_fields__)))
             slots = [_slot(fields) for fields in index["slots"]]
             moments = {Moment(*moment): entries for moment, entries in index["moments"]}
-            data = mapped(place / f"rank{rank}.bin")
+            data = files.bytes(place / f"rank{rank}.bin")
             self._written.append(_Written(number, rank, slots, moments, data))
         self.header = _joined(headers)
         of_rank_0 = [one for one in self._written if one.rank == 0]
         self._stretch = {moment: one.number for one in of_rank_0 for moment in one.moments}
         self.moments = tuple(self._stretch)
-
-    def expect_bytes(self) -> None:
-        """Look at whether the files have all bytes that the indices name.
-
-        Raises:
-            ValueError: a file is too short.
-        """
-        for one in self._written:
-            kept = (entry for entries in one.moments.values() for entry in entries)
-            ends = (at + one.slots[slot].nbytes for slot, at in kept if isinstance(at, int))
-            needed, there = max(ends, default=0), one.data.numel()
-            if there < needed:
-                raise ValueError(f"rank{one.rank}.bin has {there} of {needed} bytes")
 
     def world_size_at(self, moment: Moment) -> int:
         """Return the number of ranks that observed at `moment`."""
@@ -194,8 +182,14 @@ class Trace:
         )
 
     def tensor(self, entry: Entry) -> Tensor:
-        """Return the piece of one rank, in shape `entry.piece`; do not write to this view."""
-        assert entry.offset is not None
+        """Return the piece of one rank, in shape `entry.piece`; do not write to this view.
+
+        Raises:
+            ValueError: only a digest was kept.
+        """
+        if entry.offset is None:
+            kept = f"a digest of {entry.kind} {entry.name!r} on rank {entry.rank}"
+            raise ValueError(expected_but_got("values", kept))
         flat = self._written[entry.file].data[entry.offset : entry.offset + entry.nbytes]
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 

@@ -9,7 +9,6 @@ that add up over shards; agreement of the two sides does not depend on them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.trace.exact_update import Hyperparameters, Rule, gradient, rule
-from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.stretches import holders
 
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}
@@ -99,12 +98,12 @@ class UpdateLog:
     unmeasured: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, *world_sizes: int) -> UpdateLog:
+    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
         """Read the logs of all ranks in all stretches; what several ranks hold counts once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for _, place, rank in holders(folder, world_sizes):
-            part = json.loads(_path(place, rank).read_text())
+            part = files.data(_path(place, rank))
             log.unmeasured |= part["unmeasured"]
             own = set()
             for step, rows in part["steps"]:

@@ -3,51 +3,96 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import whole
 from pytest_precision.errors import RecordingError
-from pytest_precision.trace.moment import INIT
+from pytest_precision.trace.data import write_data
+from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.origin import Origin
 from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.sealed import signed
 from pytest_precision.trace.store import Header
+from pytest_precision.trace.updates import UpdateMeter
 from pytest_precision.trace.writer import TraceWriter
+
+MOMENTS = [INIT, *(Moment(0, "train", 1, phase) for phase in (*STEP_PHASES, END))]
+
+
+def write(folder: Path, rank: int, world_size: int) -> None:
+    """Write what one rank has observed of one step."""
+    with TraceWriter(folder, rank) as writer:
+        for moment in MOMENTS:
+            writer.add(moment, [whole("param", "a", torch.ones(9))])
+        write_data(folder, rank)
+        UpdateMeter().write(folder, rank)
+        writer.close(Header(world_size, {}, {}))
+
+
+def record(folder: Path, order: Sequence[int], world_size: int = 2) -> None:
+    """Make a recording whose ranks end in this order."""
+    Origin.now(folder / "train.py", [], 1, []).write(folder, world_size)
+    for rank in order:
+        write(folder, rank, world_size)
+        Origin.seal(folder, rank, world_size)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A recording of two ranks."""
-    Origin.now(tmp_path / "train.py", [], 1, []).write(tmp_path, 2)
-    for rank in range(2):
-        with TraceWriter(tmp_path, rank) as writer:
-            writer.add(INIT._replace(step=1), [whole("param", "a", torch.ones(9))])
-            writer.close(Header(2, {}, {}))
+    record(tmp_path, (0, 1))
     return tmp_path
 
 
-def other_format(folder: Path) -> None:
-    path = folder / "recording.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+def other(**changes: object) -> Callable[[Path], None]:
+    """Return a change of `recording.json` by somebody who knows of its digest."""
+
+    def changed(folder: Path) -> None:
+        path = folder / "recording.json"
+        content = json.loads(path.read_text())
+        del content["digest"]
+        path.write_text(json.dumps(signed(content | changes)))
+
+    return changed
+
+
+def text(name: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
     "a whole recording but got .* which rank 1 of 2 has not finished": (
         lambda folder: (folder / "rank1.json").unlink()
     ),
-    "a recording of format 1 but got format=2 .* was made by": other_format,
+    "a whole recording but got .* which its ranks have not finished": other(files={}),
+    "a recording of format 2 but got format=1 .*record it again, or compare it with the release "
+    "that made it, '0.0.9'": other(format=1, versions={"pytest-precision": "0.0.9"}),
+    "a recording of format 2 but got format=True": other(format=True),
+    "a recording of format 2 but got format=None": text("recording.json", "{}"),
     r"which has no recording\.json; make one with python -m": (
         lambda folder: (folder / "recording.json").unlink()
     ),
-    r"damaged: ValueError: rank1\.bin has 35 of 36 bytes": (
+    r"damaged: ValueError: expected \d+ bytes of rank1\.bin but got 35": (
         lambda folder: (folder / "rank1.bin").write_bytes(b"\0" * 35)
     ),
-    "damaged: JSONDecodeError": lambda folder: (folder / "rank0.json").write_text("{"),
-    "damaged: KeyError": lambda folder: (folder / "recording.json").write_text("{}"),
-    "damaged: TypeError": lambda folder: (folder / "recording.json").write_text("[]"),
+    r"damaged: ValueError: expected \d+ bytes of rank0\.json but got 1": text("rank0.json", "{"),
+    "damaged: JSONDecodeError": text("recording.json", "{"),
+    r"expected an object in recording\.json but got list": text("recording.json", "[]"),
+    r"expected at most 16777216 bytes of recording\.json": text(
+        "recording.json", " " * (16 << 20 | 1)
+    ),
+    "expected world_size to be a whole number from 1 to 65536": other(world_size=10**8),
+    "expected files to be an object of rank0.json": other(world_size=3, files={"a": [0, ""]}),
+    r"recording\.json as it was written but got another digest": (
+        lambda folder: (folder / "recording.json").write_text(
+            (folder / "recording.json").read_text().replace("train.py", "trian.py")
+        )
+    ),
 }
 
 
@@ -64,3 +109,24 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """A typing error in a path is the commonest one."""
     with pytest.raises(RecordingError, match=r"folder of a recording but got no .*/none; make one"):
         Recording.of_folder("candidate", tmp_path / "none")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_the_last_rank_makes_it_whole(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """Whichever that is; nothing of what the ranks leave for it stays."""
+    record(tmp_path, order[:2], 3)
+    with pytest.raises(RecordingError, match=f"rank {order[2]} of 3 has not finished"):
+        Recording.of_folder("candidate", tmp_path)
+    write(tmp_path, order[2], 3)
+    with pytest.raises(RecordingError, match="its ranks have not finished"):
+        Recording.of_folder("candidate", tmp_path)
+    Origin.seal(tmp_path, order[2], 3)
+    assert Recording.of_folder("candidate", tmp_path).cell.world_size == 3
+    assert len([*tmp_path.iterdir()]) == 3 * 4 + 1
+
+
+def test_what_says_the_same_is_the_same(folder: Path) -> None:
+    """The digest of `recording.json` is one of what it says: a formatter may lay it out anew."""
+    path = folder / "recording.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
+    assert Recording.of_folder("candidate", folder).cell.world_size == 2

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.oracle.judge import Breach
 from pytest_precision.trace.stretches import holders
 
@@ -42,14 +41,14 @@ class OracleLog:
     apart: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, *world_sizes: int) -> OracleLog:
+    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
         """Read the logs of all ranks in all stretches together; a script has none."""
         paths = [_path(place, rank) for _, place, rank in holders(folder, world_sizes)]
-        if not paths[0].exists():
+        if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")
         log = cls()
         for path in paths:
-            log.add(cls._of(json.loads(path.read_text())))
+            log.add(cls._of(files.data(path)))
         return log
 
     @classmethod

@@ -1,0 +1,161 @@
+"""Sealed: a recording that outlives its session names the size and the digest of each of its files.
+
+Each rank seals its own files when it has written them; whichever is the last puts all seals into
+`recording.json`, which has a digest of itself. No collective does this: a script may have destroyed
+its process group, and a rank may have died. A digest tells damage; it is no signature.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from torch import Tensor
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.trace.digests import digest
+from pytest_precision.trace.files import TraceFiles, mapped, no_regular, regular, write_whole
+
+Seal = tuple[int, str]
+"""Number of bytes of a file, and their xxh3-128."""
+
+LARGEST = 16 << 20
+"""Bytes that `recording.json` may have: those of 40,000 ranks."""
+
+
+def files_of(rank: int) -> tuple[str, ...]:
+    """Return the names of the files that a rank writes."""
+    return f"rank{rank}.json", f"rank{rank}.bin", f"data{rank}.json", f"updates{rank}.json"
+
+
+def seals(folder: Path, rank: int) -> dict[str, Seal]:
+    """Return the seal of each file that a rank has written."""
+    found = {}
+    for name in files_of(rank):
+        with regular(folder / name) as (file, size):
+            found[name] = size, digest(mapped(file, size))
+    return found
+
+
+def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | None:
+    """Leave the seals of a rank for the last one; return those of all ranks to that one.
+
+    Two that end at the same time may both be the last.
+    """
+    write_whole(_path(folder, rank), seals(folder, rank))
+    found: dict[str, Seal] = {}
+    with suppress(FileNotFoundError):
+        for other in range(world_size):
+            found |= json.loads(_path(folder, other).read_text())
+        return found
+    return None
+
+
+def drop_seals(folder: Path, world_size: int) -> None:
+    """Remove what ranks have left for the last one."""
+    for rank in range(world_size):
+        _path(folder, rank).unlink(missing_ok=True)
+
+
+def signed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of `recording.json` with a digest of it."""
+    return {**content, "digest": _own_digest(content)}
+
+
+def read_signed(path: Path) -> dict[str, Any]:
+    """Return the content of `recording.json`, whose `format` the caller looks at first.
+
+    Raises:
+        ValueError: it is too large, or no JSON object.
+        OSError: it cannot be read.
+    """
+    with regular(path) as (file, size):
+        if size > LARGEST:
+            raise ValueError(expected_but_got(f"at most {LARGEST} bytes of {path.name}", size))
+        content = json.loads(_content(file, size))
+    if type(content) is not dict:
+        raise ValueError(expected_but_got(f"an object in {path.name}", type(content).__name__))
+    return content
+
+
+def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Look at whether `recording.json` is as it was written; return it without its digest.
+
+    Raises:
+        ValueError: it is not.
+    """
+    content = dict(content)
+    if content.pop("digest", None) != _own_digest(content):
+        raise ValueError(expected_but_got(f"{name} as it was written", "another digest of it"))
+    return content
+
+
+class SealedFiles(TraceFiles):
+    """The files of a recording, each of which is as it was sealed.
+
+    All of them are looked at once, so that damage is found before anything is compared: in what a
+    comparison leaves out too, and in the padding between tensors.
+
+    Args:
+        folder: of the recording.
+        seals: name of each file to its seal; other files are no part of the recording.
+
+    Raises:
+        ValueError: a file is not as it was sealed.
+        OSError: a file cannot be read.
+    """
+
+    def __init__(self, folder: Path, seals: Mapping[str, Seal]) -> None:
+        for name, (size, _) in seals.items():
+            _expect_size(folder / name, size)
+        self._held = {name: _checked(folder / name, *seal) for name, seal in seals.items()}
+        self._said: dict[str, Any] = {}
+
+    def has(self, path: Path) -> bool:
+        """Return whether the recording has a file."""
+        return path.name in self._held
+
+    def data(self, path: Path) -> Any:
+        """Return what a JSON file says; it is parsed once, and not to be changed."""
+        if path.name not in self._said:
+            self._said[path.name] = json.loads(self._held[path.name].numpy().tobytes())
+        return self._said[path.name]
+
+    def bytes(self, path: Path) -> Tensor:
+        """Return the bytes of a file as a tensor of uint8, mapped copy-on-write."""
+        return self._held[path.name]
+
+
+def _expect_size(path: Path, size: int) -> None:
+    """Look at a file from outside, before a large one is read because a later one is missing."""
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise no_regular(path)
+    if found.st_size != size:
+        raise ValueError(expected_but_got(f"{size} bytes of {path.name}", found.st_size))
+
+
+def _checked(path: Path, size: int, own: str) -> Tensor:
+    with regular(path) as (file, _):
+        held = mapped(file, size)
+    if digest(held) != own:
+        raise ValueError(expected_but_got(f"{path.name} as it was written", "another digest of it"))
+    return held
+
+
+def _content(file: int, size: int) -> bytes:
+    return mapped(file, size).numpy().tobytes()
+
+
+def _own_digest(content: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"seal{rank}.json"

@@ -1,0 +1,242 @@
+"""Sound: what the files of a recording may say, looked at before anything is believed of it.
+
+A recording may come from a stranger, or from a disk that forgets. Nothing here computes with a
+number before it is known to be a whole number in its range, so that no offset leads out of a file,
+and no size asks for memory that the file does not have.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.errors import expected_but_got
+from pytest_precision.trace.digests import kept_as_it_is
+from pytest_precision.trace.moment import END, INIT
+
+MOST = 1 << 60
+"""The largest number that anything is counted up to; sums of two fit into 64 bits."""
+
+DIGEST = 32
+"""Characters of an xxh3-128, hexadecimal."""
+
+
+def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
+    """Return a whole number in a range; True and 1.0 are none.
+
+    Raises:
+        ValueError: `value` is none.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise _wrong(f"{what} to be a whole number from {least} to {most}", value)
+    return value
+
+
+def text(what: str, value: Any) -> str:
+    """Return a text.
+
+    Raises:
+        ValueError: `value` is none.
+    """
+    if type(value) is not str:
+        raise _wrong(f"{what} to be a text", value)
+    return value
+
+
+def texts(what: str, value: Any) -> tuple[str, ...]:
+    """Return a list of texts as a tuple.
+
+    Raises:
+        ValueError: `value` is none.
+    """
+    return tuple(text(what, one) for one in rows(what, value))
+
+
+def rows(what: str, value: Any, length: int | None = None) -> list[Any]:
+    """Return a list, of `length` entries where that is given.
+
+    Raises:
+        ValueError: `value` is none.
+    """
+    if type(value) is not list or (length is not None and len(value) != length):
+        raise _wrong(
+            f"{what} to be a list" + (f" of {length}" if length is not None else ""), value
+        )
+    return value
+
+
+def table(what: str, value: Any, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return a JSON object, with exactly these names where they are given.
+
+    Raises:
+        ValueError: `value` is none.
+    """
+    if type(value) is not dict or (names is not None and value.keys() != set(names)):
+        raise _wrong(f"{what} to be an object" + (f" of {', '.join(names or ())}"), value)
+    return value
+
+
+def words(what: str, value: Any) -> dict[str, str]:
+    """Return a JSON object of texts.
+
+    Raises:
+        ValueError: `value` is none.
+    """
+    return {name: text(what, one) for name, one in table(what, value).items()}
+
+
+def is_digest(value: Any) -> bool:
+    """Return whether a value is a digest as one is written."""
+    return type(value) is str and len(value) == DIGEST and set(value) <= set("0123456789abcdef")
+
+
+def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -> None:
+    """Look at the index of what one rank has observed.
+
+    Args:
+        index: what the file says.
+        header: names of the fields of a `Header`.
+        ranks: number of ranks of the recording.
+        nbytes: number of bytes that the rank has written.
+
+    Raises:
+        ValueError: it names what cannot be.
+    """
+    table("an index", index, (*header, "slots", "moments"))
+    whole("world_size of an index", index["world_size"], ranks, ranks)
+    for name in ("unobservable", "environment", "unshown"):
+        words(name, index[name])
+    _one_of("digests", index["digests"], (False, True))
+    for name in ("paths", "violations", "products"):
+        texts(name, index[name])
+    slots = [_slot(slot) for slot in rows("slots", index["slots"])]
+    moments = [rows("a moment", one, 2) for one in rows("moments", index["moments"])]
+    _expect_course([moment for moment, _ in moments])
+    for _, entries in moments:
+        _expect_entries(entries, slots, nbytes)
+
+
+def _expect_course(moments: list[Any]) -> None:
+    """Look at whether these are the moments of some train steps, whole and in their order."""
+    steps = (len(moments) - 2) // (len(STEP_PHASES))
+    expected = [
+        [*INIT],
+        *([step, "train", step + 1, phase] for step in range(steps) for phase in STEP_PHASES),
+        [steps - 1, "train", steps, END],
+    ]
+    for moment, right in zip(moments, expected, strict=False):
+        rows("a moment", moment, len(right))
+        if moment != right or [*map(type, moment)] != [*map(type, right)]:
+            raise _wrong(f"the moment {right}", moment)
+    if len(moments) != len(expected) or not steps:
+        raise _wrong("the moments of whole train steps", f"{len(moments)} moments")
+
+
+class _Extent(NamedTuple):
+    """What the observations of one tensor take: bytes of all, of an element; or a digest alone."""
+
+    nbytes: int
+    element: int
+    digested: bool
+
+
+def _slot(slot: Any) -> _Extent:
+    kind, name, dtype, piece, shape, place, local, nbytes = rows("a slot", slot, 8)
+    text("a kind", kind)
+    text("a name", name)
+    _one_of("local", local, (False, True))
+    known = getattr(torch, text("a dtype", dtype), None)
+    if not isinstance(known, torch.dtype) or str(known) != f"torch.{dtype}":
+        raise _wrong("a dtype that this torch has", dtype)
+    _expect_place(rows("a place", place), _sizes(piece), _sizes(shape))
+    size = math.prod(piece) * known.itemsize
+    whole(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
+    return _Extent(size, known.itemsize, not kept_as_it_is(kind, size))
+
+
+def _sizes(shape: Any) -> list[int]:
+    sizes = [whole("a size", size) for size in rows("a shape", shape)]
+    # Also of an empty tensor, whose strides torch computes.
+    whole("elements", math.prod(max(1, size) for size in sizes))
+    return sizes
+
+
+def _expect_place(place: list[Any], piece: list[int], shape: list[int]) -> None:
+    kind, *starts = place or [None]
+    for start in starts:
+        whole("the start of a piece", start)
+    if kind == "chunk" and len(starts) == len(piece) == len(shape):
+        ends = [start + size for start, size in zip(starts, piece, strict=True)]
+        fits = all(end <= size for end, size in zip(ends, shape, strict=True))
+    elif kind == "span" and len(starts) == 1:
+        fits = starts[0] + math.prod(piece) <= math.prod(shape)
+    else:
+        fits = False
+    if not fits:
+        raise _wrong(f"the place of a piece {piece} in {shape}", place)
+
+
+def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
+    for number, at in (rows("an entry", entry, 2) for entry in rows("entries", entries)):
+        slot = slots[whole("the number of a slot", number, 0, len(slots) - 1)]
+        if slot.digested and is_digest(at):
+            continue
+        whole("an offset", at, 0, nbytes - slot.nbytes)
+        if at % slot.element:
+            raise _wrong(f"an offset that is a multiple of {slot.element}", at)
+
+
+def expect_data(log: Any) -> None:
+    """Look at the log of the data that one rank was given.
+
+    Raises:
+        ValueError: it names what cannot be.
+    """
+    table("a log of data", log, ("given", "unsteady", "tokens"))
+    for digests in _by_step(log["given"]):
+        texts("digests of data", digests)
+    for counts in _by_step(log["tokens"]):
+        for count in rows("numbers of tokens", counts):
+            whole("a number of tokens", count)
+    for step in rows("unsteady", log["unsteady"]):
+        whole("a step", step)
+
+
+def _by_step(value: Any) -> Iterable[Any]:
+    for step in table("what steps have", value):
+        if not (step.isascii() and step.isdecimal() and len(step) < len(str(MOST))):
+            raise _wrong("the number of a step", step)
+    return list(value.values())
+
+
+def expect_updates(log: Any) -> None:
+    """Look at the log of lost updates of one rank.
+
+    Raises:
+        ValueError: it names what cannot be.
+    """
+    table("a log of updates", log, ("pieces", "steps", "unmeasured"))
+    words("unmeasured", log["unmeasured"])
+    pieces = [texts("a piece", rows("a piece", one, 2)) for one in rows("pieces", log["pieces"])]
+    for step, found in (rows("a step", one, 2) for one in rows("steps", log["steps"])):
+        whole("a step", step)
+        for number, updates, lost, *sums in (rows("counts", row, 7) for row in rows("rows", found)):
+            whole("the number of a piece", number, 0, len(pieces) - 1)
+            whole("lost updates", lost, 0, whole("updates", updates))
+            for figure in sums:
+                if type(figure) is not float or not 0 <= figure < math.inf:
+                    raise _wrong("a sum to be a number that is finite and not negative", figure)
+
+
+def _one_of(what: str, value: Any, known: Collection[Any]) -> None:
+    if not any(value is one for one in known):
+        raise _wrong(f"{what} to be one of {', '.join(map(str, known))}", value)
+
+
+def _wrong(what: str, value: Any) -> ValueError:
+    return ValueError(expected_but_got(what, reprlib.repr(value)))
