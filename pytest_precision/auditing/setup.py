@@ -70,6 +70,7 @@ class TrainingSetup:
         found.names.add(
             found.models[0] if alone else {f"model{n}": m for n, m in enumerate(found.models)}
         )
+        found.names.settle(())
         return found
 
     @property

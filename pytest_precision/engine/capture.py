@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from pytest_precision.engine.observation import Observation, cloned
 
@@ -47,6 +48,20 @@ class Capture:
         kept = self._kept.setdefault(kind, {})
         if name not in kept:
             kept[name] = [self._snapshot(one) for one in seen]
+
+    def drop(self, kind: str, name: str) -> None:
+        """Forget the observations of that kind and name."""
+        self._kept.get(kind, {}).pop(name, None)
+
+    def rename(self, named: Callable[[str], str]) -> None:
+        """Give what was handed over other names."""
+        self._kept = {
+            kind: {
+                named(name): [replace(one, name=named(one.name)) for one in seen]
+                for name, seen in kept.items()
+            }
+            for kind, kept in self._kept.items()
+        }
 
     def kept(self, kind: str) -> Iterator[Observation]:
         """Yield the observations of a kind that were handed over since `begin`, in that order."""

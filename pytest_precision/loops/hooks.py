@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +33,9 @@ class Events(Protocol):
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Hear that an optimizer steps, with a closure or without."""
+
+    def computed(self, optimizer: Optimizer) -> None:
+        """Hear that the closure of its step has returned; it may be called again."""
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Hear that it has stepped."""
@@ -67,11 +70,30 @@ def _forward_hook(events: Events) -> Callable[[nn.Module, Any], None]:
     return hook
 
 
-def _before_step(events: Events) -> Callable[[Optimizer, Any, Any], None]:
-    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        events.update(optimizer, closure=_has_closure(args, kwargs))
+def _before_step(events: Events) -> Callable[[Optimizer, Any, Any], Any]:
+    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        closure = _has_closure(args, kwargs)
+        events.update(optimizer, closure=closure)
+        if not closure:
+            return None
+        told = partial(_telling, partial(events.computed, optimizer))
+        return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
 
     return hook
+
+
+def _telling(told: Callable[[], None], given: Any) -> Any:
+    """Return an argument of a step; of a closure, one that says when it has returned."""
+    if isinstance(given, Optimizer) or not callable(given):
+        return given
+
+    @wraps(given)
+    def closure(*args: Any, **kwargs: Any) -> Any:
+        result = given(*args, **kwargs)
+        told()
+        return result
+
+    return closure
 
 
 def _after_step(events: Events) -> Callable[[Optimizer, Any, Any], None]:

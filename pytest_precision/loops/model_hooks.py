@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.loops.names import readers
+from pytest_precision.loops.wrappers import readers
 
 CLIP = "clip_grad_norm_"
 """Name of the method."""
@@ -32,7 +33,7 @@ class ModelHooks:
     def __init__(
         self,
         reads: Callable[[Sequence[nn.Module]], None],
-        accumulated: Callable[[str, Tensor], None],
+        accumulated: Callable[[Tensor], None],
         clipping: Callable[[], None],
         clipped: Callable[[Tensor], None],
     ) -> None:
@@ -40,6 +41,7 @@ class ModelHooks:
         self._clipping, self._clipped = clipping, clipped
         self.clips = False
         self._handles = ExitStack()
+        self._read: WeakSet[nn.Module] = WeakSet()
         self._watched: set[int] = set()
 
     def watch_reads(self, root: nn.Module, *, called: bool) -> None:
@@ -51,6 +53,9 @@ class ModelHooks:
         """
         # After the hooks by which a wrapper gathers the shards that the forward reads.
         for module, read in readers(root):
+            if module in self._read:
+                continue
+            self._read.add(module)
             hook = partial(self._before_forward, read)
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
             if called and module is root:
@@ -75,13 +80,12 @@ class ModelHooks:
         vars(root)[CLIP] = clips
         self._handles.callback(vars(root).pop, CLIP)
 
-    def watch_gradients(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    def watch_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Watch the gradients of those parameters that are not watched yet."""
-        for name, parameter in parameters:
+        for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._watched:
                 self._watched.add(id(parameter))
-                hook = partial(self._accumulated, name)
-                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
                 self._handles.callback(handle.remove)
 
     def close(self) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import gc
+import re
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 
 from torch import Tensor, nn
 
 from pytest_precision._torch import flat_pieces
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops.locate import PieceFields, Pieces
+from pytest_precision.loops.wrappers import (
+    holds_anything,
+    paths,
+    stands_for,
+    structure,
+)
 
-WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"})
-"""Names of the one child that a wrapper of torch has: activation checkpointing, FSDP, compile."""
+PLACEHOLDER = re.compile("\0([0-9]+)\0(\\.?)")
+"""What a path is until it is known, and the dot behind it."""
 
 Models = nn.Module | Mapping[str, nn.Module] | None
 
@@ -19,16 +29,28 @@ Models = nn.Module | Mapping[str, nn.Module] | None
 class LoopNames:
     """Finds the modules of a loop as they are called, and names what they hold.
 
-    A module that is called, and is part of no other one that was, is a root. The first root's
-    tensors have their names in it; those of a further one are named `model2.head.weight`.
+    Modules have placeholders for names until an optimizer is about to make its first update: which
+    of them is the model, and which one wraps it, is known then. A root that was given stays one,
+    whatever has it. Without one, the model is what holds the parameters of the optimizer and is
+    part of no other module that was called; what it is wrapped in is left out. The tensors of the
+    first root have their names in it; those of a further one are named `model2.head.weight`.
 
     Attributes:
-        roots: module to the beginning of the names of what it holds, empty or with a dot.
+        roots: module to the beginning of the names of what it holds, empty or with a dot; there are
+            none before `settle`.
+        twins: beginning of the names of a model to an earlier one that is built alike, is there
+            still, and was not called since.
     """
 
     def __init__(self) -> None:
         self.roots: dict[nn.Module, str] = {}
+        self.twins: dict[str, weakref.ref[nn.Module]] = {}
+        self._heads: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._settled = False
+        self._given: dict[nn.Module, str] = {}
+        self._called: dict[nn.Module, None] = {}
         self._modules: dict[nn.Module, str] = {}
+        self._paths: list[str] = []
         # Keeps each tensor alive, and with it its id: FSDP2 puts two in turn into a module.
         self._named: dict[int, tuple[str, Tensor]] = {}
         # What FSDP1 keeps, by the id of a tensor that holds it: these live as long as the modules.
@@ -39,7 +61,6 @@ class LoopNames:
 
         Raises:
             TypeError: what is given is no module, and no dict of modules.
-            ValueError: a part of a model was called before, by itself.
         """
         given = models if isinstance(models, Mapping) else {"": models}
         roots = [*given.values()] if models is not None else []
@@ -52,25 +73,73 @@ class LoopNames:
                 )
             )
         for name, root in zip(given, roots, strict=False):
-            self._add(root, f"{name}." if name else "")
+            self._given[root] = f"{name}." if name else ""
+            self._heads.add(root)
+            self._hold_places(root)
         return roots
 
     def meet(self, module: nn.Module) -> bool:
-        """Take in a module that is called; return whether it is a root that was not known.
-
-        Raises:
-            ValueError: a part of it was called before, by itself.
-        """
-        if module in self._modules or not _holds_anything(module):
+        """Take in a module that is called; return whether it is one that was not known."""
+        if module in self._modules or not holds_anything(module):
             return False
-        number = len(self.roots) + 1
-        self._add(module, "" if number == 1 else f"model{number}.")
+        self._heads.add(module)
+        if self._settled:
+            self._name_late(module)
+        else:
+            self._called[module] = None
+            self._hold_places(module)
         return True
+
+    @property
+    def anything(self) -> bool:
+        """Return whether there is a module that has tensors."""
+        return bool(self._modules)
+
+    def begins(self, module: nn.Module) -> bool:
+        """Return whether a call of a module begins a forward: it is called by the loop."""
+        if module not in self._heads:
+            return False
+        for prefix, twin in [*self.twins.items()]:
+            if twin() in {*module.modules()}:
+                del self.twins[prefix]
+        return True
+
+    def settle(self, trained: Iterable[Tensor]) -> bool:
+        """Name everything that was met; return whether that was still to be done.
+
+        Args:
+            trained: the parameters of an optimizer; the model is what holds them.
+        """
+        if self._settled or not self._modules:
+            return False
+        models = self._models(trained)
+        placed, self._modules, self._settled = self._modules, {}, True
+        for root, prefix in self._given.items():
+            self._add_root(root, prefix, [root])
+        for model in models:
+            self._take_in(model)
+        self._paths = [self._modules[module] for module in placed]
+        self._given, self._called = {}, {}
+        named, self._named = self._named, {}
+        for _ in self.parameters():
+            pass
+        for key, (name, tensor) in named.items():
+            self._named.setdefault(key, (self.settled(name), tensor))
+        return True
+
+    def settled(self, name: str) -> str:
+        """Return a name with paths in the place of placeholders."""
+
+        def path(match: re.Match[str]) -> str:
+            path = self._paths[int(match[1])]
+            return path and path + match[2]
+
+        return PLACEHOLDER.sub(path, name)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter once, by logical name."""
         seen = set()
-        for module in self._modules:
+        for module in [*self._modules]:
             for name, parameter in self.own(module):
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
@@ -93,6 +162,10 @@ class LoopNames:
     def own(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters that `module` itself holds, also those that another one shares."""
         yield from module.named_parameters(self._modules[module], recurse=False)
+
+    def held_by(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield what `own` yields; nothing for a module that is not known."""
+        yield from self.own(module) if module in self._modules else ()
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every buffer by logical name."""
@@ -120,55 +193,91 @@ class LoopNames:
         if tensor.numel() > position:
             yield None, (), position, tensor.numel()
 
-    def _add(self, root: nn.Module, prefix: str) -> None:
+    def _hold_places(self, root: nn.Module) -> None:
+        """Give everything in a root a placeholder that has none."""
         for module in root.modules():
-            if module in self._modules:
-                raise ValueError(
-                    expected_but_got(
-                        "the whole model to be called before a part of it",
-                        f"a call of {type(module).__name__} and then one of "
-                        f"{type(root).__name__}, which has it",
-                        "name the model: record(model=model)",
-                    )
-                )
-            # By name, since importing the class takes half a second that other loops can save.
-            if type(module).__name__ == "FullyShardedDataParallel":
-                self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
-        self.roots[root] = prefix
-        self._modules[root] = prefix.rstrip(".")
-        self._name_children(root)
+            if module not in self._modules:
+                self._modules[module] = f"\0{len(self._modules)}\0"
+                self._find_flat(module)
 
-    def _name_children(self, module: nn.Module) -> None:
-        path = self._modules[module]
-        for name, child in module.named_children():
-            if child not in self._modules:
-                own = "" if _wraps(module, name) else name
-                self._modules[child] = ".".join(filter(None, (path, own)))
-                self._name_children(child)
+    def _find_flat(self, module: nn.Module) -> None:
+        # By name, since importing the class takes half a second that other loops can save.
+        if type(module).__name__ == "FullyShardedDataParallel":
+            self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
 
+    def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
+        """List what was called and is in nothing else that was, what holds `trained` first."""
+        parts = {part for one in self._called for part in one.modules() if part is not one}
+        for _ in self.parameters():
+            pass
+        modules = [*self._modules]
+        found = (PLACEHOLDER.match(self.of(tensor) or "") for tensor in trained)
+        holders = {modules[int(match[1])] for match in found if match is not None}
+        models = (one for one in self._called if one not in parts)
+        return sorted(models, key=lambda model: holders.isdisjoint(model.modules()))
 
-def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
-    """Yield each module whose call shows what is read, and the modules that then read.
+    def _take_in(self, model: nn.Module) -> None:
+        """Name what was called as a whole, which may wrap a root that has its names."""
+        rest = [module for module in model.modules() if module not in self._modules]
+        chain = stands_for(model)
+        if len(rest) == len([*model.modules()]):
+            self._add_root(model, self._next_prefix(), chain)
+            return
+        prefix = self._next_prefix()
+        if any(True for module in rest for _ in module.parameters(recurse=False)):
+            self.roots[model] = prefix
+        self._modules |= dict(paths(model, prefix.rstrip("."), [model], self._modules))
 
-    What is compiled reads all of its parameters in one call, inside of which nothing is called.
-    """
-    inside: set[nn.Module] = set()
-    for module in root.modules():
-        if module in inside:
-            continue
-        parts = tuple(module.modules()) if "_orig_mod" in dict(module.named_children()) else ()
-        inside.update(parts)
-        if parts or next(module.parameters(recurse=False), None) is not None:
-            yield module, parts or (module,)
+    def _next_prefix(self) -> str:
+        if not self.roots:
+            return ""
+        numbered = (f"model{n}." for n in count(len(self.roots) + 1))
+        return next(prefix for prefix in numbered if prefix not in self.roots.values())
 
+    def _add_root(self, root: nn.Module, prefix: str, through: list[nn.Module]) -> None:
+        self.roots[through[-1]] = prefix
+        self._modules |= dict(paths(root, prefix.rstrip("."), through, self._modules))
 
-def _wraps(module: nn.Module, child: str) -> bool:
-    """Return whether a module has nothing but a child that it stands for."""
-    if child in WRAPPERS:
-        return True
-    alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
-    return child == "module" and alone
+    # --- modules that are called for the first time when names are settled ----------------------
 
+    def _name_late(self, module: nn.Module) -> None:
+        self._name_late_parts()
+        if module in self._modules:
+            return
+        alike = self._alike(module)
+        gone = [prefix for prefix in alike if prefix not in self.roots.values()]
+        if gone:
+            self._add_root(module, gone[0], stands_for(module))
+            return
+        before = {*self.roots}
+        self._take_in(module)
+        for root in self.roots.keys() - before if alike else ():
+            self.twins[self.roots[root]] = next(iter(alike.values()))
 
-def _holds_anything(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+    def _name_late_parts(self) -> None:
+        """Name what has been put into a root since."""
+        for root, prefix in self.roots.items():
+            self._modules |= dict(paths(root, prefix.rstrip("."), (), self._modules))
+
+    def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
+        """Return the roots that are built as a module is, by prefix; forget those that are gone."""
+        wanted = structure(module)
+        alike = {
+            prefix: weakref.ref(root)
+            for root, prefix in self.roots.items()
+            if structure(root) == wanted
+        }
+        if alike:
+            self._forget_unreferenced()
+        return alike
+
+    def _forget_unreferenced(self) -> None:
+        """Forget the modules that only this object holds."""
+        modules = [(weakref.ref(module), path) for module, path in self._modules.items()]
+        roots = [(weakref.ref(root), prefix) for root, prefix in self.roots.items()]
+        flat = [(key, weakref.ref(module)) for key, module in self._flat.items()]
+        self._modules, self.roots, self._flat = {}, {}, {}
+        gc.collect()
+        self._modules = {own: path for ref, path in modules if (own := ref()) is not None}
+        self.roots = {own: prefix for ref, prefix in roots if (own := ref()) is not None}
+        self._flat = {key: own for key, ref in flat if (own := ref()) is not None}

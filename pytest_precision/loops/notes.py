@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pytest_precision.engine import groups
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
@@ -57,8 +58,17 @@ class Notes:
 
     def watch(self, root: nn.Module, *, called: bool) -> None:
         """Watch what a model reads, and how it clips; `called` as of `ModelHooks`."""
+        if called:
+            self._keep_model()
         self._hooks.watch_clip(root)
         self._hooks.watch_reads(root, called=called)
+
+    def read_anew(self, root: nn.Module) -> None:
+        """Forget what a forward has read that was made without a backward after it."""
+        kept = self._tape.step
+        for module in root.modules():
+            for name, _ in self.sight.names.held_by(module):
+                kept.drop("used_param", name)
 
     def close(self) -> None:
         """Take back what was put into modules."""
@@ -66,11 +76,10 @@ class Notes:
 
     def begin(self) -> None:
         """Keep what the run starts with, in its first step."""
-        if self.local_grads:
-            self._hooks.watch_gradients(self.sight.names.parameters())
         if self.fresh:
             self._tape.start(self.sight)
-            self._tape.first.keep("model", "", self.sight.model_state())
+            self._tape.first.keep("rng", "", self.sight.rng())
+        self._keep_model()
 
     def end(self, done: int) -> None:
         """Forget a step, after which `done` steps are over."""
@@ -84,13 +93,20 @@ class Notes:
 
         `goes_on` is as of `Sight.meet`.
         """
+        self.settle(chain.from_iterable(own for _, own in groups.members(optimizer)))
         update = self.sight.meet(optimizer, goes_on=goes_on)
         name = f"{self.sight.optimizers.index(optimizer)}, update {update}"
         if self.fresh:
+            self._tape.first.keep("flags", "", self.sight.flags())
             self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
             self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
             self._tape.first.keep("loss_scale", "", self.sight.loss_scale())
         self._keep("numbers", name, self.sight.numbers(optimizer))
+
+    def settle(self, trained: Iterable[Tensor]) -> None:
+        """Name what the step has shown, if it is the first; `trained` as of `LoopNames`."""
+        if self.sight.names.settle(trained):
+            self._tape.rename(self.sight.names.settled)
 
     def loss(self, loss: Tensor) -> None:
         """Keep the loss of a microbatch."""
@@ -141,7 +157,16 @@ class Notes:
         """Yield the learning rates that the step has started with."""
         return (seen for seen in self._tape.step.kept("numbers") if seen.kind == "lr")
 
-    def _accumulated(self, name: str, parameter: Tensor) -> None:
+    def _keep_model(self) -> None:
+        """Keep what the models that are known start with, in the first step."""
+        if self.local_grads:
+            self._hooks.watch_gradients(own for _, own in self.sight.names.parameters())
+        if self.fresh:
+            for name, seen in self.sight.weights_of_models():
+                self._tape.first.keep("weights", name, seen)
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        name = self.sight.names.of(parameter) or ""
         self._keep_all("grad", self.sight.accumulated(name, parameter, self._losses - 1))
 
     def _used_by(self, modules: Sequence[nn.Module]) -> None:

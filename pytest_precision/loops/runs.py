@@ -115,6 +115,13 @@ def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:
         yield "used_param", "no module was called while gradients were on"
     if "loss" not in seen:
         yield "loss", "Tensor.backward was not called"
+    for prefix in steps.sight.names.twins:
+        yield (
+            "names",
+            f"{prefix}* is built as an earlier model is, which is there still and was not called "
+            "again; if it takes its place, delete that one first, or resume in a new run with "
+            "@script(resume=function)",
+        )
     if steps.sight.unnamed:
         first, *others = steps.sight.unnamed
         more = f" and {len(others)} more" if others else ""

@@ -57,6 +57,7 @@ class Sight:
             The number of its updates before this one in this step.
         """
         if not any(one is optimizer for one in self.optimizers):
+            self._take_over(optimizer)
             self.optimizers.append(optimizer)
         return self._updates.add(optimizer, goes_on=goes_on)
 
@@ -126,7 +127,10 @@ class Sight:
         """Yield everything that outlives a step."""
         kept = (self.kept_by(one, whole=True) for one in self.optimizers)
         yield from _first(chain.from_iterable(kept))
-        yield from self.model_state()
+        for _, seen in self.weights_of_models():
+            yield from seen
+        yield from self.flags()
+        yield from self.rng()
         yield from self.loss_scale()
 
     def loss_scale(self) -> Iterator[Observation]:
@@ -137,14 +141,20 @@ class Sight:
             for name, value in scale.items():
                 yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
 
-    def model_state(self) -> Iterator[Observation]:
-        """Yield what outlives a step and is no optimizer's."""
+    def weights_of_models(self) -> Shown:
+        """Yield each parameter and each buffer of the models."""
         for name, parameter in self.names.parameters():
-            yield from self._show("param", self._held(name, parameter), parameter)
+            yield name, self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
-            yield from self._show("buffer", Held(name, buffer), buffer, local=True)
+            yield name, self._show("buffer", Held(name, buffer), buffer, local=True)
+
+    def flags(self) -> Iterator[Observation]:
+        """Yield whether the models train."""
         for root, prefix in self.names.roots.items():
             yield from modes(self.names.modules(root), prefix)
+
+    def rng(self) -> Iterator[Observation]:
+        """Yield the state of torch's generator."""
         yield whole("rng", "cpu", torch.get_rng_state(), local=True)
 
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
@@ -165,6 +175,23 @@ class Sight:
         """Yield what an optimizer updates; no loop says what else a parameter represents."""
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
+
+    def _take_over(self, optimizer: Optimizer) -> None:
+        """Forget optimizers whose model is gone, and has given its names to the one of this."""
+        names = self._names(optimizer)
+        for old in [*self.optimizers]:
+            before = self._names(old)
+            shared = names.keys() & before.keys()
+            if shared and all(names[name] != before[name] for name in shared):
+                self.optimizers = [one for one in self.optimizers if one is not old]
+                self._updates.forget(old)
+
+    def _names(self, optimizer: Optimizer) -> dict[str, int]:
+        for _ in self.names.parameters():
+            pass
+        held = chain.from_iterable(own for _, own in groups.members(optimizer))
+        named = ((self.names.of(tensor), id(tensor)) for tensor in held)
+        return {name: key for name, key in named if name is not None}
 
     def _groups(self, optimizer: Optimizer, whole: bool) -> groups.Groups:
         held = (held.names for held in self._held_by(optimizer, whole))

@@ -61,6 +61,7 @@ class Steps:
         self.notes = Notes(sight, tape, course.done + 1, self.clip)
         self.violations: dict[str, None] = {}
         self._running: list[Optimizer] = []
+        self._met: list[Optimizer] = []
         self._updated: list[Optimizer] = []
         self._watched: list[Watched] = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
@@ -102,10 +103,15 @@ class Steps:
         self._next()
         if not torch.is_grad_enabled():
             return
-        new = self.sight.names.meet(module)
+        names = self.sight.names
+        new = names.meet(module)
+        if not names.anything:  # what holds nothing may be called before the model
+            return
         self._begin()
         if new:
             self.notes.watch(module, called=True)
+        elif names.begins(module) and not self._backwards:
+            self.notes.read_anew(module)
 
     def backward(self, loss: Tensor) -> Tensor:
         """Keep the loss of a microbatch; return what its backward starts from.
@@ -152,12 +158,21 @@ class Steps:
         goes_on = again and not closure and self.sight.goes_on(optimizer)
         if closure or (again and not goes_on):
             self._next()
-        self._begin()
         self._running.append(optimizer)
         self._clipped_late = self._given_up = False
-        self.notes.meet(optimizer, goes_on=goes_on)
         if not closure:
+            self._meet(optimizer, goes_on=goes_on)
             self.notes.read_by(optimizer)
+
+    def computed(self, optimizer: Optimizer) -> None:
+        """Keep what the optimizer is about to read, its gradients aside, which may come anew."""
+        if not any(one is optimizer for one in self._met):
+            self._meet(optimizer, goes_on=False)
+
+    def _meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
+        self._begin()
+        self._met.append(optimizer)
+        self.notes.meet(optimizer, goes_on=goes_on)
         if self._meter is not None and self.course.operation == "train":
             # An optimizer that runs others is not measured; those that it runs are.
             self._watched = self._meter.before(optimizer, self.sight.weights(optimizer))
@@ -165,11 +180,13 @@ class Steps:
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Note that the step has made an update."""
         if closure:
+            self.computed(optimizer)  # unless it has called its closure
             self.notes.read_by(optimizer)
         if self._meter is not None and self._watched:
             self._meter.after(optimizer, self._watched, self.notes.step)
             self._watched = []
         self._running = [one for one in self._running if one is not optimizer]
+        self._met = [one for one in self._met if one is not optimizer]
         self._updated.append(optimizer)
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
@@ -246,6 +263,7 @@ class Steps:
             raise Enough
 
     def _end_step(self) -> None:
+        self.notes.settle(())
         if self.notes.fresh:
             self._write_start()
         op, operation = self.course.op, str(self.course.operation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -75,6 +75,11 @@ class Tape(ExitStack):
         """Forget what was kept of the step before."""
         self.step = self._capture(step)
 
+    def rename(self, named: Callable[[str], str]) -> None:
+        """Give what is kept other names."""
+        for capture in (self.first, self.step):
+            capture.rename(named)
+
     def writes(self, step: int) -> bool:
         """Return whether a step is written; 0 is the state before any."""
         return self._window is None or step >= self._window.first
@@ -82,7 +87,7 @@ class Tape(ExitStack):
     def started(self) -> Iterator[Observation]:
         """Yield what the loop started with."""
         return chain.from_iterable(
-            map(self.first.kept, ("numbers", "state", "model", "loss_scale"))
+            map(self.first.kept, ("numbers", "state", "weights", "flags", "rng", "loss_scale"))
         )
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:

@@ -40,6 +40,10 @@ class Updates:
             self._places.setdefault(id(parameter), (place, parameter))
         return len(updates) - 1
 
+    def forget(self, optimizer: Optimizer) -> None:
+        """Forget an optimizer that steps no more."""
+        self._last.pop(id(optimizer), None)
+
     def lacks(self, optimizer: Optimizer) -> bool:
         """Return whether all that is in the groups of an optimizer now is new to its last step."""
         now = _ids(groups.members(optimizer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -82,16 +83,21 @@ def test_a_model_that_is_never_called_is_given(recorded: Recorded) -> None:
     assert named(recorded(parts), "used_param") == ["net.a.weight", "net.a.bias"]
 
 
-def test_a_part_that_is_called_before_its_model_is_an_error(recorded: Recorded) -> None:
-    """It would have another name than in the step after."""
+def test_a_part_that_is_called_before_its_model_has_a_name_in_it(recorded: Recorded) -> None:
+    """It has the same name in all steps, whichever is called first in them."""
 
     def part_first(cell, record):  # type: ignore[no-untyped-def]
-        model = nn.Sequential(nn.Linear(3, 3))
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with record():
-            model(model[0](torch.ones(1, 3)))
+            while True:
+                model(model[1](torch.ones(1, 3))).sum().backward()
+                optimizer.step()
 
-    with pytest.raises(ValueError, match=r"a call of Linear and then one of Sequential.*model=mod"):
-        recorded(part_first)
+    trace = recorded(part_first)
+    names = ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert [sorted(named(trace, "used_param", step)) for step in (1, 2)] == [names, names]
+    assert sorted(named(trace, "param", 0)) == names
 
 
 def test_what_no_module_holds_is_named_by_its_place(recorded: Recorded) -> None:
@@ -118,3 +124,10 @@ def test_a_weight_that_is_no_model_is_refused(recorded: Recorded) -> None:
     """The message shows what was given."""
     with pytest.raises(TypeError, match=r"expected a module or a dict.* but got model=3 \(int\)"):
         recorded(looped(nn.Linear(1, 1), model=3))
+
+
+def test_a_model_beside_one_that_is_there_still_is_told(recorded: Recorded) -> None:
+    """The names are then those of a second model, and the way out is named."""
+    trace = recorded(partial(unchanged.rebuilt, kept=True), steps=4)
+    assert "model2.head.bias" in named(trace, "exp_avg", 4)
+    assert "@script(resume=function)" in trace.header.unobservable["names"]

@@ -205,3 +205,18 @@ def test_clipping_too_late_is_said_once(recorded: Recorded) -> None:
     late = partial(unchanged.plain, planted="clip after step")
     words = "gradients were clipped after the update of step 1"
     assert recorded(late, 3).header.violations == (words,)
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adamw"])
+def test_what_a_closure_trains_has_its_names_in_the_first_step(
+    recorded: Recorded, optimizer: str
+) -> None:
+    """The model is called after the optimizer has begun its step."""
+    trace = recorded(partial(unchanged.closures, optimizer=optimizer))
+    for kind in ("lr", "master", "param"):
+        assert [sorted({*named(trace, kind, step)}) for step in (0, 1, 2)] == [
+            ["bias", "weight"]
+        ] * 3
+    assert "unnamed" not in trace.header.unobservable
+    start, *later = values(trace, "master", "bias")
+    assert start not in later

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -201,3 +202,57 @@ def of_workload(cell: Cell, record: Record) -> None:
             clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], limit)
             optimizer.step()
             scheduler.step()
+
+
+Make = Callable[[Any], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "lbfgs": partial(torch.optim.LBFGS, max_iter=3, lr=0.1),
+    "adamw": partial(torch.optim.AdamW, lr=0.1),
+}
+
+
+@script
+def closures(cell: Cell, record: Any, optimizer: str = "adamw", own: bool = False) -> None:
+    """A loop whose forwards lie in the steps of its optimizer."""
+    model = nn.Linear(3, 2)
+    trained = OPTIMIZERS[optimizer](model.parameters())
+
+    def closure() -> torch.Tensor:
+        trained.zero_grad()
+        loss = model(torch.ones(2, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    with record():
+        while True:
+            if own:  # what the closure does, without one
+                closure()
+                trained.step()
+            else:
+                trained.step(closure)
+
+
+@script
+def rebuilt(cell: Cell, record: Any, anew: bool = True, kept: bool = False) -> None:
+    """A loop that saves after two steps, builds everything anew, loads and goes on."""
+
+    def built() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = Net()
+        return model, adamw(model)
+
+    model, optimizer = built()
+    others: list[Any] = []
+    with record():
+        for step, (inputs, targets) in enumerate(batches()):
+            if anew and step == 2:
+                saved = model.state_dict(), optimizer.state_dict()
+                if kept:
+                    others.append(model)
+                rng = torch.get_rng_state()
+                model, optimizer = built()
+                torch.set_rng_state(rng)
+                model.load_state_dict(saved[0])
+                optimizer.load_state_dict(saved[1])
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()

@@ -1,0 +1,110 @@
+"""Wrappers: which modules stand for another one, and the paths in a model without them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from torch import nn
+
+WRAPPERS = frozenset(
+    {"_checkpoint_wrapped_module", "_forward_module", "_fsdp_wrapped_module", "_orig_mod"}
+)
+"""Names of the child that a wrapper stands for: activation checkpointing, Fabric, FSDP, compile."""
+
+ALONE = frozenset({"module", "_module"})
+"""Names that it has in wrappers without another child: DistributedDataParallel, Opacus."""
+
+
+def stands_for(root: nn.Module) -> list[nn.Module]:
+    """List a root and the modules that it stands for, from the outermost one to the model.
+
+    A module stands for a child that holds all of its parameters, if no name of the child's is one
+    of its own.
+    """
+    chain = [root]
+    while (inner := _only_holder(chain[-1])) is not None:
+        chain.append(inner)
+    return chain
+
+
+def paths(
+    root: nn.Module,
+    path: str,
+    through: Collection[nn.Module] = (),
+    known: Collection[nn.Module] = (),
+) -> Iterator[tuple[nn.Module, str]]:
+    """Yield a root and all modules in it, each once, with its path.
+
+    Args:
+        root: it.
+        path: of the root.
+        through: modules that add nothing to their path, as the child of a wrapper does not.
+        known: modules that have a path already.
+    """
+    seen = {root}
+
+    def below(module: nn.Module, path: str) -> Iterator[tuple[nn.Module, str]]:
+        if module not in known:
+            yield module, path
+        for name, child in module.named_children():
+            if child not in seen:
+                seen.add(child)
+                own = "" if child in through or _wraps(module, name) else name
+                yield from below(child, ".".join(filter(None, (path, own))))
+
+    yield from below(root, path)
+
+
+def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return name to shape of all tensors of a model, without what it is wrapped in."""
+    chain = stands_for(root)
+    return {
+        name: tuple(tensor.shape)
+        for module, path in paths(chain[0], "", chain)
+        for own in (module.named_parameters, module.named_buffers)
+        for name, tensor in own(path, recurse=False)
+    }
+
+
+def holds_anything(module: nn.Module) -> bool:
+    """Return whether a module or one in it has a tensor."""
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+
+
+def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
+    """Yield each module whose call shows what is read, and the modules that then read.
+
+    What is compiled reads all of its parameters in one call, inside of which nothing is called.
+    """
+    inside: set[nn.Module] = set()
+    for module in root.modules():
+        if module in inside:
+            continue
+        parts = tuple(module.modules()) if "_orig_mod" in dict(module.named_children()) else ()
+        inside.update(parts)
+        if parts or next(module.parameters(recurse=False), None) is not None:
+            yield module, parts or (module,)
+
+
+def _only_holder(module: nn.Module) -> nn.Module | None:
+    held = {id(parameter) for parameter in module.parameters()}
+    if not held or next(module.parameters(recurse=False), None) is not None:
+        return None
+    for name, child in module.named_children():
+        if held == {id(parameter) for parameter in child.parameters()}:
+            return child if _own_names(module).isdisjoint(_own_names(child) - {name}) else None
+    return None
+
+
+def _own_names(module: nn.Module) -> set[str]:
+    held = (module.named_children(), module.named_parameters("", False))
+    names = {name for one in held for name, _ in one}
+    return names | {name for name, _ in module.named_buffers("", False)}
+
+
+def _wraps(module: nn.Module, child: str) -> bool:
+    """Return whether a module has nothing but a child that it stands for."""
+    if child in WRAPPERS:
+        return True
+    alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
+    return child in ALONE and alone

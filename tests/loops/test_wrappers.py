@@ -1,0 +1,96 @@
+"""A wrapper leaves no trace in names, whoever made it, and whether the model is named or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import unchanged
+import wrapped
+from checked import Recorded, named
+from torch import nn
+
+from pytest_precision.trace.store import Trace
+
+NAMES = sorted(name for name, _ in unchanged.Net().named_parameters())
+BUFFERS = sorted(name for name, _ in unchanged.Net().named_buffers())
+KINDS = ("used_param", "reduced_grad", "final_grad", "lr", "exp_avg", "master", "param")
+
+
+def names(trace: Trace) -> dict[str, list[str]]:
+    """Return kind to the names that were seen in both steps, without a task's own buffer."""
+    for step in (1, 2):
+        seen = {kind: sorted({*named(trace, kind, step)}) for kind in (*KINDS, "buffer", "flag")}
+        seen["buffer"] = [name for name in seen["buffer"] if "seen" not in name]
+        assert seen == dict.fromkeys(KINDS, NAMES) | {"buffer": BUFFERS, "flag": ["training"]}
+    assert sorted({*named(trace, "param", 0)}) == NAMES
+    assert named(trace, "flag", 0) == ["training"]
+    return seen
+
+
+@pytest.mark.parametrize("wrap", wrapped.WRAPPERS)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("told", [None, lambda model: model, lambda model: {"": model}])
+def test_a_wrapper_is_transparent(recorded: Recorded, wrap: str, late: bool, told: Any) -> None:
+    """Names are those of the model, and what is in the wrapper beside it has its own."""
+    assert names(recorded(wrapped.trained(wrapped.WRAPPERS[wrap], told=told, late=late)))
+
+
+def test_a_module_without_tensors_before_the_model_changes_nothing(recorded: Recorded) -> None:
+    """The model is what holds the parameters of the optimizer."""
+
+    class Before(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.nothing, self.parts = nn.Identity(), {"model": model}
+
+        def parameters(self, recurse: bool = True) -> Any:
+            return self.parts["model"].parameters()
+
+        def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+            return self.parts["model"].named_parameters(*args, **kwargs)
+
+        def __call__(self, inputs: torch.Tensor) -> Any:
+            return self.parts["model"](self.nothing(inputs))
+
+    assert names(recorded(wrapped.trained(Before)))
+
+
+def test_what_is_trained_is_the_model_though_something_else_is_called_first(
+    recorded: Recorded,
+) -> None:
+    """A frozen encoder in front of it is another one, and its start is shown as well."""
+
+    def encoded(cell, record):  # type: ignore[no-untyped-def]
+        encoder, model = nn.Linear(7, 7).requires_grad_(False), unchanged.Net()
+        optimizer = unchanged.adamw(model)
+        with record():
+            for inputs, _ in unchanged.batches():
+                model(encoder(inputs)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    trace = recorded(encoded)
+    assert sorted(named(trace, "exp_avg")) == NAMES
+    for step in (0, 1, 2):
+        others = ["model2.bias", "model2.weight"]
+        assert sorted({*named(trace, "param", step)}) == sorted([*NAMES, *others])
+
+
+def test_the_rest_of_a_wrapper_around_a_named_root_has_names_of_its_own(
+    recorded: Recorded,
+) -> None:
+    """They cannot meet those of the root."""
+
+    class Two(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model, self.head = model, nn.Linear(3, 3)
+
+        def forward(self, inputs: torch.Tensor) -> Any:
+            return self.head(self.model(inputs))
+
+    trace = recorded(wrapped.trained(Two, told=lambda model: model))
+    own = ["model2.head.bias", "model2.head.weight"]
+    assert sorted({*named(trace, "exp_avg")}) == sorted([*NAMES, *own])
