@@ -51,6 +51,12 @@ def _umask() -> str:
     return f"{mask:#o}"
 
 
+def _nnpack_enabled() -> bool:
+    (enabled,) = torch.backends.nnpack.set_flags(False)  # the only public way to read it
+    torch.backends.nnpack.set_flags(enabled)
+    return bool(enabled)
+
+
 # Each is looked up when it is read: if a release of torch lacks one, only that is unreadable.
 _READERS: Mapping[str, Callable[[], object]] = {
     "default dtype": lambda: torch.get_default_dtype(),
@@ -67,12 +73,31 @@ _READERS: Mapping[str, Callable[[], object]] = {
     "fp32 precision of cuDNN convolutions": lambda: _backend("cudnn").conv.fp32_precision,
     "fp32 precision of cuDNN RNNs": lambda: _backend("cudnn").rnn.fp32_precision,
     "fp32 precision of oneDNN matmul": lambda: _backend("mkldnn").matmul.fp32_precision,
+    "fp32 precision of oneDNN convolutions": lambda: _backend("mkldnn").conv.fp32_precision,
+    "fp32 precision of oneDNN RNNs": lambda: _backend("mkldnn").rnn.fp32_precision,
     "fp16 reduced precision reduction": (lambda: _matmul().allow_fp16_reduced_precision_reduction),
     "bf16 reduced precision reduction": (lambda: _matmul().allow_bf16_reduced_precision_reduction),
     "fp16 accumulation": lambda: _matmul().allow_fp16_accumulation,
     "cuDNN enabled": lambda: _backend("cudnn").enabled,
     "cuDNN benchmark": lambda: _backend("cudnn").benchmark,
     "cuDNN deterministic": lambda: _backend("cudnn").deterministic,
+    "oneDNN enabled": lambda: _backend("mkldnn").enabled,
+    "oneDNN deterministic": lambda: _backend("mkldnn").deterministic,
+    "NNPACK enabled": lambda: _nnpack_enabled(),
+    "engine of quantized operators": lambda: _backend("quantized").engine,
+    "flash attention": lambda: _backend("cuda").flash_sdp_enabled(),
+    "memory-efficient attention": lambda: _backend("cuda").mem_efficient_sdp_enabled(),
+    "math attention": lambda: _backend("cuda").math_sdp_enabled(),
+    "cuDNN attention": lambda: _backend("cuda").cudnn_sdp_enabled(),
+    "reduced precision reduction of math attention": (
+        lambda: _backend("cuda").fp16_bf16_reduction_math_sdp_allowed()
+    ),
+    "fast path of multi-head attention": lambda: _backend("mha").get_fastpath_enabled(),
+    "preferred linear algebra library": lambda: _backend("cuda").preferred_linalg_library(),
+    "preferred BLAS library": lambda: _backend("cuda").preferred_blas_library(),
+    "order of contractions in einsum": (
+        lambda: (_backend("opt_einsum").enabled, _backend("opt_einsum").strategy)
+    ),
     "flush of subnormals": _subnormals_flushed,
     "number of threads": lambda: torch.get_num_threads(),
     "grad mode": lambda: torch.is_grad_enabled(),

@@ -10,6 +10,7 @@ import sys
 import warnings
 
 import pytest
+import torch
 
 from pytest_precision.errors import PrecisionLeakWarning, RankError
 from pytest_precision.ranks import RankPool
@@ -50,6 +51,48 @@ def benchmark_cudnn():
     import torch
 
     torch.backends.cudnn.benchmark = True
+
+
+def use_other_kernels():
+    """Flags that choose the kernels of matrix products, convolutions and attention."""
+    import torch
+
+    backends = torch.backends
+    backends.mkldnn.enabled = False
+    backends.mkldnn.deterministic = True
+    backends.mkldnn.conv.fp32_precision = "bf16"
+    backends.mkldnn.rnn.fp32_precision = "bf16"
+    backends.nnpack.set_flags(False)
+    quantized = backends.quantized
+    quantized.engine = next(
+        other for other in quantized.supported_engines if other not in ("none", quantized.engine)
+    )
+    backends.cuda.enable_flash_sdp(False)
+    backends.cuda.enable_mem_efficient_sdp(False)
+    backends.cuda.enable_math_sdp(False)
+    backends.cuda.enable_cudnn_sdp(False)
+    backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    backends.mha.set_fastpath_enabled(False)
+    if backends.cuda.is_built():  # other builds have only one library
+        backends.cuda.preferred_linalg_library("cusolver")
+        backends.cuda.preferred_blas_library("cublaslt")
+
+
+KERNELS = (
+    "oneDNN enabled",
+    "oneDNN deterministic",
+    "fp32 precision of oneDNN convolutions",
+    "fp32 precision of oneDNN RNNs",
+    "NNPACK enabled",
+    "engine of quantized operators",
+    "flash attention",
+    "memory-efficient attention",
+    "math attention",
+    "cuDNN attention",
+    "reduced precision reduction of math attention",
+    "fast path of multi-head attention",
+)
+LIBRARIES = ("preferred linear algebra library", "preferred BLAS library")
 
 
 def drop_determinism():
@@ -204,6 +247,16 @@ def test_a_leak_is_named(pool, function, line):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert pool.run(1, process) != before
+
+
+def test_flags_that_choose_kernels_are_named(pool):
+    """Each of them changes bits on some machine."""
+    with pytest.warns(PrecisionLeakWarning) as caught:
+        pool.run(1, use_other_kernels)
+    [warning] = caught
+    told = str(warning.message)
+    flags = (*KERNELS, *(LIBRARIES if torch.backends.cuda.is_built() else ()))
+    assert [flag for flag in flags if f"\n  rank 0: {flag} was " not in told] == []
 
 
 def test_what_is_put_back_is_no_leak(pool):
