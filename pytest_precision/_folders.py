@@ -178,6 +178,19 @@ class SharedFolder:
         _remove(self.path)
 
 
+def lives(process: int) -> bool:
+    """Return whether a process of this number exists on this machine."""
+    if process == os.getppid():
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
 def sweep(parent: str) -> None:
     """Remove the folders in `parent` that dead processes of this user have left."""
     for folder in _folders(parent):

@@ -16,6 +16,13 @@ STARTS = 20
 """As many starts of two ranks take longer than any ending, with its blame and its stacks."""
 
 
+START = 120.0
+"""Seconds for a pytest, a fork server and two ranks to start, while the suite's other worker works.
+
+Nothing is measured by it; what cannot start ends here.
+"""
+
+
 @functools.cache
 def slack() -> float:
     """Return the seconds that an ending may take beyond what the test waits for by design.

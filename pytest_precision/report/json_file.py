@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from pytest_precision._folders import lives
 from pytest_precision.errors import expected_but_got
 from pytest_precision.report.environment import differing
 
@@ -200,15 +201,5 @@ def _sweep(folder: Path) -> None:
     """Remove temporary files of sessions on this machine that were killed during a write."""
     for left in folder.glob("report.json.*.tmp"):
         process = left.suffixes[-2].removeprefix(".")
-        if process.isdecimal() and not _lives(int(process)):
+        if process.isdecimal() and not lives(int(process)):
             left.unlink(missing_ok=True)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True

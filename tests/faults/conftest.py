@@ -19,17 +19,11 @@ import pytest
 # The sessions run in this process, which forgets afterwards what they have imported: torch cannot
 # be imported twice, and a second copy of a module has other functions than the first.
 import torch  # noqa: F401
-from slack import slack
+from slack import START, slack
 
 import pytest_precision.plugin.fixtures  # noqa: F401
 from pytest_precision.errors import RankError
 from pytest_precision.ranks.process import server
-
-START = 120.0
-"""Seconds for a pytest, a fork server and two ranks to start, while the suite's other worker works.
-
-Nothing is measured by it; what cannot start ends here.
-"""
 
 SUITE = """
     import pytest

@@ -3,7 +3,8 @@
 Two mechanisms are needed, since neither covers every case. A thread sees the controller's end of a
 pipe close; it cannot run while the process is stopped, or while native code holds the interpreter's
 lock. So the kernel also kills the rank when its parent dies. The parent is the fork server, which
-ends with the controller.
+ends with the controller: its loop sees the pipe close, and while it still imports, a thread looks
+for the controller.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -23,6 +26,11 @@ from typing import NoReturn
 
 from pytest_precision import _folders
 from pytest_precision.ranks.process import undertaker
+
+WATCH = "precision-watch"
+"""Name of the thread that a fork server has while it imports."""
+WATCH_SECONDS = 0.2
+"""Pause between two looks for the controller."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -45,6 +53,34 @@ def tie(folder: Path) -> None:
     if sys.platform == "linux":
         _let_server_end()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+@contextmanager
+def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
+    """End this process, a fork server, if its controller ends while the body imports modules.
+
+    The kernel cannot do that: it would do so at the end of the thread that has started the server.
+
+    Args:
+        controller: process number of the controller.
+        leave: cleans up before the end.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while _folders.lives(controller):
+            if over.wait(WATCH_SECONDS):
+                return
+        leave()
+        os._exit(1)
+
+    watching = threading.Thread(target=watch, name=WATCH, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()  # a process with threads must not fork
 
 
 def release() -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from pytest_precision.ranks.process import preloaded, undertaker
+from pytest_precision.ranks.process import lifeline, preloaded, undertaker
 
 MODULES = (
     "torch",
@@ -42,19 +42,21 @@ MODULES = (
 # fork.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-undertaker.attend(os.getppid(), undertaker.folders_are_in())
+_controller = int(os.environ.pop(undertaker.CONTROLLER, os.getppid()))
+_leave = undertaker.attend(_controller, undertaker.folders_are_in())
 
 gc.disable()  # what is imported stays: collecting it takes a tenth of the time
-try:
-    for _name in MODULES:
-        importlib.import_module(_name)
-    preloaded.take_in()
-    # Ranks inherit the code of this process, in which nothing has been replaced.
-    importlib.import_module("pytest_precision.ranks.state.baseline").of_this_process()
-except Exception:
-    # The import fails again in the ranks, perhaps before they can report why.
-    print("precision: what ranks are made from is broken:", file=sys.stderr)
-    traceback.print_exc()
+with lifeline.tied_imports(_controller, _leave):
+    try:
+        for _name in MODULES:
+            importlib.import_module(_name)
+        preloaded.take_in()
+        # Ranks inherit the code of this process, in which nothing has been replaced.
+        importlib.import_module("pytest_precision.ranks.state.baseline").of_this_process()
+    except Exception:
+        # The import fails again in the ranks, perhaps before they can report why.
+        print("precision: what ranks are made from is broken:", file=sys.stderr)
+        traceback.print_exc()
 
 # Objects that exist now are never collected: ranks share these pages until one is written to.
 gc.freeze()

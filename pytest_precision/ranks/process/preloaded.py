@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.ranks.process.lifeline import WATCH
 
 VARIABLE = "PYTEST_PRECISION_PRELOAD"
 """Environment variable with the modules' names, for a fork server while it starts."""
@@ -51,8 +52,8 @@ def _refuse(name: str, expected: str, got: str) -> None:
 
 def _not_forked() -> str:
     """Return what this process holds that a fork of it cannot use; empty for nothing."""
-    if threading.active_count() > 1:
-        others = {thread.name for thread in threading.enumerate()} - {"MainThread"}
+    others = {thread.name for thread in threading.enumerate()} - {"MainThread", WATCH}
+    if others:
         return f"thread {', '.join(sorted(others))}"
     torch = sys.modules["torch"]
     return "CUDA was initialized" if torch.cuda.is_initialized() else ""

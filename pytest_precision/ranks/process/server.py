@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import expected_but_got
@@ -47,7 +47,10 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
     # Without its folder, its socket is gone too.
     if home.restore() or _preloads.get(_number()) not in (None, preload):
         kill()
-    with _socket_in(home), patched({preloaded.VARIABLE: " ".join(preload)}):
+    # It is started here, since its start unblocks signals.
+    resource_tracker.ensure_running()
+    told = {preloaded.VARIABLE: " ".join(preload), undertaker.CONTROLLER: str(os.getpid())}
+    with _socket_in(home), patched(told), undertaker.deaf():
         os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
         forkserver.ensure_running()
     _preloads[_number()] = preload

@@ -11,13 +11,22 @@ import sys
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pytest_precision import _folders
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+CONTROLLER = "PYTEST_PRECISION_CONTROLLER"
+"""Environment variable with the controller's process number, for a fork server while it starts: its
+parent may be another process by the time it looks."""
+
+_FOR_A_SESSION = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""Signals to all processes of a controller: from a terminal that hangs up, from Ctrl-C, or from a
+shell or a CI runner that ends a job."""
 
 _IGNORED: dict[int, Any] = {}
 """Signals that the process which attends a controller ignores, and their earlier handlers."""
@@ -29,17 +38,33 @@ def adopt() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def attend(controller: int, parents: set[str]) -> None:
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Have a process that is started meanwhile receive the signals for a session in `attend` only.
+
+    One that received them earlier would end without a clean-up.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_A_SESSION)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def attend(controller: int, parents: set[str]) -> Callable[[], None]:
     """Have this process, which ends after its controller, clean up after both at its exit.
 
     Args:
         controller: process number of the controller.
         parents: folders in which the controller makes its own folders.
+
+    Returns:
+        Cleans up, for an exit that is none of Python.
     """
     adopt()
-    # A terminal that hangs up, or a shell that ends a job, signals all processes of the controller.
-    for number in (signal.SIGHUP, signal.SIGTERM):
+    for number in _FOR_A_SESSION:
         _IGNORED[number] = signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_A_SESSION)
     # The fork server's loop reaps adopted children, and warns because it does not know them.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
     own = os.getpid()
@@ -50,6 +75,7 @@ def attend(controller: int, parents: set[str]) -> None:
             _folders.bury(controller, parents)
 
     atexit.register(leave)
+    return leave
 
 
 def hear() -> None:
