@@ -52,8 +52,9 @@ def _umask() -> str:
 
 
 def _nnpack_enabled() -> bool:
-    (enabled,) = torch.backends.nnpack.set_flags(False)  # the only public way to read it
-    torch.backends.nnpack.set_flags(enabled)
+    nnpack = _backend("nnpack")
+    (enabled,) = nnpack.set_flags(False)  # the only public way to read it
+    nnpack.set_flags(enabled)
     return bool(enabled)
 
 
