@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.trace.store import Trace
 
+WIDER = {"float32": ("float64", "complex64", "complex128")}
+"""Dtypes that hold all values of another one, and so keep what a cell asks for."""
+
 
 def violation(trace: Trace, contract: Contract) -> str | None:
     """Return the first dtype that a contract does not allow, in words, or None."""
@@ -16,7 +19,7 @@ def violation(trace: Trace, contract: Contract) -> str | None:
             if own != dtype:
                 return f"{kind} {name} is {own}, the contract says {dtype}"
     for kind, dtype in contract.some.items():
-        if kind in held and dtype not in held[kind].values():
+        if kind in held and not {*held[kind].values()} & {dtype, *WIDER.get(dtype, ())}:
             others = ", ".join(sorted(set(held[kind].values())))
             return f"no {kind} is stored in {dtype}, but all in {others},"
     return None

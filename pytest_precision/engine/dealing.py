@@ -12,6 +12,7 @@ from torch import Tensor
 from pytest_precision import modules
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.decisions import decisions
+from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.engine.restorable import Restorable
@@ -115,7 +116,7 @@ class Dealing(Restorable):
             capture: receives it.
         """
         super().start(capture)
-        self.model.register_forward_hook(self._keep_decisions)
+        self.model.register_forward_hook(ModuleHook(self._keep_decisions))
 
     def _keep_decisions(self, *_call: Any) -> None:
         if self._computed is not None:  # else nobody knows of which microbatch the forward was

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from pytest_precision import modules
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import modes, probabilities
 from pytest_precision.engine.observation import Observation, piece, tensors_in, whole
@@ -61,7 +62,8 @@ class Observable:
         self._dropout = probabilities(self.model)
         for prefix, module in self.model.named_modules():
             if next(module.parameters(recurse=False), None) is not None:
-                module.register_forward_pre_hook(partial(self._keep_used, prefix))
+                hook = ModuleHook(partial(self._keep_used, prefix))
+                module.register_forward_pre_hook(hook)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
         """Yield what `phase` can have changed, as this rank's pieces of logical tensors.

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.loops.wrappers import readers
 
 CLIP = "clip_grad_norm_"
@@ -56,7 +57,7 @@ class ModelHooks:
             if module in self._read:
                 continue
             self._read.add(module)
-            hook = partial(self._before_forward, read)
+            hook = ModuleHook(partial(self._before_forward, read))
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
             if called and module is root:
                 hook()

@@ -101,7 +101,8 @@ def _adam(
 
     def compute(weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
         m, v = (
-            stored.double() if scale is None else decode(stored, scale).double()
+            # A copy also of fp64, since moves are computed in place of the moments.
+            (stored if scale is None else decode(stored, scale)).to(torch.float64, copy=True)
             for stored, scale in zip((first, second), scales, strict=True)
         )
         return scalars.move(weight, m, v)

@@ -249,7 +249,7 @@ def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) ->
     for old, new, *chunks in zip(*flat, strict=True):
         weight = old.double()
         exact = own.compute(weight, *chunks)
-        moved = new.double().sub_(weight)
+        moved = new.double() - weight  # no sub_: fp64 is not copied, and `new` is the weight itself
         error = exact - moved
         if not bool(error.sum().isfinite()):  # one number to look at, not as many as elements
             finite = error.isfinite()

@@ -16,6 +16,7 @@ from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
 from pytest_precision.trace.exact_update import gradient, rule
+from pytest_precision.trace.oracle.watch import UpdateOracle
 from pytest_precision.trace.updates import Counts, UpdateLog, UpdateMeter
 from pytest_precision.workloads.base import Workload
 
@@ -230,3 +231,24 @@ def test_elements_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     log = UpdateLog.read(tmp_path, 1)
     assert log.steps[1]["reader.weight"].updates == first.numel() - 1
     assert log.steps[1]["reader.weight"].absorbed > 0
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_measuring_leaves_fp64_alone(tmp_path: Path, kind: type[torch.optim.Optimizer]) -> None:
+    """A cast to fp64 copies nothing there, and what is computed in place would be the state."""
+    watched, alone = engine_of(kind, torch.float64), engine_of(kind, torch.float64)
+    meter, oracle = UpdateMeter(), UpdateOracle(watched.workload, Cell())
+    for step in (1, 2, 3):
+        for engine in (watched, alone):
+            engine.forward_backward(step)
+            engine.clip_grads()
+        with meter.around(watched, step), oracle.around(watched, "optimizer_step", step):
+            watched.optimizer_step()
+        alone.optimizer_step()
+    for ours, theirs in zip(watched.model.parameters(), alone.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    states = (engine.optimizer.state_dict()["state"] for engine in (watched, alone))
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+    meter.write(tmp_path, 0)
+    assert UpdateLog.read(tmp_path, 1).totals()

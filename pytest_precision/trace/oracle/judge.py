@@ -112,10 +112,11 @@ class Batch:
             storage: roundings of the state.
             factor: of the gradient that the right rule reads.
         """
-        old = State.of([tensor.double() for tensor in self.before.tensors])
+        # Copies also of fp64, since all that follows is computed in place.
+        old = State.of([own.to(torch.float64, copy=True) for own in self.before.tensors])
         old.gradient.mul_(self.clipping.factor * factor)
         for (exact, bound), after in zip(scalars.stepped(old, storage), self.after, strict=True):
-            ratio = after.double().sub_(exact).abs_().div_(bound)
+            ratio = (after.double() - exact).abs_().div_(bound)
             if not isfinite(largest := float(ratio.max())):  # NaN where any is
                 ratio = self._finite(ratio, exact, after)
                 largest = float(ratio.max())
@@ -200,9 +201,11 @@ class Judge:
                 self._usual = number
                 self.worst = max(self.worst, shares[number])
                 return []
-        closest = min(shares, key=lambda number: shares[number])
         kinds = (*self.plan.formula.moments, "master")
-        return _located(batch, ways[closest], kinds, step)
+        found = [_located(batch, way, kinds, step) for way in ways]
+        # What is right by the closest way must not be accused for what is wrong by all of them.
+        closest = min(shares, key=lambda number: (len(found[number]), shares[number]))
+        return found[closest]
 
     def fitting(
         self, batches: Sequence[Batch], made: int, among: Sequence[str] | None = None

@@ -203,6 +203,7 @@ class UpdateOracle:
         by the norm without adding anything to it.
         """
         scale = 1.0 if engine.scaler is None else 1 / engine.scaler.scale
+        dtypes = *dtypes, torch.float32  # of the norm and its limit, also where gradients are fp64
         coarsest = max(map(Rounding.of, dtypes), key=lambda rounding: rounding.share)
         norm, limit = float(engine.grad_norm), self._workload.max_norm
         if limit is None:

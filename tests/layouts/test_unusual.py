@@ -1,0 +1,41 @@
+"""Right set-ups that are unusual end no check, and raise no alarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import variations.unusual_models  # noqa: F401
+from variations.unusual import UNUSUAL, Unusual
+from variations.unusual_loops import LOOPS, side
+
+from pytest_precision.check.parity import Parity
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
+
+InThis = Callable[[Cell], Parity]
+
+
+@pytest.fixture
+def parity_here(resources: Resources) -> InThis:
+    """The fixture `parity` of a test in the given cell, in this process."""
+    settings = Settings(timeout=120, device="cpu", ranks="inline")
+    return lambda cell: Parity("test", cell, settings, resources.ranks(settings), resources.traces)
+
+
+@pytest.mark.parametrize("entry", UNUSUAL, ids=lambda entry: entry.name)
+def test_an_unusual_engine_is_left_alone(parity_here: InThis, entry: Unusual) -> None:
+    """It agrees with its twin, and neither rule nor identity accuses it of anything."""
+    verdict = parity_here(entry.cell).check(
+        entry.layout, entry.twin, workload=entry.workload, oracle=entry.oracle or None
+    )
+    assert (verdict.oracle["candidate"].get("judged", 0) > 0) == entry.judged
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_an_unusual_loop_is_left_alone(parity_here: InThis, name: str) -> None:
+    """It agrees with its twin."""
+    sides = (partial(side, name=name, other=other) for other in (False, True))
+    assert parity_here(Cell(sequence="train3")).check(*sides).observations > 20
