@@ -1,7 +1,8 @@
 """Visible: make foreign text, such as tensor names and output of ranks, safe for a terminal.
 
 Control characters can hide or rewrite the text around them, and so can characters that change the
-direction of text; half of a surrogate pair cannot be written at all.
+direction of text; half of a surrogate pair cannot be written at all. In the log of a CI job, a line
+that begins with two colons, and `##[` or `##vso[` anywhere, is a command to its runner.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ _HIDDEN = re.compile(
     "\ud800-\udfff]"
 )
 
+_COMMAND = re.compile(r"^(\s*):(?=:)|(?<=#)()#(?=\[|vso\[)", re.MULTILINE)
+
 
 def visible(text: str) -> str:
     """Return the text with such characters replaced by Python's escape sequences."""
-    return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    shown = _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\x{ord(found[0][-1]):02x}", shown)

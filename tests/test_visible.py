@@ -20,11 +20,14 @@ from pytest_precision.ranks.state.leaks import Leak, warn
         ("\x9b31m", "\\x9b31m"),
         ("a\u202eb\u2066c", "a\\u202eb\\u2066c"),
         ("name\udcff", "name\\udcff"),
+        ("::error::x\n \t::set-output name=a::b", "\\x3a:error::x\n \t\\x3a:set-output name=a::b"),
+        ("a ##[error]b\n##vso[x]", "a #\\x23[error]b\n#\\x23vso[x]"),
+        ("test.py::test # ## [x]", "test.py::test # ## [x]"),
         ("a\tb\nc é \N{GRINNING FACE}", "a\tb\nc é \N{GRINNING FACE}"),
     ],
 )
 def test_visible(text: str, seen: str) -> None:
-    """What steers a terminal is shown as an escape sequence, and all other text is left alone."""
+    """What steers a terminal or a CI runner is shown as an escape sequence, and no other text."""
     assert visible(text) == seen
 
 

@@ -57,8 +57,8 @@ def run(given: argparse.Namespace) -> int:
         if given.report is not None:
             write_report(given.report, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
-        given.parser.error(str(error))
-    print("\n".join(lines(verdict)))
+        given.parser.error(visible(str(error)))
+    print(visible("\n".join(lines(verdict))))
     return 0 if verdict.outcome == "pass" else 1
 
 
@@ -71,7 +71,7 @@ def lines(verdict: Verdict) -> list[str]:
     )
     agreed = f"{verdict.nodeid}: {size} agree; criterion {verdict.criterion}"
     left_out = (f"{kind} is not compared: {why}" for kind, why in (verdict.left_out or {}).items())
-    return [agreed, *(f"  {visible(line)}" for line in (*verdict.details, *left_out))]
+    return [agreed, *(f"  {line}" for line in (*verdict.details, *left_out))]
 
 
 def write_report(folder: Path, verdict: Verdict) -> None:

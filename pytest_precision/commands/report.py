@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pytest_precision._visible import visible
 from pytest_precision.errors import ReportError
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read
@@ -39,8 +40,8 @@ def run(given: argparse.Namespace) -> int:
     """Run one of the commands; return the exit status."""
     try:
         text = given.make(given)
-    except (ReportError, OSError) as error:
-        given.parser.error(str(error))
+    except (ReportError, OSError, RecursionError) as error:
+        given.parser.error(visible(str(error)))
     print(text)
     return 0
 

@@ -8,11 +8,12 @@ matrix needs are imported in the hook that needs them.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_precision._interrupts import WholeTorch
 from pytest_precision.options import SETTINGS, Settings, add_options
 from pytest_precision.plugin.collection import Collection, cell_of
 from pytest_precision.plugin.supported import refuse_old_pytest
@@ -86,6 +87,10 @@ def pytest_configure(config: pytest.Config) -> None:
             )
         config.addinivalue_line("filterwarnings", "error::pytest_precision.PrecisionLeakWarning")
     config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
+    if config.stash[SETTINGS].enabled:
+        imports = ExitStack()
+        imports.enter_context(WholeTorch().watching())
+        config.add_cleanup(imports.close)
     if config.stash[SETTINGS].fuzz:
         from pytest_precision.plugin.fuzz import Fuzz
 

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from pytest_precision._folders import lives
+from pytest_precision._interrupts import postponed
 from pytest_precision.errors import expected_but_got
 from pytest_precision.report.environment import differing
 
@@ -153,9 +154,14 @@ class JsonFile:
             "environment": environment,
         }
         cells = b",\n".join(self._cells.values())
+        text = encode(head)[:-1] + b', "cells": [\n' + cells + b"\n]}\n"
+        with postponed():  # a second Ctrl-C would come while the first one cleans up
+            self._replace(text)
+
+    def _replace(self, text: bytes) -> None:
         try:
             with self._temporary.open("wb") as file:
-                file.write(encode(head)[:-1] + b', "cells": [\n' + cells + b"\n]}\n")
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(self._temporary, self.path)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
 from pytest_precision.report.kills import kills
@@ -138,7 +139,7 @@ class _Section:
             text = f"{status.mark} {times}{reason.text or 'no reason given'}"
             self.paragraph(text, "  ", "    ", **{status.colour: True})
             for where in [cell.nodeid for cell in reason.cells] if verbose else [reason.where]:
-                self.terminal.write_line(f"    {where}")
+                self.terminal.write_line(visible(f"    {where}"))
         if len(reasons) > MAX_REASONS and not verbose:
             self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
 
@@ -227,7 +228,7 @@ class _Section:
     def line(self, line: Line) -> None:
         """Write one line in colours."""
         for text, name in _joined(line):
-            self.terminal.write(text, **({STATUSES[name].colour: True} if name else {}))
+            self.terminal.write(visible(text), **({STATUSES[name].colour: True} if name else {}))
         self.terminal.write_line("")
 
     def paragraph(self, text: str, first: str, others: str, **markup: bool) -> None:
@@ -240,7 +241,7 @@ class _Section:
             break_long_words=False,
             break_on_hyphens=False,
         ):
-            self.terminal.write_line(line, **markup)
+            self.terminal.write_line(visible(line), **markup)
 
 
 def _joined(line: Iterable[tuple[str, str]]) -> Line:

@@ -77,6 +77,51 @@ def test_what_is_no_report_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["summary", "annotations", "counts", "html"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"axes": [["w", 1]]}, "axes to be object but got [['w', 1]]"),
+        ({"axes": {"w": [1]}}, "an entry of axes to be string or number or boolean or null but"),
+        ({"seconds": float("nan")}, "seconds to be number but got nan"),
+        ({"seconds": 10**400}, "seconds to be number but got 1000"),
+        ({"details": "DEEP"}, "a/report.json (maximum recursion depth exceeded"),
+        ({"line": -1}, "line to be at least 0 but got -1"),
+        ({"outcome": []}, "outcome to be one of pass, fail, vacuous, skip, error but got []"),
+        ({"divergence": {}}, "divergence to have"),
+    ],
+)
+def test_what_no_session_writes_is_refused(
+    in_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    message: str,
+    command: str,
+) -> None:
+    """A report of another job is looked at before anything is computed with it."""
+    file = in_folder / report(in_folder / "a", **changes) / "report.json"
+    file.write_text(file.read_text().replace('"DEEP"', "[" * 100_000 + "]" * 100_000))
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", command, "a"])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["summary", "annotations"])
+def test_nothing_in_a_report_is_a_command_to_the_runner(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """A job prints it, and its runner reads what is printed."""
+    planted = "::set-output name=a::b"
+    changes = {"axes": {"x": planted, "y": f"##[error]{planted}"}, "reason": f"it\n{planted}"}
+    names = [report(in_folder / "a", **changes), report(in_folder / "b", axes={"x": 1, "y": 2})]
+    assert main(["report", command, *names]) == 0
+    found = capsys.readouterr().out
+    assert planted[2:] in found
+    lines = [line for line in found.splitlines() if line.lstrip().startswith("::")]
+    assert [line for line in lines if not line.startswith("::error file=test_it.py,")] == []
+    assert "##[" not in found.replace("::error", "")
+
+
 def test_torch_is_not_needed(in_folder: Path) -> None:
     """The job of a workflow that only merges installs none."""
     (in_folder / "torch.py").write_text("raise ImportError('not here')")

@@ -34,4 +34,4 @@ def test_text_of_others_is_no_command():
     """Line ends, and what ends a property, are escaped."""
     (found,) = workflow_commands(report(failing(0, "100 %\r\n::set-env name=x::y")))
     assert "\n" not in found
-    assert "::100 %25\\r%0A::set-env name=x::y%0A" in found
+    assert "::100 %25\\r%0A\\x3a:set-env name=x::y%0A" in found

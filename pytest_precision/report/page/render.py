@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.grid import by_test
@@ -41,12 +42,13 @@ def write(folder: Path) -> Path:
     path = folder / NAME
     text = render(Report.of(read(folder)))
     temporary = folder / f"{NAME}.{os.getpid()}.tmp"
-    try:
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    with postponed():
+        try:
+            temporary.write_text(text, "utf-8")
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
     return path
 
 

@@ -1,0 +1,83 @@
+"""Interrupts: Ctrl-C comes between two things that belong together, or is lost in native code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import FrameType, ModuleType
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Have Ctrl-C wait for the end of the body, which takes it as if it came then.
+
+    Python handles signals in its main thread only, so this does nothing in another one.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+class WholeTorch(MetaPathFinder):
+    """Finds torch first, and has Ctrl-C wait until it is imported.
+
+    torch's native code imports numpy and clears whatever exception comes out of that, also a
+    KeyboardInterrupt: the session would go on, perhaps with half of numpy.
+    """
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Find torch for all imports while the body runs."""
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what the other finders find, with a loader that postpones interrupts."""
+        if name != "torch" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Uninterrupted(spec.loader)
+        return spec
+
+
+class _Uninterrupted(Loader):
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        with postponed():
+            self._loader.exec_module(module)

@@ -1,0 +1,94 @@
+"""Described: whether the content of a report.json is as `schema.json` describes it.
+
+A report may come from another job, and whoever reads it wants to compute with its numbers. This
+knows the keywords of JSON Schema that `schema.json` uses, since nothing else of the package needs
+a validator.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.errors import expected_but_got
+
+LARGEST = sys.float_info.max
+"""JSON has larger whole numbers, which no float holds; and Python reads NaN and Infinity in it."""
+
+TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "object": lambda value: type(value) is dict,
+    "array": lambda value: type(value) is list,
+    "string": lambda value: type(value) is str,
+    "boolean": lambda value: type(value) is bool,
+    "null": lambda value: value is None,
+    "integer": lambda value: type(value) is int,
+    "number": lambda value: type(value) in (int, float) and -LARGEST <= value <= LARGEST,
+}
+
+
+def expect_described(content: Any) -> None:
+    """Look at the content of a report.json.
+
+    Raises:
+        ValueError: it names the first value that is not as described, and where it is.
+    """
+    _expect(content, _schema(), "the report")
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_text())
+    return found
+
+
+def _expect(value: Any, schema: Mapping[str, Any], where: str) -> None:
+    if "$ref" in schema:
+        _expect(value, _schema()["$defs"][schema["$ref"].rpartition("/")[2]], where)
+    if "anyOf" in schema:
+        _expect_any(value, schema["anyOf"], where)
+    if "const" in schema and value != schema["const"]:
+        raise _wrong(where, f"to be {schema['const']}", value)
+    if "enum" in schema and value not in schema["enum"]:
+        raise _wrong(where, f"to be one of {', '.join(map(str, schema['enum']))}", value)
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        if not any(TYPES[kind](value) for kind in kinds):
+            raise _wrong(where, f"to be {' or '.join(kinds)}", value)
+    if type(value) in (int, float) and value < schema.get("minimum", -math.inf):
+        raise _wrong(where, f"to be at least {schema['minimum']}", value)
+    if type(value) is list and "items" in schema:
+        for one in value:
+            _expect(one, schema["items"], where)
+    if type(value) is dict:
+        _expect_names(value, schema, where)
+
+
+def _expect_names(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> None:
+    for name in schema.get("required", ()):
+        if name not in value:
+            raise _wrong(where, f"to have {name}", value)
+    known = schema.get("properties", {})
+    others = schema.get("additionalProperties", {})
+    for name, one in value.items():
+        _expect(one, known.get(name, others), name if name in known else f"an entry of {where}")
+
+
+def _expect_any(value: Any, schemas: list[Mapping[str, Any]], where: str) -> None:
+    for number, schema in enumerate(schemas, 1):
+        try:
+            _expect(value, schema, where)
+        except ValueError:
+            if number == len(schemas):
+                raise
+        else:
+            break
+
+
+def _wrong(where: str, what: str, value: Any) -> ValueError:
+    return ValueError(expected_but_got(f"{where} {what}", reprlib.repr(value)))
