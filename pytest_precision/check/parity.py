@@ -35,6 +35,7 @@ from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.stretches import recorded
@@ -253,7 +254,7 @@ class Parity:
             except OSError as error:
                 return Ruling("error", f"the comparison failed: {error}"), {}
 
-    def _record(self, run: Side, window: Window | None, folder: Path) -> None:
+    def _record(self, run: Side, window: Window | None, folder: Path) -> Sources:
         if self.ranks.mode == "inline" and any(
             stretch.in_new_processes for stretch in run.cell.stretches
         ):
@@ -264,6 +265,7 @@ class Parity:
                     "leave it out",
                 )
             )
+        sources = Sources()
         for stretch in recorded(run.cell, window):
             counts = self.ranks.run(
                 stretch.world_size,
@@ -275,5 +277,7 @@ class Parity:
                 timeout=self.settings.timeout,
                 needs=run.needs_of(stretch),
                 name=run.layout.name,
+                sources=sources,
             )
             require_observations(counts, run.layout.name)
+        return sources

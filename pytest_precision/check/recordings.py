@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from pytest_precision.check.side import Side
 from pytest_precision.errors import DevicesBusyError, PrecisionLeakWarning, RankError, SideFailed
+from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
 
 if TYPE_CHECKING:
     from pytest_precision.trace.recording import Recording
 
-Record = Callable[[Side, "Window | None", Path], None]
+Record = Callable[[Side, "Window | None", Path], Sources]
 
 
 class Recordings:
@@ -24,8 +25,10 @@ class Recordings:
 
     Args:
         candidate: the side under test, recorded anew each time.
-        reference: the other side, recorded once for all checks that name it.
-        record: has a side's ranks record the values of a window, or digests, into a folder.
+        reference: the other side, recorded once for all checks that name it while what it has read
+            is the same.
+        record: has a side's ranks record the values of a window, or digests, into a folder, and
+            returns what they have read.
         cache: the session's cache of traces.
 
     Attributes:
@@ -36,6 +39,7 @@ class Recordings:
         self.candidate, self.reference = candidate, reference
         self._record, self._cache = record, cache
         self._folders: list[Path] = []
+        self._references: dict[tuple[Side, Window | None], Path] = {}
         self.timing = {"candidate": 0.0, "reference": 0.0}
 
     def both(self, window: Window | None) -> tuple[Recording, Recording]:
@@ -64,11 +68,19 @@ class Recordings:
         return self._read(self._kept(replace(self.reference, noise=number), window), window)
 
     def _kept(self, side: Side, window: Window | None) -> Path:
-        """Return the folder of a reference that this session records once."""
-        return self._recorded(
-            "reference",
-            lambda: self._cache.keep((side, window), lambda into: self._record(side, window, into)),
-        )
+        """Return the folder of a reference, which one check asks the cache for once."""
+        if (side, window) not in self._references:
+            self._references[side, window] = self._recorded(
+                "reference", lambda: self._found(side, window)
+            )
+        return self._references[side, window]
+
+    def _found(self, side: Side, window: Window | None) -> Path:
+        key = side, window, import_path()
+        kept = self._cache.keep(key, lambda into: self._record(side, window, into))
+        if not kept.lasts:
+            self._folders.append(kept.folder)
+        return kept.folder
 
     def _read(self, folder: Path, window: Window | None) -> Recording:
         # Only here, so that a session that compares nothing does not import torch.
@@ -92,7 +104,7 @@ class Recordings:
         side = replace(self.candidate, delays=delays, mutant=mutant)
         folder = self._recorded(
             "candidate",
-            lambda: self._cache.record(lambda into: self._record(side, window, into)),
+            lambda: self._cache.record(lambda into: self._record(side, window, into))[0],
         )
         self._folders.append(folder)
         return Recording.read("candidate", self.candidate.cell, folder, window)
@@ -107,6 +119,6 @@ class Recordings:
             self.timing[side] += time.perf_counter() - started
 
     def close(self) -> None:
-        """Remove what the candidate recorded."""
+        """Remove what the candidate recorded, and a reference that cannot be kept."""
         for folder in self._folders:
             self._cache.drop(folder)

@@ -15,9 +15,12 @@ from pytest_precision.matrix.variables import Variables, plain
 AxisValue = str | int | float | bool | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One point of the matrix.
+
+    Cells are equal if their values look the same: 1, 1.0 and True are three values of an axis, and
+    so are 0.0 and -0.0, since tensors that are made of them differ.
 
     Attributes:
         precision: compute precision, one of `PRECISIONS`.
@@ -114,6 +117,19 @@ class Cell:
             raise ValueError(expected_but_got(f"one of the axes {known}", unknown[0]))
         own.update({name: axes.pop(name) for name in list(axes) if name in own})
         return replace(self, extra=tuple(own.items()), **axes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cell):
+            return NotImplemented
+        return self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    @property
+    def _values(self) -> tuple[str, ...]:
+        # The text of each axis value tells its type too.
+        return tuple(repr(getattr(self, field.name)) for field in fields(self))
 
     def __getattr__(self, name: str) -> Any:
         own = dict(self.extra)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.job import Job
+from pytest_precision.ranks.state.sources import Sources
 
 
 class Group(Protocol):
@@ -16,9 +17,11 @@ class Group(Protocol):
     Attributes:
         late: the user's own modules that the last job imported while it ran. A later job would not
             find them in their initial state, so the group serves no other job.
+        sources: what its jobs have read so far.
     """
 
     late: tuple[ImportPath, ...]
+    sources: Sources
 
     def serves(self, timeout: float) -> bool:
         """Return whether all ranks are alive and may run a job of up to `timeout` seconds."""

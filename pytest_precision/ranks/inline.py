@@ -11,6 +11,7 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.state import devices, leaks
 from pytest_precision.ranks.state.environment import patched
+from pytest_precision.ranks.state.sources import Sources
 
 
 class InlineGroup:
@@ -30,6 +31,7 @@ class InlineGroup:
     def __init__(self, world_size: int, device: str, declared: Variables = ()) -> None:
         if world_size > 1:
             raise WorldSizeError(world_size, 1, "since inline mode has only the calling process")
+        self.sources = Sources(unseen={"it ran in a process that others change": None})
         self._device = device
         self._declared = dict(declared)
 

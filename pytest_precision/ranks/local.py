@@ -22,6 +22,7 @@ from pytest_precision.ranks.process.rendezvous import FileRendezvous
 from pytest_precision.ranks.process.worker import Membership
 from pytest_precision.ranks.state import devices, leaks
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.ranks.state.sources import Sources, import_path
 
 START_SECONDS = 120.0
 """Time for a group to start: the first group starts the fork server, which imports torch."""
@@ -66,7 +67,9 @@ class LocalGroup:
         self._ranks: list[Rank] = []
         self._devices: set[str] = set()
         self._tainted = False
+        self._found_by: tuple[str, ...] | None = None
         self.late: tuple[ImportPath, ...] = ()
+        self.sources = Sources()
         try:
             for rank in range(world_size):
                 membership = Membership(
@@ -91,10 +94,15 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether all ranks are alive and clean and their timeout covers the job's."""
+        """Return whether all ranks are alive and clean and their timeout covers the job's.
+
+        What they have imported and read must be what a new group would import and read now.
+        """
         lasts = timeout <= self._timeout and self._home.present
         untouched = not self._tainted and not self.late
-        return lasts and untouched and all(rank.alive for rank in self._ranks)
+        same_path = self._found_by in (None, import_path()[1])
+        current = same_path and self.sources.unchanged()
+        return lasts and untouched and current and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:
         """See `Group.run`."""
@@ -116,6 +124,8 @@ class LocalGroup:
             raise self._failure(received, started, timeout, overdue, job.name)
         blame.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
+        self.sources.take_in([answer.seen.unpack() for answer in done], job.directory)
+        self._found_by = job.sys_path
         self.late = tuple(dict.fromkeys(path for answer in done for path in answer.late))
         self._tainted = leaks.warn(job.name, [answer.leaks for answer in done])
         return results

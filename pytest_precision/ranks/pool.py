@@ -21,6 +21,7 @@ from pytest_precision.ranks.memory import for_waiting_ranks
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.worker import Membership
+from pytest_precision.ranks.state.sources import Sources
 
 __all__ = ["RankError", "RankPool"]
 
@@ -83,7 +84,7 @@ class RankPool:
         self._preload = preload
         self._room = for_waiting_ranks() if memory is None else memory
         self._groups: OrderedDict[Key, Group] = OrderedDict()
-        self._late: dict[Key, tuple[ImportPath, ...]] = {}
+        self._late: dict[tuple[Key, tuple[str, ...]], tuple[ImportPath, ...]] = {}
         self._owner = os.getpid()
         self._lock = threading.Lock()
         # The fallback for a caller that does not close; `lifeline` covers a killed process.
@@ -97,6 +98,7 @@ class RankPool:
         timeout: float | None = None,
         needs: Needs | None = None,
         name: str | None = None,
+        sources: Sources | None = None,
         **kwargs: Any,
     ) -> list[Any]:
         """Call `function` once on each of `world_size` ranks.
@@ -112,6 +114,7 @@ class RankPool:
             needs: what the job requires of its ranks; by default the caller's current environment,
                 in a group that all such jobs share.
             name: name of the function in messages, if not its own.
+            sources: what the ranks have read, in this job and before it, is added here.
             kwargs: keyword arguments of each call.
 
         Returns:
@@ -133,22 +136,23 @@ class RankPool:
         job = Job.of(function, args, kwargs, name)
         key = world_size, needs or Needs()
         with self._lock:
-            return self._run(key, job, seconds)
+            return self._run(key, job, seconds, Sources() if sources is None else sources)
 
-    def _run(self, key: Key, job: Job, seconds: float) -> list[Any]:
+    def _run(self, key: Key, job: Job, seconds: float, sources: Sources) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
-        job = replace(
-            job, imports=(*needs.code, *self._late.get(key, ())), may_leave=needs.may_leave
-        )
+        # Another sys.path may find another module of the same name.
+        late = self._late.get((key, job.sys_path), ())
+        job = replace(job, imports=(*needs.code, *late), may_leave=needs.may_leave)
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)
         except BaseException:  # Ctrl-C too: ranks that are still busy cannot be used again
             self._groups.pop(key).kill()
             raise
+        sources.add(group.sources)
         if group.late:  # its next ranks import them before a job starts
-            self._late[key] = (*self._late.get(key, ()), *group.late)
+            self._late[key, job.sys_path] = (*late, *group.late)
         if self.mode == "fresh" or needs.fresh:
             self._groups.pop(key).close()
         return results

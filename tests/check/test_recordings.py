@@ -15,6 +15,7 @@ from pytest_precision.check.side import Side
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
 
@@ -38,10 +39,11 @@ def test_a_full_disk_is_the_failure_of_a_side(cache: TraceCache, full: Side, nam
     """The machine's trouble must not read as if numbers differed."""
     folders = []
 
-    def record(recorded: Side, window: Window | None, folder: Path) -> None:
+    def record(recorded: Side, window: Window | None, folder: Path) -> Sources:
         folders.append(folder)
         if recorded == full:
             raise OSError(errno.ENOSPC, "No space left on device")
+        return Sources()
 
     recordings = Recordings(CANDIDATE, REFERENCE, record, cache)
     with closing(recordings), pytest.raises(SideFailed) as failed:

@@ -17,6 +17,7 @@ from pytest_precision.errors import RankError
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.process import server
 from pytest_precision.ranks.process.process import RankProcess
+from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
 
 
@@ -80,6 +81,11 @@ def test_a_rank_that_cannot_open_its_output(nothing_left):
         RankPool(start=elsewhere).run(1, os.getpid)
 
 
+def filled(folder):
+    (folder / "trace").touch()
+    return Sources()
+
+
 def test_an_emptied_temporary_folder(tmp_path, monkeypatch, own_server):
     """Traces, groups and the socket of the server are made anew where they were."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -87,12 +93,12 @@ def test_an_emptied_temporary_folder(tmp_path, monkeypatch, own_server):
     pool.close()
     pool.run(1, os.getpid)
     traces = TraceCache()
-    first = traces.keep("key", lambda folder: (folder / "trace").touch())
+    first = traces.keep("key", filled).folder
     made = [*tmp_path.glob("pytest-precision-*")]
     assert len(made) == 2, "of the traces and of the group"
     for folder in (*made, server._home().path):
         shutil.rmtree(folder)
-    again = traces.keep("key", lambda folder: (folder / "trace").touch())
+    again = traces.keep("key", filled).folder
     assert (again / "trace").exists()
     assert not first.exists()
     assert pool.run(1, os.getppid) != [process.pid]

@@ -64,10 +64,12 @@ class Done:
         nonce: nonce of the `RunJob` that this answers.
         leaks: state that the job changed in the rank's process and did not restore.
         late: the user's own modules that the job imported while it ran.
+        seen: a `sources.Seen`: what the job read.
     """
 
     result: Payload
     nonce: str
+    seen: Payload
     leaks: tuple[Leak, ...] = ()
     late: tuple[ImportPath, ...] = ()
 

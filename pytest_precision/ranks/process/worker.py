@@ -25,7 +25,7 @@ from pytest_precision.ranks.process.messages import (
 )
 from pytest_precision.ranks.process.payload import Payload
 from pytest_precision.ranks.process.rendezvous import FileRendezvous, StoreRendezvous
-from pytest_precision.ranks.state import devices
+from pytest_precision.ranks.state import devices, reads
 from pytest_precision.ranks.state.environment import Environment
 
 
@@ -85,6 +85,11 @@ class Membership:
         """File of its last result, if that is large."""
         return self.folder / f"rank{self.rank}.result"
 
+    @property
+    def seen(self) -> Path:
+        """File of what its last job read, if that is much."""
+        return self.folder / f"rank{self.rank}.seen"
+
 
 def main(membership: Membership, connection: Connection) -> NoReturn:
     """Run a rank from its start to its end, which is `os._exit`.
@@ -94,6 +99,7 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
     """
     status = 0
     try:
+        reads.of_this_process()
         lifeline.tie(membership.folder)
         output.redirect(membership.log, membership.stacks)
         connection.send(_join(membership))
@@ -163,6 +169,8 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
     from pytest_precision.ranks.state import baseline, process_groups
 
     process_groups.close()
+    heard = reads.of_this_process()
+    heard.begin()
     job = message.job.unpack()
     done = baseline.of_this_process().run(job, membership.environment.threads)
     try:
@@ -175,4 +183,6 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
                 "return plain data",
             )
         ) from error
-    return Done(Payload.of(pickled, membership.result), message.nonce, done.leaks, done.late)
+    result = Payload.of(pickled, membership.result)
+    seen = Payload.of(pickle.dumps(heard.seen()), membership.seen)
+    return Done(result, message.nonce, seen, done.leaks, done.late)
