@@ -34,6 +34,7 @@ from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
@@ -52,6 +53,7 @@ class Parity:
         ranks: the session's rank groups.
         traces: the session's recorded runs.
         verdicts: verdicts of all checks of this test so far.
+        definitions: what the modules of this process defined; None if nobody looked in time.
     """
 
     nodeid: str
@@ -60,6 +62,7 @@ class Parity:
     ranks: RankPool
     traces: TraceCache
     verdicts: list[Verdict] = field(default_factory=list)
+    definitions: Definitions | None = None
 
     def __repr__(self) -> str:
         return f"<parity of {self.nodeid}>"
@@ -234,7 +237,7 @@ class Parity:
         from pytest_precision.check.gates import GATES, ruled
         from pytest_precision.check.mutation import mutants
 
-        refused = incomparable(candidate, reference)
+        refused = self._patched() or incomparable(candidate, reference)
         if refused is not None:
             return refused, {}
         recordings = Recordings(candidate, reference, self._record, self.traces)
@@ -253,6 +256,23 @@ class Parity:
                 return Ruling("error", failed.reason, tuple(failed.details)), {}
             except OSError as error:
                 return Ruling("error", f"the comparison failed: {error}"), {}
+
+    def _patched(self) -> Ruling | None:
+        """Return the ruling where the test has replaced what ranks do not see replaced."""
+        if self.definitions is None or self.ranks.mode == "inline":
+            return None
+        replaced = self.definitions.replaced()
+        if not replaced:
+            return None
+        first, *others = replaced
+        reason = expected_but_got(
+            "modules as they define themselves, since ranks import them anew and would not see a "
+            "monkeypatch of this process,",
+            f"{first}" + (f" and {len(others)} more" if others else ""),
+            "make it an axis of the matrix or an environment variable that the layout reads, or "
+            "run with --precision-ranks=inline",
+        )
+        return Ruling("error", reason, tuple(others))
 
     def _record(self, run: Side, window: Window | None, folder: Path) -> Sources:
         if self.ranks.mode == "inline" and any(

@@ -17,6 +17,7 @@ from pytest_precision.plugin.session import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.report import attributes
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PARITY = pytest.StashKey[Parity]()
 RESOURCES = pytest.StashKey[Resources]()
+DEFINITIONS = pytest.StashKey[Definitions]()
 
 
 class Ranks:
@@ -96,7 +98,14 @@ class Ranks:
 def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
     """Return the fixture `parity`; the reports of `item` read its verdicts."""
     shared = _resources(item.config)
-    found = Parity(item.nodeid, cell, settings, shared.ranks(settings), shared.traces)
+    found = Parity(
+        item.nodeid,
+        cell,
+        settings,
+        shared.ranks(settings),
+        shared.traces,
+        definitions=item.config.stash.get(DEFINITIONS, None),
+    )
     item.stash[PARITY] = found
     return found
 
@@ -115,6 +124,14 @@ def ranks(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
         "write @pytest.mark.world_size(2)",
         pytrace=False,
     )
+
+
+def take_in_definitions(config: pytest.Config) -> None:
+    """Note what modules define that were imported since the last call, before a test runs."""
+    if DEFINITIONS in config.stash:
+        config.stash[DEFINITIONS].take_in()
+    else:
+        config.stash[DEFINITIONS] = Definitions()
 
 
 def require_check(item: pytest.Item) -> None:

@@ -142,6 +142,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         collection.errors += launched.refusal(session.items, collection)
     collection.finish(session)
+    if collection.settings.enabled and collection.planned and not session.config.option.collectonly:
+        from pytest_precision.plugin import fixtures
+
+        fixtures.take_in_definitions(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Look at new modules before the fixtures of a matrix test can change them."""
+    if item.config.stash[COLLECTION].cell_to_run(item) is not None:
+        from pytest_precision.plugin import fixtures
+
+        fixtures.take_in_definitions(item.config)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:

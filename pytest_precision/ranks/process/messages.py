@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -64,14 +64,14 @@ class Done:
         nonce: nonce of the `RunJob` that this answers.
         leaks: state that the job changed in the rank's process and did not restore.
         late: the user's own modules that the job imported while it ran.
-        seen: a `sources.Seen`: what the job read.
+        seen: a pickled `sources.Seen`: what the job read.
     """
 
     result: Payload
     nonce: str
-    seen: Payload
     leaks: tuple[Leak, ...] = ()
     late: tuple[ImportPath, ...] = ()
+    seen: Payload = field(default_factory=lambda: Payload(b""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,4 +185,4 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
         ) from error
     result = Payload.of(pickled, membership.result)
     seen = Payload.of(pickle.dumps(heard.seen()), membership.seen)
-    return Done(result, message.nonce, seen, done.leaks, done.late)
+    return Done(result, message.nonce, done.leaks, done.late, seen)

@@ -24,17 +24,10 @@ import torch.utils.checkpoint
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.installed import is_installed
 from pytest_precision.ranks.state.copies import Copier
+from pytest_precision.ranks.state.definitions import is_torchs
 from pytest_precision.ranks.state.leaks import Leak
 from pytest_precision.ranks.state.namespaces import Namespace
 
-TREES = ("torch.amp", "torch.autograd", "torch.nn", "torch.optim")
-SINGLE = (
-    "torch",
-    "torch.distributed",
-    "torch.distributed.distributed_c10d",
-    "torch.functional",
-    "torch.utils.checkpoint",
-)
 COMPUTING = (
     torch.Tensor,
     torch.autograd.Function,
@@ -103,11 +96,7 @@ class _Unchanging:
 
 
 def _torchs() -> Iterator[Namespace]:
-    named = {
-        name: module
-        for name, module in sys.modules.items()
-        if name in SINGLE or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
-    }
+    named = {name: module for name, module in sys.modules.items() if is_torchs(name)}
     seen: set[type] = set()
     for name in sorted(named, key=len):  # a class is named by its shortest name
         yield Namespace(name, named[name])

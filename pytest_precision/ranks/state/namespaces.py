@@ -84,21 +84,7 @@ class Namespace:
         return self._with_data and _plain(name)
 
     def _is_torchs(self, name: str, after: object) -> bool:
-        """Return whether torch itself made the change, at the first use of something.
-
-        It wraps optimizer steps for its profiler, and wraps functions to hide them from its
-        compiler or to count modules for it.
-        """
-        if f"{self.name}.{name}" == "torch.Storage":  # it follows the default dtype
-            return True
-        if not isinstance(after, FunctionType):
-            return False
-        home = after.__globals__.get("__name__")
-        if home == "torch._dynamo.mutation_guard":
-            return True
-        marks = (getattr(after, mark, False) for mark in ("hooked", "_torchdynamo_disable"))
-        wraps = home == "torch._compile" or any(marks)
-        return wraps and inspect.unwrap(after) is self._unwrapped(name)
+        return is_torchs_own(f"{self.name}.{name}", self._unwrapped(name), after)
 
     def _unwrapped(self, name: str) -> object:
         before = self._before.get(name, _ABSENT)
@@ -114,6 +100,25 @@ class Namespace:
         if _is_code(after):
             return f"was replaced by {_words(after)}"
         return f"was {_words(before)}, is {_words(after)}"
+
+
+def is_torchs_own(name: str, before: object, after: object) -> bool:
+    """Return whether torch itself made a change, at the first use of something.
+
+    It wraps optimizer steps for its profiler, and wraps functions to hide them from its compiler or
+    to count modules for it.
+    """
+    if name == "torch.Storage":  # it follows the default dtype
+        return True
+    if not isinstance(after, FunctionType):
+        return False
+    home = after.__globals__.get("__name__")
+    if home == "torch._dynamo.mutation_guard":
+        return True
+    marks = (getattr(after, mark, False) for mark in ("hooked", "_torchdynamo_disable"))
+    wraps = home == "torch._compile" or any(marks)
+    inner = inspect.unwrap(before) if callable(before) else before
+    return wraps and inspect.unwrap(after) is inner
 
 
 def _attributes(holder: Any) -> Mapping[str, Any]:

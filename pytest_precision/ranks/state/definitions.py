@@ -1,0 +1,205 @@
+"""Definitions: what a test has replaced in its own process, where no rank sees it.
+
+Ranks import modules themselves. So the functions, classes and constants of the user's modules and
+of torch must be those that the modules define. Containers, what is added to a module, and what a
+module's own functions fill in or count up are its state, and stay in the process that has them.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from operator import is_
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from pytest_precision.ranks.code.installed import is_installed
+
+TREES = ("torch.amp", "torch.autograd", "torch.nn", "torch.optim")
+SINGLE = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.distributed_c10d",
+    "torch.functional",
+    "torch.utils.checkpoint",
+)
+"""Modules of torch that others patch, with all that are below the trees."""
+
+CONSTANTS = frozenset({bool, int, float, complex, str, bytes, tuple, frozenset, type(None)})
+DESCRIPTORS = (staticmethod, classmethod, property)
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """A module or a class, and what its attributes were."""
+
+    name: str
+    holder: Any
+    before: Mapping[str, object]
+
+    @property
+    def is_untouched(self) -> bool:
+        now = vars(self.holder)
+        return len(now) == len(self.before) and all(map(is_, now.values(), self.before.values()))
+
+
+class Definitions:
+    """What the modules of this process defined when they were first seen."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._holders: list[_Holder] = []
+        self.take_in()
+
+    def take_in(self) -> None:
+        """Add the modules that have been imported since the last call."""
+        new = sys.modules.keys() - self._known
+        self._known |= new
+        for name in sorted(new, key=len):  # a class is named by its shortest name
+            module = sys.modules[name]
+            if isinstance(module, ModuleType) and (is_torchs(name) or _is_users_own(module)):
+                self._holders += _holders(name, module)
+
+    def replaced(self) -> list[str]:
+        """Return each thing that was replaced, with what it was and what it is.
+
+        How modules began that were imported since `take_in` is unknown; but functions of the user's
+        in torch are replacements also there.
+        """
+        found = [words for one in self._holders if not one.is_untouched for words in _changes(one)]
+        late = [name for name in sys.modules.keys() - self._known if is_torchs(name)]
+        for name in sorted(late, key=len):
+            for one in _holders(name, sys.modules[name]):
+                found += _foreign(one)
+        return found
+
+
+def is_torchs(name: str) -> bool:
+    """Return whether a module, or a class in it, is one of torch's that are watched."""
+    return name in SINGLE or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
+
+
+def _is_users_own(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and not is_installed(file)
+
+
+def _holders(name: str, module: ModuleType) -> Iterator[_Holder]:
+    yield _Holder(name, module, dict(vars(module)))
+    for attribute, value in list(vars(module).items()):
+        if isinstance(value, type) and value.__module__ == name:
+            yield _Holder(f"{name}.{attribute}", value, dict(vars(value)))
+
+
+def _changes(one: _Holder) -> Iterator[str]:
+    now = vars(one.holder)
+    for name in {**one.before, **now}:
+        before, after = one.before.get(name, _ABSENT), now.get(name, _ABSENT)
+        if before is _ABSENT and isinstance(one.holder, type):
+            before = getattr(super(one.holder, one.holder), name, _ABSENT)
+        if before is not after and _counts(one, name, before, after):
+            yield f"{one.name}.{name} was {_words(before)}, is {_words(after)}"
+
+
+def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
+    if before is _ABSENT or isinstance(before, ModuleType) or isinstance(after, ModuleType):
+        return False
+    if name.startswith("__") and not (isinstance(one.holder, type) and callable(after)):
+        return False
+    if is_torchs(one.name):
+        return _is_code(before) and not _is_frameworks(one, name, before, after)
+    if type(before) in CONSTANTS:
+        same = type(before) is type(after) and repr(before) == repr(after)
+        return not same and not _is_state(one, name, before)
+    return _is_code(before)
+
+
+def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
+    """Return whether torch, or a framework when it was imported, made a change of torch."""
+    # Only here: it imports torch, which is there.
+    from pytest_precision.ranks.state.namespaces import is_torchs_own
+
+    home = getattr(after, "__module__", None)
+    module = sys.modules.get(home) if isinstance(home, str) else None
+    file = getattr(module, "__file__", None)
+    of_others = isinstance(after, FunctionType | type) and not str(home).startswith("torch")
+    if of_others and isinstance(file, str) and is_installed(file):
+        return True
+    return is_torchs_own(f"{one.name}.{name}", before, after)
+
+
+def _is_state(one: _Holder, name: str, before: object) -> bool:
+    """Return whether the module's own code fills in or counts up this name."""
+    module = (
+        one.holder if isinstance(one.holder, ModuleType) else sys.modules[one.holder.__module__]
+    )
+    set_anew, counted = _rebound(str(module.__file__))
+    return name in counted or (name in set_anew and not before)
+
+
+@cache
+def _rebound(file: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that functions in a file set, and those that they count up.
+
+    Names are globals, and attributes of anything but the object of a method.
+    """
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset(), frozenset()
+    set_anew: set[str] = set()
+    counted: set[str] = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            declared = {
+                n for node in ast.walk(function) if isinstance(node, ast.Global) for n in node.names
+            }
+            for node in ast.walk(function):
+                name = _stored(node, declared)
+                set_anew |= {name} if name else set()
+                if isinstance(node, ast.AugAssign):
+                    name = _stored(node.target, declared)
+                    counted |= {name} if name else set()
+    return frozenset(set_anew), frozenset(counted)
+
+
+def _stored(node: ast.AST, declared: set[str]) -> str:
+    if not isinstance(getattr(node, "ctx", None), ast.Store):
+        return ""
+    if isinstance(node, ast.Name) and node.id in declared:
+        return node.id
+    if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
+        return node.attr
+    return ""
+
+
+def _foreign(one: _Holder) -> Iterator[str]:
+    for name, value in one.before.items():
+        home = sys.modules.get(str(getattr(value, "__module__", "")))
+        users = isinstance(value, FunctionType) and home is not None and _is_users_own(home)
+        if users or type(value).__module__ == "unittest.mock":
+            yield f"{one.name}.{name} is {_words(value)}"
+
+
+def _is_code(value: object) -> bool:
+    return callable(value) or isinstance(value, DESCRIPTORS)
+
+
+def _words(value: Any) -> str:
+    if value is _ABSENT:
+        return "absent"
+    if isinstance(value, DESCRIPTORS):
+        value = getattr(value, "__func__", None) or getattr(value, "fget", None)
+    if isinstance(getattr(value, "__qualname__", None), str):
+        return f"{getattr(value, '__module__', None) or 'builtins'}:{value.__qualname__}"
+    try:
+        text = repr(value)
+    except Exception:  # the value's own code may raise anything
+        text = object.__repr__(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,205 @@
+"""What a test replaces in its own process does not reach the ranks, and is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from written import read_report
+
+NET = """
+import functools
+
+import torch
+
+from pytest_precision import Engine
+
+FLAG = 1e-2
+BETAS = (0.9, 0.999)
+CALLS = 0
+SEEN = {}
+READY = False
+_tool = None
+
+
+class Net:
+    EPS = 1e-8
+
+    @staticmethod
+    def lr():
+        return FLAG
+
+
+class Child(Net):
+    pass
+
+
+def betas():
+    return BETAS
+
+
+@functools.lru_cache
+def cached(x):
+    return x
+
+
+def used():
+    global CALLS, READY, _tool
+    CALLS += 1
+    READY = True
+    SEEN[CALLS] = cached(CALLS)
+    import decimal
+    _tool = decimal.Decimal
+
+
+def set_flag(value):
+    global FLAG
+    FLAG = value
+
+
+def reads(workload, cell):
+    model = workload.model(cell)
+    optimizer = torch.optim.AdamW(
+        workload.groups(model), lr=Child.lr(), betas=betas(), eps=Net.EPS
+    )
+    return Engine(workload, cell, model, optimizer)
+"""
+
+SUITE = """
+import types
+from unittest import mock
+
+import net
+import pytest
+from pytest_precision import layouts, workloads
+
+def check(parity):
+    other = parity.cell.replace(x=1)
+    parity.check(net.reads, net.reads, workload=workloads.mlp, reference_cell=other)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("net.FLAG", 5e-2),
+    ("net.FLAG", "text"),
+    ("net.BETAS", (0.8, 0.999)),
+    ("net.betas", lambda: (0.8, 0.9)),
+    ("net.Net.EPS", 1e-4),
+    ("net.Net.lr", staticmethod(lambda: 5e-2)),
+    ("net.Child.lr", staticmethod(lambda: 5e-2)),
+    ("torch.nn.functional.gelu", lambda x: x),
+    ("torch.nn.Linear.forward", lambda self, x: x),
+    ("torch.optim.AdamW.step", lambda self: None),
+])
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_replaced(parity, monkeypatch, name, value):
+    monkeypatch.setattr(name, value)
+    check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_removed(parity, monkeypatch):
+    monkeypatch.delattr("net.betas")
+    check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_set_by_a_function(parity, monkeypatch):
+    monkeypatch.setattr(net, "FLAG", net.FLAG)
+    net.set_flag(5e-2)
+    check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_mock(parity):
+    with mock.patch("net.betas", return_value=(0.8, 0.9)):
+        check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_state(parity):
+    net.used()
+    net.helper = types.SimpleNamespace()
+    net.SEEN["more"] = 1
+    check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_undone(parity, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(net, "FLAG", 5e-2)
+    check(parity)
+"""
+
+LATE = """
+import pytest
+from pytest_precision import layouts, workloads
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_torch_is_imported_by_the_test(parity, monkeypatch):
+    monkeypatch.setattr("torch.nn.functional.gelu", lambda x: x)
+    parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_nothing_is_replaced(parity):
+    parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
+"""
+
+OPTIONS = ("--precision-matrix", "--precision-device=cpu", "--precision-report=report")
+
+
+def ran(pytester: pytest.Pytester, *options: str) -> dict[str, tuple[str, str]]:
+    """Run the suite, and return outcome and reason of each test by its name."""
+    pytester.runpytest_subprocess(*OPTIONS, *options)
+    cells = read_report(pytester.path / "report" / "report.json")["cells"]
+    return {cell["nodeid"].partition("::")[2]: (cell["outcome"], cell["reason"]) for cell in cells}
+
+
+@pytest.mark.slow
+def test_a_replacement_that_no_rank_sees_is_refused(pytester: pytest.Pytester) -> None:
+    """It is named with what it was and is, and with the ways out; a module's own state is none."""
+    pytester.makepyfile(net=NET, test_suite=SUITE)
+    found = ran(pytester)
+    refused = {name: reason for name, (outcome, reason) in found.items() if outcome == "error"}
+    assert sorted(set(found) - set(refused)) == sorted(
+        name for name in found if name.startswith(("test_state", "test_undone"))
+    )
+    assert {found[name][0] for name in set(found) - set(refused)} == {"pass"}, found
+    assert len(refused) == 13
+    text = "\n".join(refused.values())
+    for words in (
+        "net.FLAG was 0.01, is 0.05",
+        "net.FLAG was 0.01, is 'text'",
+        "net.BETAS was (0.9, 0.999), is (0.8, 0.999)",
+        "net.betas was net:betas, is test_suite:<lambda>",
+        "net.betas was net:betas, is absent",
+        "net.betas was net:betas, is <MagicMock",
+        "net.Net.EPS was 1e-08, is 0.0001",
+        "net.Net.lr was net:Net.lr, is test_suite:<lambda>",
+        "net.Child.lr was net:Net.lr, is test_suite:<lambda>",
+        "torch.nn.functional.gelu was torch._C._nn:gelu, is test_suite:<lambda>",
+        "Linear.forward was torch.nn.modules.linear:Linear.forward, is test_suite:<lambda>",
+        "AdamW.step was torch.optim.adam:Adam.step, is test_suite:<lambda>",
+    ):
+        assert words in text
+    for reason in refused.values():
+        assert "an axis of the matrix or an environment variable" in reason
+        assert "--precision-ranks=inline" in reason
+
+
+@pytest.mark.slow
+def test_ranks_in_the_same_process_see_it(pytester: pytest.Pytester) -> None:
+    """With inline ranks a replacement reaches the side, and is no error."""
+    pytester.makepyfile(net=NET, test_suite=SUITE)
+    found = ran(pytester, "--precision-ranks=inline", "-k", "FLAG-0.05 or EPS or undone")
+    assert [outcome for outcome, _ in found.values()].count("error") == 0, found
+    (reason,) = (reason for name, (_, reason) in found.items() if "EPS" in name)
+    assert "the optimizer has eps=0.0001" in reason
+
+
+@pytest.mark.slow
+def test_torch_that_the_test_itself_imports_first(pytester: pytest.Pytester) -> None:
+    """A function of the user's in torch is told though nobody saw torch before, and then undone."""
+    pytester.makepyfile(test_late=LATE)
+    found = [*ran(pytester).values()]
+    assert [outcome for outcome, _ in found] == ["error", "pass"], found
+    assert "got torch.nn.functional.gelu is test_late:test_torch_is_imported" in found[0][1]
