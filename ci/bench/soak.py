@@ -2,7 +2,7 @@
 
     python ci/bench/soak.py [--jobs 2000] [--seed 0]
 
-A job is a whole check, of one of six kinds of layout, on one to four ranks. After each, a
+A job is a whole check, of one of twelve kinds, on one to four ranks. After each, a
 candidate that is known to be wrong must fail and one that is known to be right must pass; see
 `soak_jobs`. The exit status is 1 if any count is not 0 that has to be, or a process grew.
 """

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import random
 import re
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import odd_sides
+import pytest
 from faulty import FAULTS
 from odd_layouts import LEAKS, PATCHES, failing, in_groups, leaking, on_framework, patching, wrong
 
@@ -24,6 +28,7 @@ from pytest_precision import ParityError, layouts, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.errors import PrecisionLeakWarning
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.trace.cache import TraceCache
 
 TINY = partial(workloads.mlp, width=5, depth=1)
@@ -50,13 +55,28 @@ class Kind(NamedTuple):
     weight: int = 15
 
 
+REPLACED = ("torch.nn.functional.gelu", "torch.nn.Linear.forward", "odd_layouts.made")
+"""What a test replaces in its own process: a function and a method of torch, one of the user's."""
+
+
+def judged(*ways: str) -> dict[str, int]:
+    """Return ways, each of which is also taken wrongly."""
+    return dict.fromkeys([*ways, *(way + odd_sides.WRONG for way in ways)], 1)
+
+
 KINDS = {
     "built-in": Kind(None, {"ddp": 1, "fsdp2": 1}),
     "patching": Kind(patching, dict.fromkeys(PATCHES, 1)),
     "sub-groups": Kind(in_groups, {"new groups": 1, "mesh": 1, "sharded mesh": 1}),
     "globals": Kind(on_framework, {"counts": 1, "starts wrong": 1, "keeps its group": 1}),
     "leaking": Kind(leaking, dict.fromkeys(LEAKS, 1)),
-    "failing": Kind(failing, {name: fault.weight for name, fault in FAULTS.items()}, weight=25),
+    "closures": Kind(odd_sides.odd, judged("closure of")),
+    "averages": Kind(odd_sides.odd, judged("average of")),
+    "optimizers": Kind(odd_sides.odd, judged(*(f"optimizer {c}" for c in odd_sides.CLASSES))),
+    "wrappers": Kind(odd_sides.odd, judged("wrapper of")),
+    "rewritten": Kind(odd_sides.scaled, judged("from_config", "from_helper")),
+    "monkeypatched": Kind(layouts.ddp, dict.fromkeys(REPLACED, 1)),
+    "failing": Kind(failing, {name: fault.weight for name, fault in FAULTS.items()}, weight=55),
 }
 """A quarter of the jobs fails."""
 
@@ -108,12 +128,16 @@ class Task(NamedTuple):
     @property
     def expected(self) -> Ending:
         """How the job has to end, whatever ran before it."""
+        if self.way.endswith(odd_sides.WRONG):
+            return Ending("fail")
         match self.kind:
             case "patching":
                 return Ending("fail", self.defect)
             case "globals":
                 outcome = "fail" if self.way == "starts wrong" else "pass"
                 return Ending(outcome, LEFT_BY_FRAMEWORK[self.way])
+            case "monkeypatched":
+                return Ending("error")
             case "leaking":
                 return Ending("pass", LEAKS[self.way].word)
             case "failing":
@@ -156,13 +180,15 @@ def _drawn(number: int, kind: str, way: str, rng: random.Random) -> Task:
     return Task(number, kind, way, world_size, rng.randrange(world_size), defect)
 
 
-def ending(parity: Parity, candidate: Callable[..., Any]) -> Ending:
-    """Check a candidate against AdamW and return how that ended."""
+def ending(
+    parity: Parity, candidate: Callable[..., Any], reference: Callable[..., Any] = layouts.adamw
+) -> Ending:
+    """Check a candidate, against AdamW unless told otherwise, and return how that ended."""
     words = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            verdict = parity.check(candidate, layouts.adamw, workload=TINY)
+            verdict = parity.check(candidate, reference, workload=TINY)
         except ParityError as error:
             verdict, words = error.verdict, str(error)
     leaks = [str(w.message) for w in caught if issubclass(w.category, PrecisionLeakWarning)]
@@ -171,16 +197,61 @@ def ending(parity: Parity, candidate: Callable[..., Any]) -> Ending:
     return Ending(outcome, "\n".join(leaks), words)
 
 
-def ending_anew(parity: Parity, cell: Cell, candidate: Callable[..., Any]) -> Ending:
+def ending_anew(
+    parity: Parity, cell: Cell, candidate: Callable[..., Any], *reference: Callable[..., Any]
+) -> Ending:
     """Do the same in another cell, with a reference that is recorded now."""
     with closing(TraceCache()) as traces:
-        return ending(replace(parity, cell=cell, traces=traces), candidate)
+        return ending(replace(parity, cell=cell, traces=traces), candidate, *reference)
+
+
+def ending_of(task: Task, parity: Parity) -> Ending:
+    """Run the check that is the job of a task."""
+    match task.kind:
+        case "closures" | "averages" | "optimizers" | "wrappers":
+            cell = task.cell.replace(precision="fp32", sequence="train3")
+            return ending_anew(parity, cell, task.candidate, odd_sides.plain)
+        case "rewritten":
+            return ending_after_rewriting(task, parity)
+        case "monkeypatched":
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(task.way, print)
+                return ending(parity, task.candidate)
+    return ending_anew(parity, task.cell, task.candidate)
+
+
+def ending_after_rewriting(task: Task, parity: Parity) -> Ending:
+    """Check a reference that is as old as the session after a file that it reads has changed."""
+    reader = getattr(odd_sides, task.way.removesuffix(odd_sides.WRONG))
+    file = Path(tempfile.gettempdir()) / f"soak_{reader.__name__}.py"
+    reference = partial(reader, file=str(file))
+    factors = random.Random(task.number).sample(["0.5", "1.5", "2.0"], 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(file.parent)
+        try:
+            for factor in factors:
+                file.write_text(f"FACTOR = {factor}")
+                is_wrong = task.way.endswith(odd_sides.WRONG) and factor == factors[-1]
+                known = factors[0] if is_wrong else factor
+                ended = ending(parity, partial(task.candidate, factor=float(known)), reference)
+                if ended.outcome != "pass":
+                    break
+        finally:
+            file.unlink()
+            for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+                compiled.unlink()
+    return ended
+
+
+DEFINED = Definitions()
+"""What modules define before the first job; a job that replaces nothing must not be refused."""
 
 
 def test_job(task: Task, parity: Parity, record_property: Callable[[str, object], None]) -> None:
     """Run one job and the two checks after it, and record how each has ended."""
-    parity = replace(parity, verdicts=[])  # its own ones stay until the session ends
+    # Its own verdicts stay until the session ends.
+    parity = replace(parity, verdicts=[], definitions=DEFINED)
     hasty = replace(parity, settings=replace(parity.settings, timeout=task.timeout))
-    record_property("job", ending_anew(hasty, task.cell, task.candidate))
+    record_property("job", ending_of(task, hasty))
     record_property("known bad", ending_anew(parity, task.cell, wrong))
     record_property("known good", ending(parity, layouts.ddp))

@@ -149,7 +149,7 @@ OPTIONS = ("--precision-matrix", "--precision-device=cpu", "--precision-report=r
 
 def ran(pytester: pytest.Pytester, *options: str) -> dict[str, tuple[str, str]]:
     """Run the suite, and return outcome and reason of each test by its name."""
-    pytester.runpytest_subprocess(*OPTIONS, *options)
+    pytester.runpytest_subprocess(*OPTIONS, "-Werror::FutureWarning", *options)
     cells = read_report(pytester.path / "report" / "report.json")["cells"]
     return {cell["nodeid"].partition("::")[2]: (cell["outcome"], cell["reason"]) for cell in cells}
 

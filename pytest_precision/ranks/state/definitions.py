@@ -93,7 +93,8 @@ def _is_users_own(module: ModuleType) -> bool:
 def _holders(name: str, module: ModuleType) -> Iterator[_Holder]:
     yield _Holder(name, module, dict(vars(module)))
     for attribute, value in list(vars(module).items()):
-        if isinstance(value, type) and value.__module__ == name:
+        # Not by isinstance, for which a lazy or deprecated object answers itself, with a warning.
+        if issubclass(type(value), type) and value.__module__ == name:
             yield _Holder(f"{name}.{attribute}", value, dict(vars(value)))
 
 
@@ -181,8 +182,9 @@ def _stored(node: ast.AST, declared: set[str]) -> str:
 
 def _foreign(one: _Holder) -> Iterator[str]:
     for name, value in one.before.items():
-        home = sys.modules.get(str(getattr(value, "__module__", "")))
-        users = isinstance(value, FunctionType) and home is not None and _is_users_own(home)
+        is_function = type(value) is FunctionType
+        home = sys.modules.get(value.__module__) if is_function else None
+        users = home is not None and _is_users_own(home)
         if users or type(value).__module__ == "unittest.mock":
             yield f"{one.name}.{name} is {_words(value)}"
 
