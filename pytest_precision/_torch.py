@@ -291,3 +291,49 @@ def stage_outputs(stage: Any) -> list[torch.dtype]:
     else:
         metas = stage._outputs_meta
     return [meta.dtype for meta in metas or ()]
+
+
+def without_torch_functions() -> Any:
+    """Return a context in which no subclass's `__torch_function__` is called; none is public."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def map_devices(mapped: Callable[[Any], Any]) -> None:
+    """Map devices where torch reads them by private names, for as long as the process lives.
+
+    These are the arguments of `Module.to`, of tensor subclasses without storage, and the device of
+    a `with torch.device(...)` or `torch.set_default_device`.
+    """
+    from torch.utils import _device
+
+    parse, make = torch._C._nn._parse_to, Tensor._make_wrapper_subclass
+    enter = _device.DeviceContext.__init__
+
+    def known(value: Any) -> bool:
+        return isinstance(value, (str, torch.device)) or type(value) is int
+
+    def parsed(*args: Any, **kwargs: Any) -> Any:
+        named = {key: mapped(v) if key == "device" else v for key, v in kwargs.items()}
+        return parse(*(mapped(value) if known(value) else value for value in args), **named)
+
+    def made(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = mapped(kwargs["device"])
+        return make(cls, *args, **kwargs)
+
+    def entered(self: Any, device: Any) -> None:
+        enter(self, mapped(torch.device(device)))
+
+    setattr(torch._C._nn, "_parse_to", parsed)  # noqa: B010 (a name that the stubs lack)
+    setattr(Tensor, "_make_wrapper_subclass", staticmethod(made))  # noqa: B010
+    setattr(_device.DeviceContext, "__init__", entered)  # noqa: B010
+
+
+def start_cuda_at_once() -> None:
+    """Have `torch.cuda` run now what it keeps for its start, which never comes without a GPU."""
+    for holder in (torch.cuda, torch.cuda.random):
+        for name, value in {
+            "_lazy_init": lambda: None,
+            "_lazy_call": lambda call, **_: call(),
+        }.items():
+            setattr(holder, name, value)

@@ -1,0 +1,229 @@
+"""Device: lets torch call the CPU `cuda`, for as long as this process lives.
+
+Transformer Engine makes its tensors on `cuda` and asks them where they are. So a tensor says `cuda`
+unless it was made on, or moved to, `cpu` by name; that is noted on its memory, so that views say
+the same. All memory is the CPU's. What is patched cannot be put back, since tensors that say `cuda`
+would live on: this belongs in a process that does nothing else.
+
+A device of its own would need no patch, and torch has no room for it: a backend cannot be named
+`cuda` (`rename_privateuse1_backend` refuses the name), and autograd ends a process without CUDA
+when it meets a tensor of a subclass that is on `cuda`.
+
+The arithmetic of this package chooses its algorithms by device, as that of a square root, so within
+`plain()` tensors say what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision import _torch
+
+MARK = "_says_cpu"
+"""Attribute of memory, or of a tensor without memory of its own, that was asked for on `cpu`."""
+
+FACTORIES = tuple(
+    "arange as_tensor asarray empty empty_like empty_strided eye from_file full full_like linspace "
+    "logspace normal ones ones_like rand rand_like randint randint_like randn randn_like randperm "
+    "scalar_tensor tensor tril_indices triu_indices zeros zeros_like".split()
+)
+METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+
+KEEP_TABLES = (
+    "torch._dynamo",
+    "torch.distributed._shard.sharded_tensor",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.utils.checkpoint",
+)
+"""Modules that keep tables of torch's functions when they are imported: before the patches."""
+
+CPU = torch.device("cpu")
+HERE = torch.device("cuda", 0)
+
+_state = threading.local()
+_device = torch.device
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Have tensors of this thread say where they really are."""
+    before = getattr(_state, "plain", False)
+    _state.plain = True
+    try:
+        yield
+    finally:
+        _state.plain = before
+
+
+def real(device: Any) -> Any:
+    """Return the device that torch is to use for what it was given; not a device, as it is."""
+    if isinstance(device, bool) or device is None:
+        return device
+    if isinstance(device, int):
+        return CPU
+    if isinstance(device, str):
+        return CPU if device.startswith("cuda") else device
+    return CPU if isinstance(device, _device) and device.type == "cuda" else device
+
+
+def enter() -> None:
+    """Patch torch in this process."""
+    for module in KEEP_TABLES:
+        import_module(module)
+    for name in FACTORIES:
+        setattr(torch, name, _made_where(getattr(torch, name)))
+    for name in METHODS:
+        setattr(Tensor, name, _made_where(getattr(Tensor, name)))
+    _patch_tensors()
+    _torch.map_devices(real)
+    torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[assignment,method-assign,return-value]
+    torch.load = _loading(torch.load)
+    # A device pickles by the name of its class, which is about to be another one.
+    copyreg.pickle(_device, lambda device: (_named_device, (str(device),)))
+    torch.device = _Device  # type: ignore[assignment,misc]
+    torch.Generator = _Generator  # type: ignore[assignment,misc]
+
+
+def _patch_tensors() -> None:
+    where = Tensor.device.__get__  # type: ignore[attr-defined]
+
+    def device_of(tensor: Tensor) -> torch.device:
+        # The getter would hand a subclass the name `torch.Tensor.device`, which is this property.
+        with _torch.without_torch_functions():
+            found: torch.device = where(tensor)
+        return HERE if found.type == "cpu" and _says_cuda(tensor) else found
+
+    replaced = {
+        "device": property(device_of),
+        "is_cuda": property(lambda tensor: device_of(tensor).type == "cuda"),
+        "is_cpu": property(lambda tensor: device_of(tensor).type == "cpu"),
+        "get_device": lambda tensor: 0 if device_of(tensor).type == "cuda" else -1,
+        "to": _moving(Tensor.to),
+        "cuda": lambda tensor, *_, **__: tensor.to(HERE),
+        "cpu": lambda tensor, *_, **__: tensor.to(CPU),
+        "pin_memory": lambda tensor, *_: tensor,
+        "is_pinned": lambda tensor, *_: False,
+        "record_stream": lambda tensor, *_: None,
+    }
+    for name, value in replaced.items():
+        setattr(Tensor, name, value)
+
+
+def _says_cuda(tensor: Tensor) -> bool:
+    return not getattr(_state, "plain", False) and not hasattr(_memory(tensor), MARK)
+
+
+def _memory(tensor: Tensor) -> Any:
+    """Return what a mark is set on: the memory, which views share."""
+    if type(tensor) in (Tensor, torch.nn.Parameter):
+        return tensor.untyped_storage()
+    return tensor
+
+
+def _marked(made: Any, device: Any) -> Any:
+    """Mark a tensor that was asked for on the CPU by name, and return it."""
+    named = isinstance(device, (str, _device)) and _device(device).type == "cpu"
+    if named and isinstance(made, Tensor) and not getattr(_state, "plain", False):
+        setattr(_memory(made), MARK, True)
+    return made
+
+
+def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes tensors wherever it is told."""
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None:
+            kwargs["device"] = real(device)
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        given = args[0] if args else None
+        made = function(*args, **kwargs)
+        if device is None or (made is given and _says_cuda(made) == (_type(device) == "cuda")):
+            return made
+        return _marked(made.clone() if made is given else made, device)
+
+    return make
+
+
+def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Tensor.to`, which copies where it would copy between a GPU and the CPU."""
+
+    @functools.wraps(to)
+    def move(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None:
+            kwargs["device"] = real(device)
+        elif args and _names_device(args[0]):
+            device = args[0]
+            args = (real(device), *args[1:])
+        moved = to(tensor, *args, **kwargs)
+        if device is None or getattr(_state, "plain", False):
+            return moved
+        leaves = _says_cuda(tensor) != (_type(device) == "cuda")
+        return _marked(moved.clone() if leaves and moved is tensor else moved, device)
+
+    return move
+
+
+def _names_device(value: Any) -> bool:
+    return isinstance(value, (str, _device)) or type(value) is int
+
+
+def _type(device: Any) -> str:
+    return "cuda" if isinstance(device, int) else _device(device).type
+
+
+def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return load(f, real(map_location), *args, **kwargs)
+
+    return loaded
+
+
+def _named_device(text: str) -> torch.device:
+    return _device(text)
+
+
+class _Stands(type):
+    """Metaclass of a class that makes, and recognises, objects of the class that it stands for."""
+
+    stands_for: type
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, cls.stands_for)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.stands_for)
+
+
+class _Device(metaclass=_Stands):
+    """`torch.device`, which takes a number without an accelerator too."""
+
+    stands_for = _device
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and type(args[0]) is int:
+            return _device("cuda", args[0])
+        return _device(*args, **kwargs)
+
+
+class _Generator(metaclass=_Stands):
+    """`torch.Generator`, whose generators are all the CPU's."""
+
+    stands_for = torch.Generator
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return cls.stands_for(device=real(device))

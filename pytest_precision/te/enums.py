@@ -1,0 +1,64 @@
+"""The enumerations and classes of the compiled module."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+
+
+class DType(IntEnum):
+    """The dtypes of the kernels; Transformer Engine asserts at import that it knows each."""
+
+    kByte = 0  # noqa: N815 (the names are the compiled module's)
+    kInt32 = 2  # noqa: N815
+    kFloat32 = 4  # noqa: N815
+    kFloat16 = 5  # noqa: N815
+    kBFloat16 = 6  # noqa: N815
+    kFloat8E4M3 = 7  # noqa: N815
+    kFloat8E5M2 = 8  # noqa: N815
+    kFloat4E2M1 = 10  # noqa: N815
+
+
+class NVTE_Fused_Attn_Backend(IntEnum):  # noqa: N801
+    """The backends of fused attention; on the CPU there is none."""
+
+    NVTE_No_Backend = -1
+    NVTE_F16_arbitrary_seqlen = 1
+    NVTE_FP8 = 2
+
+
+FP8FwdTensors = IntEnum(
+    "FP8FwdTensors",
+    [f"GEMM{number}_{part}" for number in (1, 2, 3) for part in ("INPUT", "WEIGHT", "OUTPUT")],
+    start=0,
+)
+FP8BwdTensors = IntEnum(
+    "FP8BwdTensors",
+    [f"GRAD_{part}{number}" for number in (1, 2, 3) for part in ("OUTPUT", "INPUT")],
+    start=0,
+)
+
+
+class FP8TensorMeta:
+    """The buffers of delayed scaling that a module hands to the kernels."""
+
+    scale: torch.Tensor
+    scale_inv: torch.Tensor
+    amax_history: torch.Tensor
+
+
+class _Named(type):
+    """Metaclass of enumerations whose numbers only kernels read: any member is there when named."""
+
+    _numbers: dict[str, int]
+
+    def __getattr__(cls, name: str) -> int:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return cls._numbers.setdefault(name, len(cls._numbers))
+
+
+def named_only(name: str) -> type:
+    """Return an enumeration that has whatever member is asked for."""
+    return _Named(name, (), {"_numbers": {}})

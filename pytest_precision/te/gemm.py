@@ -1,0 +1,204 @@
+"""GEMM: products of the operands' values, accumulated in fp32 in torch's order.
+
+All matrices are stored row by row, so that the kernels' `A` and `B`, which cuBLAS reads column by
+column, give out = op(B) @ op(A).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pytest_precision.te.groups import members
+from pytest_precision.te.quantize import quantize
+from pytest_precision.te.storages import DTYPES, matrix, values
+
+
+def generic_gemm(
+    A: Any,  # noqa: N803 (the names are the compiled module's)
+    transA: bool,  # noqa: N803
+    B: Any,  # noqa: N803
+    transB: bool,  # noqa: N803
+    D: Tensor | None,  # noqa: N803
+    quantizer: Any,
+    output_dtype: int | None,
+    bias: Tensor | None,
+    bias_type: int,
+    gelu: bool,
+    gelu_in: Tensor | None,
+    grad: bool,
+    workspace: Tensor,
+    workspace_size: int,
+    accumulate: bool,
+    use_split_accumulator: bool,
+    comm_overlap: Any = None,
+    comm_type: Any = None,
+    extra_output: Tensor | None = None,
+    bulk_overlap: bool = False,
+    alpha: float = 1.0,
+    beta: float | None = None,
+) -> tuple[Any, Tensor | None, Tensor | None, Tensor | None]:
+    """Multiply, and add the bias, or return its gradient with `grad`; then GELU.
+
+    Returns:
+        The product, the bias gradient, the input of GELU, and `extra_output`.
+    """
+    if comm_overlap is not None:
+        raise NotImplementedError(
+            "expected a GEMM without user buffers but got comm_overlap, which the stand-in for "
+            "Transformer Engine 2.20 lacks; build the module without ub_ arguments"
+        )
+    product, right = _product(A, transA, B, transB)
+    product = product * alpha
+    bias_grad = gelu_input = None
+    if bias is not None and bias.numel():
+        if grad:
+            bias_grad = right.sum(0).to(bias.dtype)
+        else:
+            product = product + bias.float()
+    if gelu and grad:
+        assert gelu_in is not None
+        product = _gelu_gradient(matrix(gelu_in).float(), product)
+    elif gelu:
+        gelu_input = product.to(DTYPES[int(bias_type)])
+        product = functional.gelu(gelu_input.float(), approximate="tanh")
+    if not transB:
+        product = product.reshape(*B.size()[:-1], product.shape[-1])
+    if gelu_input is not None:
+        gelu_input = gelu_input.reshape(product.shape)
+    dtype = _dtype(A, output_dtype) if D is None else D.dtype
+    if quantizer is not None:
+        made = quantize(product.to(dtype), quantizer, D)
+    else:
+        made = _put(product, D, dtype, (1.0 if beta is None else beta) if accumulate else 0.0)
+    return made, bias_grad, gelu_input, extra_output
+
+
+def te_general_grouped_gemm(
+    A: Sequence[Any],  # noqa: N803
+    transa: bool,
+    B: Sequence[Any],  # noqa: N803
+    transb: bool,
+    D: Sequence[Tensor],  # noqa: N803
+    D_type: int,  # noqa: N803
+    m_splits: Sequence[int],
+    bias: list[Tensor],
+    bias_type: int,
+    single_output: bool,
+    pre_gelu_out: Sequence[Tensor],
+    grad: bool,
+    workspace: Any,
+    workspace_size: int,
+    accumulate: bool,
+    use_split_accumulator: bool,
+    math_sm_count: int,
+) -> list[Tensor]:
+    """Multiply pair by pair into `D`, or into consecutive rows of its only member.
+
+    Returns:
+        The biases, which hold their gradients with `grad`.
+    """
+    outputs = D
+    if single_output:
+        rows = matrix(D[0])[: sum(m_splits)]
+        outputs = torch.split(rows, list(m_splits))
+    for a, b, out, term, before_gelu in zip(A, B, outputs, bias, pre_gelu_out, strict=True):
+        if before_gelu.numel():
+            raise NotImplementedError(
+                "expected a grouped GEMM without GELU but got pre_gelu_out, which the stand-in for "
+                "Transformer Engine 2.20 lacks; apply the activation by itself"
+            )
+        if _is_empty(a) or _is_empty(b):
+            if out.numel() and not accumulate:
+                out.zero_()
+            if grad:
+                term.zero_()
+            continue
+        product, right = _product(a, transa, b, transb)
+        if term.numel() and grad:
+            term.copy_(right.sum(0))
+        elif term.numel():
+            product = product + term.float()
+        _put(product, out, out.dtype, 1.0 if accumulate else 0.0)
+    return bias
+
+
+def te_general_grouped_gemm_for_grouped_tensor(
+    A: Any,  # noqa: N803
+    transa: bool,
+    B: Any,  # noqa: N803
+    transb: bool,
+    D: Any,  # noqa: N803
+    bias: Any,
+    bias_scale: Tensor | None,
+    alpha: Tensor,
+    beta: Tensor,
+    *_: Any,
+) -> Any:
+    """Multiply member by member; each operand is a group or a list of tensors.
+
+    A member is its `alpha` times the product, plus the bias, plus its `beta` times what the output
+    holds; if there are scales of rows, the bias is multiplied by that of each row.
+    """
+    outputs = members(D)
+    biases = members(bias) if bias is not None else [None] * len(outputs)
+    row = 0
+    operands = zip(members(A), members(B), outputs, biases, strict=True)
+    for number, (a, b, out, term) in enumerate(operands):
+        height = out.shape[0]
+        empty = _is_empty(a) or _is_empty(b)
+        product = torch.zeros(out.shape) if empty else _product(a, transa, b, transb)[0]
+        factor, kept = (float(one[number if one.numel() > 1 else 0]) for one in (alpha, beta))
+        product = product.reshape(out.shape) * factor
+        if term is not None and height:
+            added = term.float().reshape(1, -1)
+            if bias_scale is not None:
+                added = added * bias_scale[row : row + height].float().reshape(-1, 1)
+            product = product + added
+        row += height
+        _put(product, out, out.dtype, kept)
+    return D
+
+
+te_general_grouped_gemm_for_discrete_in = te_general_grouped_gemm_for_grouped_tensor
+te_general_grouped_gemm_for_discrete_out = te_general_grouped_gemm_for_grouped_tensor
+
+
+def _product(a: Any, transa: bool, b: Any, transb: bool) -> tuple[Tensor, Tensor]:
+    """Return op(B) @ op(A) in fp32, and the values of B, whose rows a bias gradient sums."""
+    left = values(a, "rowwise" if transa else "columnwise")
+    right = values(b, "columnwise" if transb else "rowwise")
+    return (right.t() if transb else right) @ (left.t() if transa else left), right
+
+
+def _put(product: Tensor, out: Tensor | None, dtype: torch.dtype, kept: float) -> Tensor:
+    """Round an fp32 product into `out`, after adding `kept` times what `out` holds."""
+    if out is None:
+        return product.to(dtype)
+    product = product.reshape(out.shape)
+    return out.copy_(out.float().mul_(kept).add_(product) if kept else product)
+
+
+def _dtype(a: Any, wanted: int | None) -> torch.dtype:
+    """Return the dtype of a new output: by default that of an operand before it was quantized."""
+    if wanted is not None:
+        return DTYPES[int(wanted)]
+    found: torch.dtype = getattr(a, "dtype", torch.bfloat16)
+    return found
+
+
+def _is_empty(tensor: Any) -> bool:
+    return math.prod(tensor.size()) == 0
+
+
+def _gelu_gradient(before: Tensor, gradient: Tensor) -> Tensor:
+    with torch.enable_grad():
+        before = before.detach().requires_grad_()
+        after = functional.gelu(before, approximate="tanh")
+        (made,) = torch.autograd.grad(after, before, gradient)
+    return made

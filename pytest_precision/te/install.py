@@ -1,0 +1,223 @@
+"""Install: puts the stand-in in place of the compiled module, or says why it cannot."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import Any
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.te.names import NAMES
+
+MODULE = "transformer_engine_torch"
+
+WHAT_TO_INSTALL = "pip install 'pytest-precision[te-cpu]'"
+"""The command that installs all that the stand-in needs beside torch."""
+
+REQUIRED = ("pydantic", "einops", "packaging", "onnxscript")
+"""What Transformer Engine's Python layer imports, and its wheel does not require."""
+
+VARIABLES = {
+    # Without it, Transformer Engine looks for shared objects, and refuses its own wheel.
+    "NVTE_PROJECT_BUILDING": "1",
+    "NVTE_FLASH_ATTN": "0",
+    "NVTE_FUSED_ATTN": "0",
+    "NVTE_UNFUSED_ATTN": "1",
+    # Its helpers are compiled otherwise, which takes longer than they do.
+    "NVTE_TORCH_COMPILE": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+"""Variables that Transformer Engine and torch read when they are imported."""
+
+
+def refusal() -> str:
+    """Return why the stand-in cannot run here; empty if it can. This imports no torch."""
+    try:
+        installed = version("transformer-engine")
+    except PackageNotFoundError:
+        return expected_but_got(
+            "Transformer Engine's wheel", "none installed", WHAT_TO_INSTALL
+        )
+    known = ", ".join(".".join(map(str, release)) for release in NAMES)
+    if release(installed) not in NAMES:
+        return expected_but_got(f"Transformer Engine {known}", installed, WHAT_TO_INSTALL)
+    if find_spec(MODULE) is not None:
+        return expected_but_got(
+            f"no {MODULE}, whose place the stand-in takes,",
+            "one that is installed",
+            "run on a GPU with it, or use an environment without it",
+        )
+    missing = [name for name in REQUIRED if find_spec(name) is None]
+    if missing:
+        return expected_but_got(
+            f"{', '.join(REQUIRED)}, which Transformer Engine imports,",
+            f"no {', '.join(missing)}",
+            WHAT_TO_INSTALL,
+        )
+    return ""
+
+
+def install() -> None:
+    """Put the stand-in in place, for as long as this process lives; a second call does nothing.
+
+    Call it in a process that does nothing else, before Transformer Engine is imported: from then on
+    torch calls the CPU `cuda`.
+
+    Raises:
+        RuntimeError: the stand-in cannot run here; the message says why.
+    """
+    if isinstance(sys.modules.get(MODULE), _StandIn):
+        return
+    problem = refusal() or _problem_of_this_process()
+    if problem:
+        raise RuntimeError(problem)
+    os.environ.update({k: os.environ.get(k, v) for k, v in VARIABLES.items()})
+    from pytest_precision.te import cuda, device, triton
+
+    device.enter()
+    cuda.enter()
+    triton.enter()
+    sys.modules[MODULE] = _StandIn(release(version("transformer-engine")))
+    _import_package()
+
+
+def _import_package() -> None:
+    """Import Transformer Engine, with a loader of shared objects that has nothing to load.
+
+    The package loads them while it is imported, by a function of its module `common`, so that
+    module comes first.
+    """
+    spec = find_spec("transformer_engine")
+    assert spec is not None and spec.loader is not None
+    package = sys.modules[spec.name] = module_from_spec(spec)
+    common: Any = import_module("transformer_engine.common")
+    common.load_framework_extension = lambda framework: None
+    spec.loader.exec_module(package)
+
+
+def release(text: str) -> tuple[int, int]:
+    """Return the release (major, minor) of a version."""
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _problem_of_this_process() -> str:
+    """Return why the stand-in cannot be installed in this process, where it could be in another."""
+    import torch
+
+    if "transformer_engine" in sys.modules:
+        return expected_but_got(
+            "a process that has not imported Transformer Engine",
+            "one that has",
+            "call te.install() before `import transformer_engine`",
+        )
+    if torch.cuda.is_available():
+        return expected_but_got(
+            "a machine without a GPU", torch.cuda.get_device_name(), "run on the GPU itself"
+        )
+    return ""
+
+
+class _StandIn(ModuleType):
+    """The module, which has exactly the names that this release of Transformer Engine uses."""
+
+    def __init__(self, release: tuple[int, int]) -> None:
+        super().__init__(MODULE, "The stand-in for the compiled module, on the CPU.")
+        made = {**_classes(), **_constants()}
+        for name, function in functions().items():
+            made[name] = _on_the_cpu(function)
+        text = ".".join(map(str, release))
+        for name in NAMES[release]:
+            setattr(self, name, made[name] if name in made else _refusing(name, text))
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return the functions of the compiled module that the stand-in computes, by name."""
+    from pytest_precision.te import (
+        activations,
+        amaxes,
+        gemm,
+        groups,
+        masters,
+        norms,
+        nvfp4_masters,
+        optimizers,
+        quantize,
+        rows,
+        softmax,
+        transposes,
+    )
+
+    every = frozenset().union(*NAMES.values())
+    areas = (
+        *(amaxes, gemm, groups, masters, norms, nvfp4_masters, optimizers),
+        *(quantize, rows, softmax, transposes),
+    )
+    made = {name: value for area in areas for name, value in vars(area).items() if name in every}
+    return {name: f for name, f in made.items() if not isinstance(f, type)} | activations.FUNCTIONS
+
+
+def _classes() -> dict[str, Any]:
+    from pytest_precision.te import enums
+
+    known = ("DType", "FP8BwdTensors", "FP8FwdTensors", "FP8TensorMeta", "NVTE_Fused_Attn_Backend")
+    numbered = (
+        "CommOverlap CommOverlapHelper CommOverlapP2P CommOverlapType NVTEQBHistogramMode "
+        "NVTERoutingMapFormat NVTEScalingMode NVTE_Bias_Type NVTE_Mask_Type NVTE_QKV_Format "
+        "NVTE_QKV_Layout NVTE_Softmax_Type"
+    )
+    made = {name: getattr(enums, name) for name in known}
+    return made | {name: enums.named_only(name) for name in numbered.split()}
+
+
+def _constants() -> dict[str, Any]:
+    """Return the functions that say what the machine has."""
+    from pytest_precision.te.enums import NVTE_Fused_Attn_Backend
+
+    backend = NVTE_Fused_Attn_Backend.NVTE_No_Backend
+    answers = {
+        "device_supports_multicast": False,
+        "get_cublasLt_version": 130600,
+        "get_cudnn_version": 91400,
+        "get_fused_attn_backend": (backend, "the CPU has no fused attention"),
+        "get_grouped_gemm_setup_workspace_size": 1024,
+        "get_num_cublas_streams": 4,
+        "get_stream_priority_range": (0, -1),
+        "ubuf_built_with_mpi": False,
+    }
+    return {name: _saying(answer) for name, answer in answers.items()}
+
+
+def _saying(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
+def _on_the_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes without autograd, on tensors that say where they are."""
+    import torch
+
+    from pytest_precision.te.device import plain
+
+    @functools.wraps(function)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad(), plain():
+            return function(*args, **kwargs)
+
+    return compute
+
+
+def _refusing(name: str, release: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"expected a function of the stand-in for Transformer Engine {release} but got "
+            f"{MODULE}.{name}, which it does not compute; use a GPU, or the form without it"
+        )
+
+    refuse.__name__ = name
+    return refuse

@@ -1,0 +1,118 @@
+"""Layer and RMS norm: computed in fp32, rounded once, quantized where a quantizer is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision.te.quantize import quantize
+from pytest_precision.te.storages import DTYPES, matrix
+
+
+def layernorm_fwd(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    ln_out: Any,
+    quantizer: Any,
+    otype: int,
+    sm_margin: int,
+    zero_centered_gamma: bool,
+) -> tuple[Any, Tensor, Tensor]:
+    """Return the normalised rows, their means, and their inverse deviations."""
+    x = input.float()
+    mean = x.mean(-1)
+    inverse = (x.var(-1, unbiased=False) + eps).rsqrt()
+    normalised = (x - mean[..., None]) * inverse[..., None] * _gamma(weight, zero_centered_gamma)
+    if bias is not None:
+        normalised = normalised + bias.float()
+    return _output(normalised, ln_out, quantizer, otype), mean, inverse
+
+
+def layernorm_bwd(
+    dz: Tensor,
+    x: Tensor,
+    mu: Tensor,
+    rsigma: Tensor,
+    gamma: Tensor,
+    sm_margin: int,
+    zero_centered_gamma: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of the input, the weight and the bias."""
+    gradient, inverse = dz.float().view(x.shape), rsigma.view(*x.shape[:-1], 1)
+    normalised = (x.float() - mu.view(*x.shape[:-1], 1)) * inverse
+    inner = gradient * _gamma(gamma, zero_centered_gamma)
+    along = (inner * normalised).mean(-1, keepdim=True)
+    of_input = (inner - inner.mean(-1, keepdim=True) - normalised * along) * inverse
+    of_weight, of_bias = matrix(gradient * normalised).sum(0), matrix(gradient).sum(0)
+    return of_input.to(dz.dtype), of_weight.to(gamma.dtype), of_bias.to(gamma.dtype)
+
+
+def rmsnorm_fwd(
+    input: Tensor,
+    weight: Tensor,
+    eps: float,
+    ln_out: Any,
+    quantizer: Any,
+    otype: int,
+    sm_margin: int,
+    zero_centered_gamma: bool,
+) -> tuple[Any, None, Tensor]:
+    """Return the normalised rows, None in place of their means, and the inverse norms."""
+    x = input.float()
+    inverse = (x.square().mean(-1) + eps).rsqrt()
+    normalised = x * inverse[..., None] * _gamma(weight, zero_centered_gamma)
+    return _output(normalised, ln_out, quantizer, otype), None, inverse
+
+
+def rmsnorm_bwd(
+    dz: Tensor,
+    x: Tensor,
+    rsigma: Tensor,
+    gamma: Tensor,
+    sm_margin: int,
+    zero_centered_gamma: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the input and the weight."""
+    of_input, of_weight = _rms_gradients(dz, x, rsigma, gamma, zero_centered_gamma)
+    return of_input.to(dz.dtype), of_weight
+
+
+def rmsnorm_bwd_add(
+    dz: Tensor,
+    x: Tensor,
+    add: Tensor,
+    rsigma: Tensor,
+    gamma: Tensor,
+    sm_margin: int,
+    zero_centered_gamma: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return them with `add` added to the gradient of the input before it is rounded."""
+    of_input, of_weight = _rms_gradients(dz, x, rsigma, gamma, zero_centered_gamma)
+    return (of_input + add.float().view(of_input.shape)).to(dz.dtype), of_weight
+
+
+def _rms_gradients(
+    dz: Tensor, x: Tensor, rsigma: Tensor, gamma: Tensor, zero_centered: bool
+) -> tuple[Tensor, Tensor]:
+    gradient, inverse = dz.float().view(x.shape), rsigma.view(*x.shape[:-1], 1)
+    normalised = x.float() * inverse
+    inner = gradient * _gamma(gamma, zero_centered)
+    along = (inner * normalised).mean(-1, keepdim=True)
+    of_weight = matrix(gradient * normalised).sum(0)
+    return (inner - normalised * along) * inverse, of_weight.to(gamma.dtype)
+
+
+def _gamma(weight: Tensor, zero_centered: bool) -> Tensor:
+    return weight.float() + (1.0 if zero_centered else 0.0)
+
+
+def _output(normalised: Tensor, given: Any, quantizer: Any, otype: int) -> Any:
+    """Round to the output's dtype; the kernels quantize what was rounded."""
+    rounded = normalised.to(DTYPES[int(otype)])
+    if quantizer is not None:
+        return quantize(rounded, quantizer, given)
+    return rounded if given is None else given.copy_(rounded)

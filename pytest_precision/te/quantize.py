@@ -1,0 +1,203 @@
+"""Quantize and dequantize: single tensors, by the formats that their quantizers describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision import formats
+from pytest_precision.formats import QuantizedTensor
+from pytest_precision.formats.inputs import Usage
+from pytest_precision.formats.per_tensor import quantize_by
+from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
+from pytest_precision.te import storages
+from pytest_precision.te.storages import DTYPES, ELEMENTS, Side, family, matrix
+
+
+def quantize(
+    tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None
+) -> Any:
+    """Quantize a tensor into `output`, or into a new one; do nothing if `noop` is 1."""
+    if skipped(noop):
+        return output
+    if output is None:
+        output = create_empty_quantized_tensor(quantizer, tensor.shape, tensor.dtype)
+    elif family(output) in ("mxfp8", "nvfp4"):
+        output._with_gemm_swizzled_scales = bool(quantizer.optimize_for_gemm)
+    write(tensor, quantizer, output)
+    return output
+
+
+def dequantize(tensor: Any, otype: int) -> Tensor:
+    """Return the values of a quantized tensor, rounded once to a dtype."""
+    held = storages.held_sides(tensor)
+    side: Side = "rowwise" if "rowwise" in held else "columnwise"
+    found = storages.values(tensor, side, DTYPES[int(otype)])
+    shape = torch.Size(tensor.size())
+    return found.reshape(shape) if shape.numel() == found.numel() else found
+
+
+def split_quantize(
+    tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], **_: Any
+) -> list[Any]:
+    """Quantize pieces of a tensor, each by a quantizer of its own."""
+    pieces = torch.split(tensor, list(split_sections))
+    return [quantize(piece, by) for piece, by in zip(pieces, quantizer_list, strict=True)]
+
+
+def bgrad_quantize(grad: Tensor, quantizer: Any) -> tuple[Tensor, Any]:
+    """Return the bias gradient, summed in fp32, and the quantized gradient."""
+    return matrix(grad).float().sum(0).to(grad.dtype), quantize(grad, quantizer)
+
+
+def compute_amax(input: Tensor, amax: Tensor) -> None:
+    """Write the largest magnitude of a tensor to `amax`."""
+    if input.numel():
+        amax.copy_(tensor_amax(matrix(input.detach())).reshape(amax.shape))
+
+
+def create_empty_quantized_tensor(
+    quantizer: Any, shape: Sequence[int], dtype: torch.dtype, *_: Any
+) -> Any:
+    """Make a quantized tensor whose bytes are not yet set, as its quantizer describes it."""
+    if type(quantizer).__name__ == "Float8Quantizer":
+        return _empty_delayed(quantizer, tuple(shape), dtype)
+    inner = quantizer.alloc_tensors(tuple(shape), device="cuda")
+    metadata = quantizer.create_metadata(tuple(shape), dtype=dtype)
+    return metadata["cls"].__tensor_unflatten__(inner, metadata, tuple(shape), None)
+
+
+def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """Make a tensor of delayed scaling, the only family whose quantizer cannot describe it."""
+    of_tensors = import_module("transformer_engine.pytorch.tensor.float8_tensor")
+    of_storages = import_module("transformer_engine.pytorch.tensor.storage.float8_tensor_storage")
+    utils = import_module("transformer_engine.pytorch.utils")
+    both_orders = utils.is_non_tn_fp8_gemm_supported()
+    needs_transpose = quantizer.columnwise_usage and not both_orders
+    turned = (shape[-1], *shape[:-1])
+    fields = {
+        "data": torch.empty(shape, dtype=torch.uint8)
+        if quantizer.rowwise_usage or both_orders
+        else None,
+        "data_transpose": torch.empty(turned, dtype=torch.uint8) if needs_transpose else None,
+        "fp8_scale_inv": torch.empty(1),
+        "fp8_dtype": quantizer.dtype,
+        "quantizer": quantizer,
+    }
+    if quantizer.internal:
+        return of_storages.Float8TensorStorage(fake_dtype=dtype, **fields)
+    return of_tensors.Float8Tensor(shape=shape, dtype=dtype, device="cuda", **fields)
+
+
+def write(tensor: Tensor, quantizer: Any, output: Any) -> None:
+    """Quantize a tensor into the memory that `output` has, whichever operands that is for."""
+    x = matrix(tensor.detach()).contiguous()
+    sides = storages.held_sides(output)
+    if x.numel():
+        made = quantized(x, quantizer, sides)
+        for side in sides:
+            storages.store(output, side, made.operands[side])
+    elif family(output) == "tensor":
+        output._scale_inv.fill_(1.0)
+    if family(output) == "tensor" and output._data is not None:
+        output._transpose_invalid = "columnwise" not in sides
+
+
+def quantized(x: Tensor, quantizer: Any, sides: Sequence[Side]) -> QuantizedTensor:
+    """Quantize a matrix by the format that a quantizer of Transformer Engine describes.
+
+    Raises:
+        NotImplementedError: `formats` has no such format.
+    """
+    kind = type(quantizer).__name__
+    if kind not in _FORMATS:
+        raise NotImplementedError(
+            f"expected one of {', '.join(_FORMATS)} but got a {kind}, for which the stand-in for "
+            "Transformer Engine 2.20 has no arithmetic; use another recipe"
+        )
+    usage: Usage = "both" if len(sides) == 2 else sides[0]
+    made: QuantizedTensor = _FORMATS[kind](x, quantizer, usage)
+    return made
+
+
+def skipped(noop: Tensor | None) -> bool:
+    """Return whether the flag that turns a kernel off is set."""
+    return noop is not None and noop.numel() > 0 and float(noop.reshape(-1)[0]) == 1.0
+
+
+def _delayed(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+    amax = tensor_amax(x)
+    if quantizer.amax.numel():
+        quantizer.amax.copy_(torch.maximum(quantizer.amax, amax.reshape(quantizer.amax.shape)))
+    scale = quantizer.scale.reshape(1)
+    return quantize_by("fp8_delayed", x, scale, amax, ELEMENTS[int(quantizer.dtype)], usage)
+
+
+def _current(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+    scales = "_pow2" if quantizer.force_pow_2_scales else ""
+    name = f"fp8_current_{_element(quantizer)}{scales}"
+    reduce = _reduction(quantizer)
+    format = formats.by_name(name, epsilon=quantizer.amax_epsilon, reduce_amax=reduce)
+    return format.quantize(x, usage=usage)
+
+
+def _blockwise(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+    block = "128x128" if quantizer.block_scaling_dim == 2 else "1x128"
+    scales = "pow2" if quantizer.force_pow_2_scales else "f32"
+    name = f"fp8_block_{block}_{_element(quantizer)}_{scales}"
+    return formats.by_name(name, epsilon=quantizer.amax_epsilon).quantize(x, usage=usage)
+
+
+def _mxfp8(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+    name = f"mxfp8_{_element(quantizer)}{'_2d' if quantizer.with_2d_quantization else ''}"
+    return formats.by_name(name).quantize(x, usage=usage)
+
+
+def _nvfp4(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+    if quantizer.row_scaled_nvfp4 or quantizer.nvfp4_use_4over6:
+        raise NotImplementedError(
+            "expected NVFP4 with one amax per tensor but got row_scaled_nvfp4="
+            f"{quantizer.row_scaled_nvfp4}, nvfp4_use_4over6={quantizer.nvfp4_use_4over6}, which "
+            "the stand-in for Transformer Engine 2.20 lacks; leave both out of the recipe"
+        )
+    reduce = _reduction(quantizer)
+    if quantizer.with_2d_quantization:
+        return formats.by_name("nvfp4_2d", reduce_amax=reduce).quantize(x, usage=usage)
+    bits = None
+    if quantizer.stochastic_rounding:
+        shapes = tuple(x.shape), tuple(x.shape[::-1])
+        bits = tuple(torch.randint(0, 256, shape, dtype=torch.uint8) for shape in shapes)
+    name = f"nvfp4_1d{'_rht' if quantizer.with_rht else ''}{'_sr' if bits else ''}"
+    return formats.by_name(name, reduce_amax=reduce).quantize(x, bits, usage=usage)
+
+
+_FORMATS = {
+    "Float8Quantizer": _delayed,
+    "Float8CurrentScalingQuantizer": _current,
+    "Float8BlockQuantizer": _blockwise,
+    "MXFP8Quantizer": _mxfp8,
+    "NVFP4Quantizer": _nvfp4,
+}
+"""Name of a class of quantizers to what it computes."""
+
+
+def _element(quantizer: Any) -> str:
+    return ELEMENTS[int(quantizer.dtype)].name
+
+
+def _reduction(quantizer: Any) -> ReduceAmax | None:
+    """Return the MAX over the ranks that hold parts of the tensor, if a quantizer asks for it."""
+    if not getattr(quantizer, "with_amax_reduction", False):
+        return None
+    group = quantizer._canonicalized_amax_reduction_group()
+
+    def reduce(amax: Tensor) -> Tensor:
+        dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=group)
+        return amax
+
+    return reduce

@@ -1,0 +1,61 @@
+"""Rows: padded for a quantized GEMM and cut again, and dropped at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def fused_multi_row_padding(
+    input: Tensor, output: Tensor, input_row_list: Sequence[int], padded_row_list: Sequence[int]
+) -> None:
+    """Copy parts of rows to the beginning of longer parts, the rest of which becomes zero."""
+    output.zero_()
+    _copy(input, output, input_row_list, padded_row_list, input_row_list)
+
+
+def fused_multi_row_unpadding(
+    input: Tensor, output: Tensor, input_row_list: Sequence[int], unpadded_row_list: Sequence[int]
+) -> None:
+    """Copy the beginning of each part of rows, which are then as they were before padding."""
+    _copy(input, output, input_row_list, unpadded_row_list, unpadded_row_list)
+
+
+def dropout_fwd(
+    input: Tensor, dropout_probability: float, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the input with elements dropped at random, and which were kept.
+
+    torch's generator draws them, so that they are not those that a GPU would drop.
+    """
+    kept = torch.rand(input.shape) >= dropout_probability
+    left = (input.float() * kept / (1.0 - dropout_probability)).to(input.dtype)
+    return left if out is None else out.copy_(left), kept.to(torch.uint8)
+
+
+def dropout_bwd(
+    grad_output: Tensor,
+    mask: Tensor,
+    dropout_probability: float,
+    grad_input: Tensor | None = None,
+) -> Tensor:
+    """Return the gradient of what was kept."""
+    kept = mask.view(grad_output.shape)
+    made = (grad_output.float() * kept / (1.0 - dropout_probability)).to(grad_output.dtype)
+    return made if grad_input is None else grad_input.copy_(made)
+
+
+def _copy(
+    source: Tensor,
+    target: Tensor,
+    read: Sequence[int],
+    written: Sequence[int],
+    copied: Sequence[int],
+) -> None:
+    begin = to = 0
+    for rows_read, rows_written, rows in zip(read, written, copied, strict=True):
+        target[to : to + rows] = source[begin : begin + rows]
+        begin += rows_read
+        to += rows_written

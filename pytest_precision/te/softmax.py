@@ -1,0 +1,45 @@
+"""Softmax of attention scores, masked in four ways, and its gradient: fp32, rounded once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MASKED = -10000.0
+"""What the kernel with a mask of the user's own puts in place of a masked score."""
+
+
+def scaled_softmax_forward(input: Tensor, scale: float) -> Tensor:
+    """Return the softmax of scaled scores along the last dimension."""
+    return torch.softmax(input.float() * scale, -1).to(input.dtype)
+
+
+def scaled_masked_softmax_forward(input: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Return the softmax without the scores where `mask` is not 0; a row with none left is 0."""
+    hidden = mask.bool()
+    scores = (input.float() * scale).masked_fill(hidden, MASKED)
+    weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    return weights.to(input.dtype)
+
+
+def scaled_aligned_causal_masked_softmax_forward(input: Tensor, scale: float) -> Tensor:
+    """Return the softmax over keys that are not after the query, the last of both being aligned."""
+    queries, keys = input.shape[-2:]
+    later = torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
+    scores = (input.float() * scale).masked_fill(later, float("-inf"))
+    return torch.softmax(scores, -1).to(input.dtype)
+
+
+scaled_upper_triang_masked_softmax_forward = scaled_aligned_causal_masked_softmax_forward
+
+
+def scaled_softmax_backward(output_grad: Tensor, softmax_results: Tensor, scale: float) -> Tensor:
+    """Return the gradient of the scores; masked ones have a weight, and so a gradient, of 0."""
+    gradient, weights = output_grad.float(), softmax_results.float()
+    along = (gradient * weights).sum(-1, keepdim=True)
+    return ((gradient - along) * weights * scale).to(softmax_results.dtype)
+
+
+scaled_masked_softmax_backward = scaled_softmax_backward
+scaled_aligned_causal_masked_softmax_backward = scaled_softmax_backward
+scaled_upper_triang_masked_softmax_backward = scaled_softmax_backward

@@ -1,0 +1,191 @@
+"""Storages: how Transformer Engine's tensors hold the operands of `formats`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pytest_precision.formats.e2m1 import E2M1
+from pytest_precision.formats.elements import E4M3, E5M2, Element
+from pytest_precision.formats.layout import (
+    gemm_ready_scale,
+    padded_scale,
+    swizzled_scale,
+    unswizzled_scale,
+)
+from pytest_precision.formats.quantized import Operand, Storage
+from pytest_precision.te.enums import DType
+
+Side = Literal["rowwise", "columnwise"]
+SIDES: tuple[Side, Side] = ("rowwise", "columnwise")
+
+ELEMENTS: dict[int, Element] = {DType.kFloat8E4M3: E4M3, DType.kFloat8E5M2: E5M2}
+
+DTYPES: dict[int, torch.dtype] = {
+    DType.kByte: torch.uint8,
+    DType.kInt32: torch.int32,
+    DType.kFloat32: torch.float32,
+    DType.kFloat16: torch.float16,
+    DType.kBFloat16: torch.bfloat16,
+}
+
+_FAMILIES = {
+    "Float8Blockwise": "block",
+    "Float8Tensor": "tensor",
+    "MXFP8Tensor": "mxfp8",
+    "NVFP4Tensor": "nvfp4",
+}
+"""Beginning of the name of a class of tensors or storages to its family. The classes themselves
+cannot be imported before the module that stands in for the kernels."""
+
+
+def family(tensor: Any) -> str:
+    """Return the family of a quantized tensor; empty for any other."""
+    name = type(tensor).__name__
+    return next((of for start, of in _FAMILIES.items() if name.startswith(start)), "")
+
+
+def matrix(tensor: Tensor) -> Tensor:
+    """Return a tensor with its leading dimensions flattened; a vector becomes one row."""
+    return tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() else tensor.reshape(1, 1)
+
+
+def transposed_matrix(tensor: Tensor) -> Tensor:
+    """Return a tensor that is stored transposed as a matrix: its first dimension are the rows."""
+    return tensor.reshape(tensor.shape[0], -1)
+
+
+def held_sides(tensor: Any) -> list[Side]:
+    """Return the operands for which a quantized tensor has memory."""
+    if family(tensor) == "tensor":
+        held = {"rowwise": tensor._data, "columnwise": tensor._transpose}
+    else:
+        held = {side: getattr(tensor, f"_{side}_data") for side in SIDES}
+    return [side for side in SIDES if held[side] is not None]
+
+
+def operand(tensor: Any, side: Side) -> Operand | None:
+    """Return one operand of a quantized tensor; None if it does not hold it.
+
+    Scales come without padding and not swizzled; they may share memory with the tensor.
+    """
+    kind = family(tensor)
+    if kind == "tensor":
+        return _per_tensor(tensor, side)
+    data = getattr(tensor, f"_{side}_data")
+    if data is None:
+        return None
+    across = side == "columnwise"
+    scale = getattr(tensor, f"_{side}_scale_inv")
+    if kind == "block":
+        return _blockwise(tensor, data, scale, transposed=across)
+    if kind == "mxfp8":
+        codes, element = matrix(data), ELEMENTS[int(tensor._fp8_dtype)]
+        block = (32, 1) if across else (1, 32)
+        shape = codes.shape[0] // block[0], codes.shape[1] // block[1]
+        stored = _unpadded(scale, shape, tensor._with_gemm_swizzled_scales, turned=across)
+        return Operand(codes, stored, None, Storage(element, "e8m0", block))
+    packed = transposed_matrix(data) if across else matrix(data)
+    shape = packed.shape[0], packed.shape[1] * 2 // 16
+    amax = tensor._amax_columnwise if across else tensor._amax_rowwise
+    stored = _unpadded(scale, shape, tensor._with_gemm_swizzled_scales)
+    return Operand(packed, stored, amax, Storage(E2M1, "nvfp4", (1, 16), across))
+
+
+def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the matrix of values that a GEMM reads from one side of a tensor, quantized or not.
+
+    Raises:
+        RuntimeError: the tensor does not hold this side, as the kernels would also say.
+    """
+    if not family(tensor):
+        return matrix(tensor.detach()).to(dtype)
+    held = operand(tensor, side)
+    if held is None:
+        raise RuntimeError(
+            f"expected {side} data but got a {type(tensor).__name__} without them; "
+            "keep this usage of its quantizer"
+        )
+    if held.data.numel():
+        return held.dequantize(dtype)
+    rows, columns = held.data.shape[0], held.data.shape[1] * held.storage.element.per_byte
+    shape = (columns, rows) if held.storage.transposed else (rows, columns)
+    return torch.empty(shape, dtype=dtype)
+
+
+def store(tensor: Any, side: Side, made: Operand) -> None:
+    """Write an operand into the memory that a quantized tensor has for it."""
+    kind = family(tensor)
+    if kind == "tensor":
+        data = tensor._data if side == "rowwise" else tensor._transpose
+        tensor._scale_inv.copy_(made.scale.reshape(tensor._scale_inv.shape))
+    else:
+        data = getattr(tensor, f"_{side}_data")
+        target = getattr(tensor, f"_{side}_scale_inv")
+        target.copy_(_as_stored(tensor, side, made).reshape(target.shape))
+    data.copy_(made.data.reshape(data.shape))
+    if kind == "nvfp4":
+        getattr(tensor, f"_amax_{side}").copy_(made.amax)
+
+
+def swizzle(tensor: Any) -> None:
+    """Put the scales of a tensor into the order in which the GEMM reads them, in new memory."""
+    if family(tensor) not in ("mxfp8", "nvfp4") or tensor._with_gemm_swizzled_scales:
+        return
+    made = {side: operand(tensor, side) for side in held_sides(tensor)}
+    tensor._with_gemm_swizzled_scales = True
+    for side, held in made.items():
+        assert held is not None
+        name = f"_{side}_scale_inv"
+        shape = getattr(tensor, name).shape
+        setattr(tensor, name, _as_stored(tensor, side, held).reshape(shape))
+
+
+def _per_tensor(tensor: Any, side: Side) -> Operand | None:
+    element, scale = ELEMENTS[int(tensor._fp8_dtype)], tensor._scale_inv.reshape(1)
+    stored = tensor._transpose
+    if side == "columnwise" and stored is not None and not tensor._transpose_invalid:
+        codes = transposed_matrix(stored)
+        return Operand(codes, scale, None, Storage(element, "fp32", transposed=True))
+    if tensor._data is None:
+        return None
+    # The bytes serve both sides; a GPU whose GEMM reads one order only holds the transpose too.
+    return Operand(matrix(tensor._data), scale, None, Storage(element, "fp32"))
+
+
+def _blockwise(tensor: Any, data: Tensor, scale: Tensor, *, transposed: bool) -> Operand:
+    element = ELEMENTS[int(tensor._fp8_dtype)]
+    codes = transposed_matrix(data) if transposed else matrix(data)
+    rows, columns = codes.shape[0], -(-codes.shape[1] // 128)
+    if tensor._is_2D_scaled:
+        stored = scale[: -(-rows // 128), :columns]
+        return Operand(codes, stored, None, Storage(element, "fp32", (128, 128), transposed))
+    stored = scale[:columns, :rows].t()
+    return Operand(codes, stored, None, Storage(element, "fp32", (1, 128), transposed))
+
+
+def _unpadded(
+    scale: Tensor, shape: tuple[int, int], swizzled: bool, *, turned: bool = False
+) -> Tensor:
+    """Return the scales of whole blocks; those of MXFP8's columns are swizzled transposed."""
+    if swizzled and turned:
+        return unswizzled_scale(scale.reshape(-1), shape[::-1]).t()
+    if swizzled:
+        return unswizzled_scale(scale.reshape(-1), shape)
+    multiples = (4, 128) if turned else (128, 4)
+    rows, columns = (-(-n // m) * m for n, m in zip(shape, multiples, strict=True))
+    return scale.reshape(rows, columns)[: shape[0], : shape[1]]
+
+
+def _as_stored(tensor: Any, side: Side, made: Operand) -> Tensor:
+    """Return the scales of an operand, padded and ordered as the tensor keeps them."""
+    block = made.storage.block
+    assert block is not None
+    if family(tensor) == "block":
+        return gemm_ready_scale(made.scale, block)
+    turned = block == (32, 1)
+    if tensor._with_gemm_swizzled_scales:
+        return swizzled_scale(made.scale.t().contiguous() if turned else made.scale)
+    return padded_scale(made.scale, (4, 128) if turned else (128, 4))

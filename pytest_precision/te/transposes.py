@@ -1,0 +1,92 @@
+"""Transposes of bytes, and scales in the order of the GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision.formats.e2m1 import E2M1
+from pytest_precision.te.storages import matrix, swizzle
+
+
+def fp8_transpose(data: Tensor, dtype: int, *, out: Tensor | None = None) -> Tensor:
+    """Return the bytes of a matrix, transposed; leading dimensions become the last ones."""
+    turned = matrix(data).t().contiguous()
+    return _given(turned.reshape(data.shape[-1], *data.shape[:-1]), out)
+
+
+def nvfp4_data_transpose(data: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return the codes of NVFP4, transposed and packed again."""
+    codes = E2M1.unpacked(matrix(data)).t().contiguous()
+    return _given(codes[:, 0::2] | (codes[:, 1::2] << 4), out)
+
+
+def nvfp4_2d_scale_transpose(input: Tensor, output: Tensor, m_tiles: int, k_tiles: int) -> None:
+    """Transpose the scales of 16 x 16 blocks, each of which is stored for 16 rows."""
+    tiles = input[0 : m_tiles * 16 : 16, :k_tiles].t().repeat_interleave(16, 0)
+    rows = min(tiles.shape[0], output.shape[0])
+    output.zero_()
+    output[:rows, :m_tiles] = tiles[:rows]
+
+
+def nvfp4_2d_multi_tensor_transpose(
+    rowwise_data_list: Sequence[Tensor],
+    columnwise_data_list: Sequence[Tensor],
+    rowwise_scale_inv_list: Sequence[Tensor],
+    columnwise_scale_inv_list: Sequence[Tensor],
+    m_list: Sequence[int],
+    k_list: Sequence[int],
+) -> None:
+    """Make the columnwise operands of several weights out of their rowwise ones."""
+    for data, turned, scale, turned_scale, rows, columns in zip(
+        rowwise_data_list,
+        columnwise_data_list,
+        rowwise_scale_inv_list,
+        columnwise_scale_inv_list,
+        m_list,
+        k_list,
+        strict=True,
+    ):
+        nvfp4_data_transpose(data, out=turned)
+        nvfp4_2d_scale_transpose(scale, turned_scale, -(-rows // 16), -(-columns // 16))
+
+
+def swap_first_dims(tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return a tensor with its first two dimensions exchanged."""
+    return _given(tensor.transpose(0, 1).contiguous(), out)
+
+
+def swizzle_scales_for_gemm_(tensor: Any) -> None:
+    """Put the scales of a tensor into the order in which the GEMM reads them."""
+    swizzle(tensor)
+
+
+def multi_tensor_swizzle_scales_for_gemm_unchecked_(tensors: Sequence[Any], *_: Any) -> None:
+    """Put the scales of several tensors into that order."""
+    for tensor in tensors:
+        swizzle(tensor)
+
+
+def grouped_swizzle_for_gemm(tensor: Any, rowwise: bool, columnwise: bool) -> None:
+    """Put the scales of a group into that order, each member's by themselves."""
+    if tensor._with_gemm_swizzled_scales:
+        return
+    parts = tensor.split_into_quantized_tensors()
+    for part in parts:
+        swizzle(part)
+    for wanted, name, of_part in (
+        (rowwise, "scale_inv", "_rowwise_scale_inv"),
+        (columnwise, "columnwise_scale_inv", "_columnwise_scale_inv"),
+    ):
+        if wanted and getattr(tensor, name) is not None:
+            scales = [getattr(part, of_part).reshape(-1) for part in parts]
+            setattr(tensor, name, torch.cat(scales))
+    tensor._with_gemm_swizzled_scales = True
+
+
+def _given(made: Tensor, out: Tensor | None) -> Tensor:
+    """Return `made`, in `out` where the caller gave memory for it."""
+    return made if out is None else out.copy_(made.reshape(out.shape))

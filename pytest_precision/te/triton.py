@@ -1,0 +1,76 @@
+"""A stand-in for Triton that can be imported: its kernels say that they need a GPU."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+NAMES = ("triton", "triton.language", "triton.language.core", "triton.language.standard")
+
+
+class _Anything(type):
+    """Metaclass of what a kernel's source may name: every attribute is there."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Kernel
+
+
+class _Kernel(metaclass=_Anything):
+    """A compiled kernel, a decorator, or a type of Triton's language."""
+
+    def __init__(self, function: Any = None, *_: Any, **__: Any) -> None:
+        self._function = function
+
+    def __class_getitem__(cls, _: Any) -> type[_Kernel]:
+        return cls
+
+    def __call__(self, function: Any = None, *_: Any, **__: Any) -> Any:
+        return function
+
+    def __getitem__(self, grid: Any) -> Any:
+        name = getattr(self._function, "__name__", "of Triton")
+        raise NotImplementedError(
+            f"expected a kernel of the stand-in for Transformer Engine 2.20 but got {name}, which "
+            "Triton compiles for a GPU; use the form without it"
+        )
+
+
+class _Module(ModuleType):
+    """A module of Triton."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self.__spec__ = ModuleSpec(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Kernel
+
+
+def enter() -> None:
+    """Make `import triton` possible where it is not installed."""
+    if find_spec("triton") is not None:
+        return
+    made = {name: _Module(name) for name in NAMES}
+    main = made["triton"]
+    main.__version__ = "3.0.0"
+    main.jit = _Kernel
+    main.autotune = main.heuristics = _decorator
+    main.cdiv = lambda a, b: -(-a // b)
+    main.next_power_of_2 = lambda n: 1 << (n - 1).bit_length()
+    for name, module in made.items():
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(made[parent], child, module)
+        sys.modules[name] = module
+
+
+def _decorator(*_: Any, **__: Any) -> Any:
+    return lambda function: function
