@@ -54,7 +54,7 @@ def _situglu(x: Tensor, beta1: float = 4.0, beta2: float = 25.0) -> Tensor:
     return bounded * beta2 * torch.tanh(linear / beta2)
 
 
-_PLAIN = {
+_PLAIN: dict[str, Activation] = {
     "gelu": _gelu,
     "qgelu": _qgelu,
     "relu": functional.relu,

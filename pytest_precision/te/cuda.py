@@ -100,7 +100,9 @@ def _answers(capability: tuple[int, int]) -> dict[str, Any]:
         "default_stream": main,
     }
     made: dict[str, Any] = {name: _saying(value) for name, value in constant.items()}
-    made |= dict.fromkeys(("init", "set_device", "set_stream", "synchronize", "empty_cache"), _nothing)
+    made |= dict.fromkeys(
+        ("init", "set_device", "set_stream", "synchronize", "empty_cache"), _nothing
+    )
     made |= dict.fromkeys(("stream", "device", "device_of"), _context)
     return made | {"Stream": _Stream, "ExternalStream": _Stream, "Event": _Event}
 

@@ -31,10 +31,11 @@ from pytest_precision import _torch
 MARK = "_says_cpu"
 """Attribute of memory, or of a tensor without memory of its own, that was asked for on `cpu`."""
 
-FACTORIES = tuple(
-    "arange as_tensor asarray empty empty_like empty_strided eye from_file full full_like linspace "
-    "logspace normal ones ones_like rand rand_like randint randint_like randn randn_like randperm "
-    "scalar_tensor tensor tril_indices triu_indices zeros zeros_like".split()
+FACTORIES = (
+    *("arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye"),
+    *("from_file", "full", "full_like", "linspace", "logspace", "normal", "ones", "ones_like"),
+    *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"),
+    *("scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like"),
 )
 METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 
@@ -86,16 +87,16 @@ def enter() -> None:
         setattr(Tensor, name, _made_where(getattr(Tensor, name)))
     _patch_tensors()
     _torch.map_devices(real)
-    torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[assignment,method-assign,return-value]
+    torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign]
     torch.load = _loading(torch.load)
     # A device pickles by the name of its class, which is about to be another one.
     copyreg.pickle(_device, lambda device: (_named_device, (str(device),)))
-    torch.device = _Device  # type: ignore[assignment,misc]
-    torch.Generator = _Generator  # type: ignore[assignment,misc]
+    torch.device = _Device  # type: ignore[misc]
+    torch.Generator = _Generator  # type: ignore[misc]
 
 
 def _patch_tensors() -> None:
-    where = Tensor.device.__get__  # type: ignore[attr-defined]
+    where = Tensor.device.__get__
 
     def device_of(tensor: Tensor) -> torch.device:
         # The getter would hand a subclass the name `torch.Tensor.device`, which is this property.
@@ -148,7 +149,7 @@ def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
             kwargs["device"] = real(device)
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        given = args[0] if args else None
+        given: Any = args[0] if args else None
         made = function(*args, **kwargs)
         if device is None or (made is given and _says_cuda(made) == (_type(device) == "cuda")):
             return made

@@ -28,16 +28,11 @@ class NVTE_Fused_Attn_Backend(IntEnum):  # noqa: N801
     NVTE_FP8 = 2
 
 
-FP8FwdTensors = IntEnum(
-    "FP8FwdTensors",
-    [f"GEMM{number}_{part}" for number in (1, 2, 3) for part in ("INPUT", "WEIGHT", "OUTPUT")],
-    start=0,
-)
-FP8BwdTensors = IntEnum(
-    "FP8BwdTensors",
-    [f"GRAD_{part}{number}" for number in (1, 2, 3) for part in ("OUTPUT", "INPUT")],
-    start=0,
-)
+_FORWARD = [f"GEMM{number}_{part}" for number in "123" for part in ("INPUT", "WEIGHT", "OUTPUT")]
+_BACKWARD = [f"GRAD_{part}{number}" for number in "123" for part in ("OUTPUT", "INPUT")]
+
+FP8FwdTensors = IntEnum("FP8FwdTensors", _FORWARD, start=0)  # type: ignore[misc]
+FP8BwdTensors = IntEnum("FP8BwdTensors", _BACKWARD, start=0)  # type: ignore[misc]
 
 
 class FP8TensorMeta:

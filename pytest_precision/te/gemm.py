@@ -6,7 +6,6 @@ column, give out = op(B) @ op(A).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -193,7 +192,7 @@ def _dtype(a: Any, wanted: int | None) -> torch.dtype:
 
 
 def _is_empty(tensor: Any) -> bool:
-    return math.prod(tensor.size()) == 0
+    return torch.Size(tensor.size()).numel() == 0
 
 
 def _gelu_gradient(before: Tensor, gradient: Tensor) -> Tensor:

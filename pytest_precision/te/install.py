@@ -41,9 +41,7 @@ def refusal() -> str:
     try:
         installed = version("transformer-engine")
     except PackageNotFoundError:
-        return expected_but_got(
-            "Transformer Engine's wheel", "none installed", WHAT_TO_INSTALL
-        )
+        return expected_but_got("Transformer Engine's wheel", "none installed", WHAT_TO_INSTALL)
     known = ", ".join(".".join(map(str, release)) for release in NAMES)
     if release(installed) not in NAMES:
         return expected_but_got(f"Transformer Engine {known}", installed, WHAT_TO_INSTALL)
@@ -94,7 +92,8 @@ def _import_package() -> None:
     module comes first.
     """
     spec = find_spec("transformer_engine")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     package = sys.modules[spec.name] = module_from_spec(spec)
     common: Any = import_module("transformer_engine.common")
     common.load_framework_extension = lambda framework: None

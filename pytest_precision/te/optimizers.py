@@ -18,9 +18,7 @@ Lists = Sequence[Sequence[Tensor]]
 """The lists of one call: gradients, parameters, states; each has one tensor per parameter."""
 
 
-def multi_tensor_adam(
-    chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any
-) -> None:
+def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
     """Update parameters, or their masters if there is a fifth list, which are then rounded."""
     known = _scalars(*scalars)
     for gradient, parameter, first, second, *masters in zip(*tensor_lists, strict=True):
@@ -156,16 +154,12 @@ def multi_tensor_compute_scale_and_scale_inv(
 ) -> None:
     """Compute the scales of fp8 tensors, and their inverses, from their amaxes."""
     for amax, scale, inverse in zip(*tensor_lists, strict=True):
-        made = scale_from_amax(
-            amax, max_fp8, power_of_two=force_pow_2_scales, epsilon=amax_epsilon
-        )
+        made = scale_from_amax(amax, max_fp8, power_of_two=force_pow_2_scales, epsilon=amax_epsilon)
         scale.copy_(made)
         inverse.copy_(made.reciprocal())
 
 
-def multi_tensor_compute_scale_inv_e8m0(
-    chunk_size: int, noop: Tensor, tensor_lists: Lists
-) -> None:
+def multi_tensor_compute_scale_inv_e8m0(chunk_size: int, noop: Tensor, tensor_lists: Lists) -> None:
     """Compute the e8m0 scales of MXFP8 blocks from their amaxes."""
     for amax, inverse in zip(*tensor_lists, strict=True):
         inverse.copy_(e8m0_ceil(amax.float(), E4M3)[0])

@@ -19,9 +19,7 @@ from pytest_precision.te import storages
 from pytest_precision.te.storages import DTYPES, ELEMENTS, Side, family, matrix
 
 
-def quantize(
-    tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None
-) -> Any:
+def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None) -> Any:
     """Quantize a tensor into `output`, or into a new one; do nothing if `noop` is 1."""
     if skipped(noop):
         return output

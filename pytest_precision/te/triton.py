@@ -59,7 +59,7 @@ def enter() -> None:
     if find_spec("triton") is not None:
         return
     made = {name: _Module(name) for name in NAMES}
-    main = made["triton"]
+    main: Any = made["triton"]
     main.__version__ = "3.0.0"
     main.jit = _Kernel
     main.autotune = main.heuristics = _decorator

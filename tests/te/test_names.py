@@ -13,7 +13,10 @@ from pytest_precision.te.install import MODULE, functions, release
 from pytest_precision.te.names import NAMES
 
 if find_spec("transformer_engine") is None:
-    pytest.skip("needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'", allow_module_level=True)
+    pytest.skip(
+        "needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
+        allow_module_level=True,
+    )
 
 EXTENSIONS = "cpp_extensions"
 """The folder of the package that exports all names of the compiled module once more."""
@@ -22,7 +25,8 @@ EXTENSIONS = "cpp_extensions"
 def trees() -> dict[Path, ast.Module]:
     """Return every module of the Python layer for torch, parsed."""
     spec = find_spec("transformer_engine")
-    assert spec is not None and spec.submodule_search_locations
+    assert spec is not None
+    assert spec.submodule_search_locations
     root = Path(spec.submodule_search_locations[0])
     files = [file for part in ("pytorch", "debug") for file in (root / part).rglob("*.py")]
     return {file: ast.parse(file.read_text()) for file in files}
@@ -30,7 +34,9 @@ def trees() -> dict[Path, ast.Module]:
 
 def exported(tree: ast.Module) -> set[str]:
     """Return the functions, classes and variables that a module defines or imports."""
-    found = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+    found = {
+        a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names
+    }
     defined = (ast.FunctionDef, ast.ClassDef)
     found |= {node.name for node in tree.body if isinstance(node, defined)}
     return found | {
