@@ -40,6 +40,7 @@ class Settings:
         mutate: whether known defects are planted into each candidate that passes.
         min_kill: share of them that the session's checks must notice.
         preload: modules that are imported once, and of which all ranks are copies.
+        te: where layouts that use Transformer Engine run: `auto`, `cpu` or `off`.
     """
 
     enabled: bool = False
@@ -60,6 +61,7 @@ class Settings:
     mutate: bool = False
     min_kill: float = 0.0
     preload: tuple[str, ...] = ()
+    te: str = "auto"
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -349,6 +351,11 @@ OPTIONS = (
         "MODULE",
         "import it once for all ranks that are started here; repeatable",
         "args",
+    ),
+    Option(
+        "te",
+        *_values.one_of("auto", "cpu", "off"),
+        "run layouts that use Transformer Engine on the CPU, over a stand-in for its kernels",
     ),
 )
 

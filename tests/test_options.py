@@ -29,6 +29,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "mutate": ("true", True),
     "min_kill": ("0.9", 0.9),
     "preload": ("megatron.core", ("megatron.core",)),
+    "te": ("off", "off"),
 }
 
 OTHERS = {
@@ -46,6 +47,7 @@ OTHERS = {
     "fuzz": "7",
     "min_kill": "0.5",
     "preload": "torchao.optim",
+    "te": "cpu",
 }
 
 BAD = {
@@ -62,6 +64,7 @@ BAD = {
     "min_kill": ["-0.1", "1.5", "nan", "most"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
     "preload": ["megatron-core", "megatron/core", "megatron."],
+    "te": ["gpu", "on"],
 }
 
 OPTION = {option.name: option for option in OPTIONS}

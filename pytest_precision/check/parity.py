@@ -15,6 +15,7 @@ import pytest
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side, incomparable
 from pytest_precision.check.terms import Terms
+from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import (
     ParityError,
     RanksSkipped,
@@ -226,7 +227,10 @@ class Parity:
     ) -> Declared:
         """Return what all that runs in a cell declares; that includes the layout after a `swap`."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
-        return Declared.of(*running).allowing(self.settings.may_leave)
+        declared = Declared.of(*running)
+        if declared.transformer_engine:
+            skip_without(self.settings, self.ranks.device)
+        return declared.allowing(self.settings.may_leave)
 
     def _ruled(
         self, candidate: Side, reference: Side, terms: Terms

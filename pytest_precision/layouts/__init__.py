@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pytest_precision.layouts.compute import compute_in as compute_in
     from pytest_precision.layouts.declarations import fresh_ranks as fresh_ranks
     from pytest_precision.layouts.declarations import may_leave as may_leave
+    from pytest_precision.layouts.declarations import (
+        uses_transformer_engine as uses_transformer_engine,
+    )
     from pytest_precision.layouts.declarations import with_environment as with_environment
     from pytest_precision.layouts.dtypes import resident as resident
     from pytest_precision.layouts.in_autocast import autocast as autocast
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from pytest_precision.layouts.replicated import master_adamw as master_adamw
     from pytest_precision.layouts.sharded import fsdp2 as fsdp2
     from pytest_precision.layouts.support import supports as supports
+    from pytest_precision.layouts.transformer_engine.engine import te_experts as te_experts
+    from pytest_precision.layouts.transformer_engine.engine import te_linears as te_linears
 
 __all__ = [
     "adamw",
@@ -46,6 +51,9 @@ __all__ = [
     "may_leave",
     "resident",
     "supports",
+    "te_experts",
+    "te_linears",
+    "uses_transformer_engine",
     "with_environment",
 ]
 
@@ -53,7 +61,7 @@ __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "compute": ("compute_in",),
-        "declarations": ("fresh_ranks", "may_leave", "with_environment"),
+        "declarations": ("fresh_ranks", "may_leave", "uses_transformer_engine", "with_environment"),
         "dtypes": ("resident",),
         "in_autocast": ("autocast",),
         "megatron.optimizer": ("distributed_optimizer",),
@@ -62,5 +70,6 @@ __getattr__, __dir__ = _lazy.exports(
         "replicated": ("adamw", "ddp", "master_adamw"),
         "sharded": ("fsdp2",),
         "support": ("supports",),
+        "transformer_engine.engine": ("te_experts", "te_linears"),
     },
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from pytest_precision import te
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.variables import plain
 
@@ -85,3 +87,27 @@ def may_leave(*patterns: str) -> Callable[[F], F]:
         return function
 
     return declare
+
+
+def uses_transformer_engine(function: F) -> F:
+    """Declare that a layout, or any function for ranks, uses Transformer Engine.
+
+        @layouts.uses_transformer_engine
+        def mine(workload, cell):
+            import transformer_engine.pytorch as te
+            ...
+
+    On a GPU nothing changes. On the CPU its ranks get the stand-in for Transformer Engine's kernels
+    before the function is called. From then on torch calls the CPU `cuda` there, so they run only
+    what declares the same. Where the stand-in cannot run, the test is skipped; see
+    `--precision-te`. Import Transformer Engine in the function: a module that imports it at its top
+    cannot be collected without a GPU.
+    """
+
+    @functools.wraps(function)
+    def installed(*args: Any, **kwargs: Any) -> Any:
+        te.install_without_gpu()
+        return function(*args, **kwargs)
+
+    installed.transformer_engine = True  # type: ignore[attr-defined]
+    return may_leave(*te.CHANGES)(cast(F, installed))

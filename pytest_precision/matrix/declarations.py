@@ -19,11 +19,13 @@ class Declared:
         environment: variables that must be set before torch starts.
         fresh_ranks: whether no other job may run on its ranks, not even the same one again.
         may_leave: patterns of the process-wide state that it may leave changed.
+        transformer_engine: whether it uses Transformer Engine.
     """
 
     environment: Variables = ()
     fresh_ranks: bool = False
     may_leave: tuple[str, ...] = ()
+    transformer_engine: bool = False
 
     @classmethod
     def of(cls, *functions: object) -> Declared:
@@ -40,6 +42,7 @@ class Declared:
             plain(environment),
             any(found is True for found in _attributes(functions, "fresh_ranks")),
             tuple(chain.from_iterable(patterns)),
+            any(found is True for found in _attributes(functions, "transformer_engine")),
         )
 
     def allowing(self, patterns: tuple[str, ...]) -> Declared:

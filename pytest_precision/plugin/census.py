@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_precision.check.transformer_engine import announced
 from pytest_precision.options import Settings
 from pytest_precision.ranks.process.preloaded import installed
 
@@ -41,7 +42,7 @@ class Census(NamedTuple):
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
         parts += _preloaded(settings.preload)
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
-        return "; ".join([*parts, *self.formats])
+        return "; ".join([*parts, *self.formats, *announced(settings)])
 
 
 def _preloaded(names: Sequence[str]) -> Iterator[str]:

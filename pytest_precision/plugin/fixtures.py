@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision.check.parity import Parity
+from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import RanksSkipped, WorldSizeError
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.plugin.launched import HOSTS
@@ -82,6 +83,8 @@ class Ranks:
         bound = functools.partial(function, *args, **kwargs) if callable(function) else function
         path = ImportPath.of(bound, "function")
         declared = Declared.of(function).allowing(self._settings.may_leave)
+        if declared.transformer_engine:
+            skip_without(self._settings, self._ranks.device)
         try:
             return self._ranks.run(
                 self.world_size,

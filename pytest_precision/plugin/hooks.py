@@ -86,6 +86,10 @@ def pytest_configure(config: pytest.Config) -> None:
                 "-p no:warnings; drop one of them"
             )
         config.addinivalue_line("filterwarnings", "error::pytest_precision.PrecisionLeakWarning")
+    if config.stash[SETTINGS].te == "cpu":
+        from pytest_precision.check import transformer_engine
+
+        transformer_engine.refuse(config.stash[SETTINGS])
     config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
     if config.stash[SETTINGS].enabled:
         imports = ExitStack()

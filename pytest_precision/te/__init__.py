@@ -9,7 +9,7 @@ reduced, what is a master and what a checkpoint holds. It runs unchanged over th
 arithmetic is that of `formats` and `optim`. What a kernel of a GPU adds in another order, such as
 the sum in a GEMM, is added in torch's order here: those bits are not a GPU's.
 
-    install                                 refuses what it cannot serve, and makes the module
+    stand_in                                refuses what it cannot serve, and makes the module
     device, cuda, collectives, triton       what torch says while there is no GPU
     quantize, groups, gemm, ...             the functions of the module, one file an area
 """
@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
-    from pytest_precision.te.install import install as install
-    from pytest_precision.te.install import refusal as refusal
+    from pytest_precision.te.stand_in import CHANGES as CHANGES
+    from pytest_precision.te.stand_in import install as install
+    from pytest_precision.te.stand_in import install_without_gpu as install_without_gpu
+    from pytest_precision.te.stand_in import refusal as refusal
+    from pytest_precision.te.stand_in import running as running
 
-__all__ = ["install", "refusal"]
+__all__ = ["CHANGES", "install", "install_without_gpu", "refusal", "running"]
 
-__getattr__, __dir__ = _lazy.exports(__name__, {"install": ("install", "refusal")})
+__getattr__, __dir__ = _lazy.exports(__name__, {"stand_in": __all__})

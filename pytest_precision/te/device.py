@@ -48,6 +48,7 @@ KEEP_TABLES = (
 )
 """Modules that keep tables of torch's functions when they are imported: before the patches."""
 
+PLAIN = (Tensor, torch.nn.Parameter)
 CPU = torch.device("cpu")
 HERE = torch.device("cuda", 0)
 
@@ -121,12 +122,14 @@ def _patch_tensors() -> None:
 
 
 def _says_cuda(tensor: Tensor) -> bool:
-    return not getattr(_state, "plain", False) and not hasattr(_memory(tensor), MARK)
+    # Transformer Engine's own tensors are moved by its own code, which also runs within `plain()`.
+    told = getattr(_state, "plain", False) and type(tensor) in PLAIN
+    return not told and not hasattr(_memory(tensor), MARK)
 
 
 def _memory(tensor: Tensor) -> Any:
     """Return what a mark is set on: the memory, which views share."""
-    if type(tensor) in (Tensor, torch.nn.Parameter):
+    if type(tensor) in PLAIN:
         return tensor.untyped_storage()
     return tensor
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.elements import E4M3
 from pytest_precision.formats.scaling import e8m0_ceil, scale_from_amax
 from pytest_precision.optim import remainder
@@ -21,6 +23,7 @@ Lists = Sequence[Sequence[Tensor]]
 def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
     """Update parameters, or their masters if there is a fifth list, which are then rounded."""
     known = _scalars(*scalars)
+    _expect_memory(tensor_lists)
     for gradient, parameter, first, second, *masters in zip(*tensor_lists, strict=True):
         updated = masters[0] if masters else parameter
         exact = updated.float()
@@ -184,6 +187,19 @@ def _scalars(
         "weight_decay": weight_decay,
     }
     return Scalars.of(group, adam_w_mode=bool(mode))
+
+
+def _expect_memory(tensor_lists: Lists) -> None:
+    """Refuse a tensor that a kernel could not reach either, such as a group of tensors."""
+    for tensor in (tensor for tensors in tensor_lists for tensor in tensors):
+        if type(tensor) not in (Tensor, Parameter):
+            raise RuntimeError(
+                expected_but_got(
+                    "tensors with memory of their own",
+                    f"a {type(tensor).__name__}",
+                    "update an fp32 master and store it in the parameter",
+                )
+            )
 
 
 def _update(gradient: Tensor, exact: Tensor, first: Tensor, second: Tensor, by: Scalars) -> None:

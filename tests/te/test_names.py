@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.te.install import MODULE, functions, release
+from pytest_precision.te.stand_in import MODULE, functions, release
 from pytest_precision.te.names import NAMES
 
 if find_spec("transformer_engine") is None:

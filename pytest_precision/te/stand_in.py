@@ -1,4 +1,4 @@
-"""Install: puts the stand-in in place of the compiled module, or says why it cannot."""
+"""Stand-in: the module in place of the compiled one, or the reason why it cannot be there."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ VARIABLES = {
 """Variables that Transformer Engine and torch read when they are imported."""
 
 
+CHANGES = (
+    "torch*",
+    "environment variable NVTE_*",
+    "environment variable TORCHDYNAMO_DISABLE",
+    "warnings filter *:DeprecationWarning:transformer:*",
+)
+"""Patterns of what a process with the stand-in has changed for good."""
+
+
 def refusal() -> str:
     """Return why the stand-in cannot run here; empty if it can. This imports no torch."""
     try:
@@ -70,7 +79,7 @@ def install() -> None:
     Raises:
         RuntimeError: the stand-in cannot run here; the message says why.
     """
-    if isinstance(sys.modules.get(MODULE), _StandIn):
+    if _is_installed():
         return
     problem = refusal() or _problem_of_this_process()
     if problem:
@@ -83,6 +92,27 @@ def install() -> None:
     triton.enter()
     sys.modules[MODULE] = _StandIn(release(version("transformer-engine")))
     _import_package()
+
+
+def install_without_gpu() -> None:
+    """Put the stand-in in place in a process that sees no GPU; on a GPU, do nothing.
+
+    Raises:
+        RuntimeError: the stand-in cannot run here; the message says why.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        install()
+
+
+def running() -> str:
+    """Return what Transformer Engine runs over in this process; empty if it is no stand-in."""
+    return f"{version('transformer-engine')} on the CPU" if _is_installed() else ""
+
+
+def _is_installed() -> bool:
+    return isinstance(sys.modules.get(MODULE), _StandIn)
 
 
 def _import_package() -> None:

@@ -1,0 +1,63 @@
+"""Transformer Engine: whether layouts that use it can run here, and over what.
+
+On GPUs it is the ranks' own. On the CPU its kernels need the stand-in of `te`, which is decided by
+what is installed, without torch.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_precision import te
+from pytest_precision.errors import expected_but_got
+from pytest_precision.options import Settings
+
+OPTION = "--precision-te"
+
+
+def refuse(settings: Settings) -> None:
+    """Refuse a session that asks for the stand-in where it cannot run.
+
+    Raises:
+        pytest.UsageError: it was asked for; the message says what is missing.
+    """
+    problem = te.refusal() if settings.te == "cpu" else ""
+    if settings.te == "cpu" and settings.device == "cuda":
+        problem = expected_but_got(
+            "ranks on the CPU", "--precision-device=cuda", "drop one of the two"
+        )
+    if problem:
+        raise pytest.UsageError(f"{OPTION}=cpu: {problem}")
+
+
+def announced(settings: Settings) -> list[str]:
+    """Return the words on the stand-in for the line above the tests; none where nothing can run."""
+    if settings.te == "off" or settings.device == "cuda" or te.refusal():
+        return []
+    return ["Transformer Engine on the CPU, where a layout asks for it"]
+
+
+def skip_without(settings: Settings, device: str) -> None:
+    """Skip a test whose layouts use Transformer Engine if it cannot run here.
+
+    Args:
+        settings: settings of the test.
+        device: where its ranks run.
+    """
+    reason = _obstacle(settings) if device == "cpu" else ""
+    if reason:
+        pytest.skip(f"Transformer Engine: {reason}")
+
+
+def _obstacle(settings: Settings) -> str:
+    if settings.te == "off":
+        return expected_but_got(
+            "GPUs, or the stand-in for its kernels", f"{OPTION}=off", f"use {OPTION}=auto"
+        )
+    if settings.ranks == "inline":
+        return expected_but_got(
+            "ranks in processes of their own, since the stand-in stays in its process,",
+            "--precision-ranks=inline",
+            "use reuse or fresh",
+        )
+    return te.refusal()

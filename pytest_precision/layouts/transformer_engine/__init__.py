@@ -1,0 +1,1 @@
+"""Layouts whose layers and optimizer are Transformer Engine's own."""

@@ -1,0 +1,231 @@
+"""Transformer Engine's linear layers in a workload's model, with rows padded as they need it.
+
+Transformer Engine itself is imported where it is used: on the CPU, the stand-in for its kernels has
+to be there first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.mixture import Expert, Experts
+
+ROWS = 32
+"""Rows of each weight's input are padded to a multiple, which is a whole block of each recipe."""
+
+SINGLE = "NVTE_GROUPED_LINEAR_SINGLE_PARAM"
+"""Without this variable, Transformer Engine makes discrete weights in place of a single one."""
+
+RECIPES = {
+    "fp8_delayed": "DelayedScaling",
+    "fp8_current": "Float8CurrentScaling",
+    "fp8_block": "Float8BlockScaling",
+    "mxfp8": "MXFP8BlockScaling",
+    "nvfp4": "NVFP4BlockScaling",
+}
+"""Precision of a cell to Transformer Engine's recipe."""
+
+
+def recipe_of(precision: str) -> Any:
+    """Return the recipe of a precision; None for bf16."""
+    if precision not in RECIPES:
+        return None
+    return getattr(import_module("transformer_engine.common.recipe"), RECIPES[precision])()
+
+
+class PaddedLayer(nn.Module):
+    """A `Linear` or `GroupedLinear` of Transformer Engine, whose rows are padded with zeros.
+
+    Attributes:
+        layer: the layer itself.
+        logical: names of its weights in the workload's model.
+        first: whether the next forward quantizes the weights anew, as the first of a step has to.
+    """
+
+    def __init__(self, layer: Any, logical: Sequence[str]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.logical = tuple(logical)
+        self.first = True
+
+    def forward(self, rows: Tensor, load: Sequence[int] | None = None) -> Tensor:
+        """Apply each weight to its share of the rows.
+
+        Args:
+            rows: [..., in], sorted by weight.
+            load: number of rows per weight; a layer with one weight has all of them.
+        """
+        flat = rows.reshape(-1, rows.shape[-1])
+        shares = [len(flat)] if load is None else list(load)
+        padded = [-(-share // ROWS) * ROWS for share in shares]
+        parts = zip(torch.split(flat, shares), shares, padded, strict=True)
+        x = torch.cat([F.pad(part, (0, 0, 0, whole - share)) for part, share, whole in parts])
+        if load is None:
+            y = self.layer(x, is_first_microbatch=self.first)
+        else:
+            splits = torch.tensor(padded, device="cuda")
+            y = self.layer(x, splits, is_first_microbatch=self.first)
+        made = zip(torch.split(y, padded), shares, strict=True)
+        kept = torch.cat([part[:share] for part, share in made])
+        return kept.reshape(*rows.shape[:-1], kept.shape[-1])
+
+
+class EngineExperts(nn.Module):
+    """All experts of a block in two layers; this module replaces `mixture.Experts`."""
+
+    def __init__(self, up: PaddedLayer, down: PaddedLayer) -> None:
+        super().__init__()
+        self.up = up
+        self.down = down
+
+    def forward(self, rows: Tensor, load: list[int]) -> Tensor:
+        """Return what `mixture.Experts` returns."""
+        result: Tensor = self.down(F.gelu(self.up(rows, load)), load)
+        return result
+
+
+class InEngineAutocast(nn.Module):
+    """Calls a model inside Transformer Engine's `autocast`, and ends the first microbatch."""
+
+    def __init__(self, model: nn.Module, precision: str) -> None:
+        super().__init__()
+        self.model = model
+        self.recipe = recipe_of(precision)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model; the backward runs outside, as Transformer Engine advises."""
+        engine = import_module("transformer_engine.pytorch")
+        with nullcontext() if self.recipe is None else engine.autocast(recipe=self.recipe):
+            result = self.model(*args, **kwargs)
+        for layer in padded_layers(self.model):
+            layer.first = False
+        return result
+
+
+def padded_layers(model: nn.Module) -> Iterator[PaddedLayer]:
+    """Yield the layers of Transformer Engine in a model."""
+    return (module for module in model.modules() if isinstance(module, PaddedLayer))
+
+
+def with_linears(model: nn.Module, cell: Cell) -> nn.Module:
+    """Replace each `nn.Linear` of a model's blocks by Transformer Engine's, in place.
+
+    Raises:
+        ValueError: no layer has sizes that are multiples of 32.
+    """
+    named = [
+        (name, module)
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and name.startswith("blocks.")
+    ]
+    for name, linear in named:
+        _expect_sizes(name, linear)
+        made = _layer(cell, "Linear", [linear], linear.in_features, linear.out_features)
+        model.set_submodule(name, PaddedLayer(made, [name]))
+    _expect_some(named, model, "an nn.Linear in `blocks`")
+    return model
+
+
+def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> nn.Module:
+    """Replace all experts of a model by Transformer Engine's grouped layers, in place.
+
+    Args:
+        model: the model of a workload such as `moe`.
+        cell: the layers store and accumulate as it says.
+        single_grouped_weight: one parameter for all weights of a layer, rather than one per expert.
+
+    Raises:
+        ValueError: for a model without experts, or with sizes that are no multiples of 32.
+    """
+    if single_grouped_weight:
+        os.environ[SINGLE] = "1"
+    found = [(name, one) for name, one in model.named_modules() if isinstance(one, Experts)]
+    for name, experts in found:
+        layers = {}
+        for which in ("up", "down"):
+            linears = [getattr(expert, which) for expert in experts if isinstance(expert, Expert)]
+            first = linears[0]
+            _expect_sizes(f"{name}.0.{which}", first)
+            made = _layer(
+                cell,
+                "GroupedLinear",
+                linears,
+                len(linears),
+                first.in_features,
+                first.out_features,
+                single_grouped_weight=single_grouped_weight,
+                use_grouped_tensor=single_grouped_weight,
+            )
+            logical = [f"{name}.{number}.{which}" for number in range(len(linears))]
+            layers[which] = PaddedLayer(made, logical)
+        model.set_submodule(name, EngineExperts(**layers))
+    _expect_some(found, model, "mixture.Experts")
+    return model
+
+
+def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **options: Any) -> Any:
+    """Make a layer with the weights of others, before they are rounded to anything."""
+    weights = iter([linear.weight.detach() for linear in linears])
+
+    @torch.no_grad()
+    def initial(weight: Tensor) -> None:
+        weight.copy_(next(weights))
+
+    engine = import_module("transformer_engine.pytorch")
+    with _primary_weights(cell):
+        layer = getattr(engine, kind)(
+            *sizes,
+            bias=linears[0].bias is not None,
+            params_dtype=torch.bfloat16,
+            init_method=initial,
+            fuse_wgrad_accumulation=cell.grad_accum_fusion,
+            **options,
+        )
+    for parameter in layer.parameters():
+        parameter.requires_grad_(linears[0].weight.requires_grad)
+    if linears[0].bias is not None:
+        names = ["bias"] if kind == "Linear" else [f"bias{n}" for n in range(len(linears))]
+        for name, linear in zip(names, linears, strict=True):
+            layer.get_parameter(name).data.copy_(linear.bias.data)
+    return layer
+
+
+def _primary_weights(cell: Cell) -> AbstractContextManager[Any]:
+    """Return the context in which layers store their weights as the cell says."""
+    if cell.primary_weight != "quantized":
+        return nullcontext()
+    engine = import_module("transformer_engine.pytorch")
+    made: AbstractContextManager[Any] = engine.quantized_model_init(
+        recipe=recipe_of(cell.precision), preserve_high_precision_init_val=True
+    )
+    return made
+
+
+def _expect_sizes(name: str, linear: nn.Linear) -> None:
+    if linear.in_features % ROWS or linear.out_features % ROWS:
+        raise ValueError(
+            expected_but_got(
+                f"sizes that are multiples of {ROWS}",
+                f"{name} of {linear.in_features} x {linear.out_features}",
+                "give the workload another width",
+            )
+        )
+
+
+def _expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
+    if not found:
+        raise ValueError(
+            expected_but_got(
+                f"a model with {what}", f"none ({type(model).__name__})", "use another workload"
+            )
+        )
