@@ -301,20 +301,12 @@ def without_torch_functions() -> Any:
 def map_devices(mapped: Callable[[Any], Any]) -> None:
     """Map devices where torch reads them by private names, for as long as the process lives.
 
-    These are the arguments of `Module.to`, of tensor subclasses without storage, and the device of
-    a `with torch.device(...)` or `torch.set_default_device`.
+    These are the devices of tensor subclasses without storage, and of a `with torch.device(...)` or
+    `torch.set_default_device`.
     """
     from torch.utils import _device
 
-    parse, make = torch._C._nn._parse_to, Tensor._make_wrapper_subclass
-    enter = _device.DeviceContext.__init__
-
-    def known(value: Any) -> bool:
-        return isinstance(value, (str, torch.device)) or type(value) is int
-
-    def parsed(*args: Any, **kwargs: Any) -> Any:
-        named = {key: mapped(v) if key == "device" else v for key, v in kwargs.items()}
-        return parse(*(mapped(value) if known(value) else value for value in args), **named)
+    make, enter = Tensor._make_wrapper_subclass, _device.DeviceContext.__init__
 
     def made(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
@@ -324,8 +316,7 @@ def map_devices(mapped: Callable[[Any], Any]) -> None:
     def entered(self: Any, device: Any) -> None:
         enter(self, mapped(torch.device(device)))
 
-    setattr(torch._C._nn, "_parse_to", parsed)  # noqa: B010 (a name that the stubs lack)
-    setattr(Tensor, "_make_wrapper_subclass", staticmethod(made))  # noqa: B010
+    setattr(Tensor, "_make_wrapper_subclass", staticmethod(made))  # noqa: B010 (stubs lack it)
     setattr(_device.DeviceContext, "__init__", entered)  # noqa: B010
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.te.stand_in import MODULE, functions, release
 from pytest_precision.te.names import NAMES
+from pytest_precision.te.stand_in import MODULE, functions, release
 
 if find_spec("transformer_engine") is None:
     pytest.skip(
@@ -79,4 +79,4 @@ def test_the_list_holds_exactly_the_names_that_the_wheel_uses() -> None:
 def test_every_function_of_the_stand_in_is_one_that_the_wheel_uses() -> None:
     """A function that nothing calls is none of the stand-in's."""
     assert functions().keys() <= NAMES[2, 20]
-    assert len(functions()) > 100
+    assert len(functions()) >= 100

@@ -45,6 +45,7 @@ class TransformerEngine(Engine):
         super().__init__(workload, cell, model, optimizer, forward_model=forward_model)
         for group in optimizer.param_groups:
             group["step"] = 0  # which Transformer Engine adds in its first step
+        self._taken: set[str] = set()
         self._split = dict(_logical_names(model))
         self._trained = [p for p in model.parameters() if p.requires_grad]
         for parameter in self._trained if cell.grad_accum_fusion else []:
@@ -58,22 +59,27 @@ class TransformerEngine(Engine):
 
     def forward_backward(self, step: int) -> None:
         """Clear all gradients, have the weights quantized once, and accumulate."""
+        self.zero_gradients()
+        self.begin()
+        super().forward_backward(step)
+
+    def zero_gradients(self) -> None:
+        """Clear what the last step accumulated."""
         for parameter in self._trained:
             parameter.grad = None
             if self.cell.grad_accum_fusion:
                 parameter.main_grad.zero_()  # type: ignore[attr-defined]
-        self._begin()
-        super().forward_backward(step)
 
     def microbatch_done(self) -> None:
         """Add the gradients that no GEMM has added to their buffers."""
-        if self.cell.grad_accum_fusion:
-            for parameter in self._trained:
-                accumulate(parameter)
+        for parameter in self._trained if self.cell.grad_accum_fusion else []:
+            if getattr(parameter, "grad_added_to_main_grad", False):
+                self._taken.add("fused")
+            accumulate(parameter)
 
     def evaluate(self) -> None:
         """Evaluate with the weights as they are now, and leave nothing cached."""
-        self._begin()
+        self.begin()
         super().evaluate()
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
@@ -92,7 +98,7 @@ class TransformerEngine(Engine):
         local: bool = False,
     ) -> Iterator[Observation]:
         """Yield the values of a tensor of Transformer Engine; its bytes are kinds of their own."""
-        values = _values(tensor)
+        values = values_of(tensor)
         return super().show(kind, name, values, capture, split=split, local=local)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
@@ -108,6 +114,15 @@ class TransformerEngine(Engine):
         if phase in ("forward_backward", "evaluate"):
             for name, tensor in shown.used_quantized(self.model):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
+
+    def paths(self) -> set[str]:
+        """Return which paths the forwards and backwards took so far."""
+        layers = [*padded_layers(self.model)]
+        stored = {
+            "grouped": any(map(shown.is_grouped, layers)),
+            "quantized": any(shown.is_quantized(layer) for layer in layers),
+        }
+        return super().paths() | self._taken | {path for path, there in stored.items() if there}
 
     def save(self, folder: Path) -> None:
         """Write this rank's state by `torch.save`, as scripts with Transformer Engine do."""
@@ -130,15 +145,16 @@ class TransformerEngine(Engine):
         self.optimizer.load_state_dict(state["optimizer"])
         self.load_state_beside_weights(state)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Have the next forward quantize the weights anew, since they may have changed."""
         for layer in padded_layers(self.model):
             layer.first = True
 
 
-def _values(tensor: Tensor) -> Tensor:
+def values_of(tensor: Tensor) -> Tensor:
     """Return the values of a tensor, quantized or not; of a group, one matrix per member."""
     if hasattr(tensor, "split_into_quantized_tensors"):
-        return torch.stack([_values(part) for part in members(tensor)])
+        return torch.stack([values_of(part) for part in members(tensor)])
     return tensor.dequantize() if hasattr(tensor, "_quantizer") else tensor
 
 
@@ -155,18 +171,18 @@ def _logical_names(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
                     yield f"{prefix}.{kind}{number}", (name,)
 
 
-def _initial(parameter: Any) -> Tensor:
+def initial_of(parameter: Any) -> Tensor:
     """Return a parameter in fp32 as it was before it was quantized, which Megatron's masters are.
 
     It is kept on the CPU since the parameter was made; `FusedAdam` does not ask for it.
     """
     if hasattr(parameter, "get_high_precision_init_val"):
-        kept = parameter.get_high_precision_init_val()
+        kept: Tensor = parameter.get_high_precision_init_val()
         parameter.clear_high_precision_init_val()
         return kept.to(parameter.device).float().reshape(parameter.shape)
     if not hasattr(parameter, "split_into_quantized_tensors"):
-        return _values(parameter).detach().float().clone()
-    return torch.stack([_initial(part) for part in members(parameter)])
+        return values_of(parameter).detach().float().clone()
+    return torch.stack([initial_of(part) for part in members(parameter)])
 
 
 class OptimizerMasters(TransformerEngine):
@@ -179,7 +195,7 @@ class OptimizerMasters(TransformerEngine):
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if hasattr(parameter, "get_high_precision_init_val"):
                 optimizer.initialize_state(parameter, False)
-                optimizer.set_scaled_state(parameter, "master_param", _initial(parameter))
+                optimizer.set_scaled_state(parameter, "master_param", initial_of(parameter))
         super().__init__(workload, cell, model, optimizer)
 
     def clip_grads(self) -> None:
@@ -196,9 +212,8 @@ class OptimizerMasters(TransformerEngine):
 
     def effective(self, parameter: Tensor) -> Tensor:
         """Return the master that the next update starts from."""
-        master = self.optimizer.state[parameter].get("master_param")
-        held: Tensor = _values(parameter).float() if master is None else master
-        return held
+        state: dict[str, Tensor] = self.optimizer.state[parameter]
+        return state.get("master_param", values_of(parameter).float())
 
 
 class OutsideMasters(TransformerEngine):
@@ -206,42 +221,45 @@ class OutsideMasters(TransformerEngine):
 
     This is how Megatron does it, and the only way for a single grouped weight, which has no memory
     of its own that a kernel could update.
+
+    Attributes:
+        pairs: each trained parameter with its master.
     """
 
     def __init__(self, workload: Workload, cell: Cell, model: nn.Module) -> None:
         optimizers = import_module("transformer_engine.pytorch.optimizers")
         groups = workload.groups(model)
-        self._pairs = [
-            (parameter, nn.Parameter(_initial(parameter)))
+        self.pairs: list[tuple[Any, nn.Parameter]] = [
+            (parameter, nn.Parameter(initial_of(parameter)))
             for group in groups
             for parameter in group["params"]
         ]
-        made = iter([master for _, master in self._pairs])
+        made = iter([master for _, master in self.pairs])
         held = [{**group, "params": [next(made) for _ in group["params"]]} for group in groups]
         self._names = {id(p): name for name, p in model.named_parameters()}
         super().__init__(workload, cell, model, optimizers.FusedAdam(held))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the masters by the names of the weights that are stored from them."""
-        return ((self._names[id(parameter)], master) for parameter, master in self._pairs)
+        return ((self._names[id(parameter)], master) for parameter, master in self.pairs)
 
     def clip_grads(self) -> None:
         """Upcast the reduced gradients to those of the masters, then clip these."""
-        for parameter, master in self._pairs:
+        for parameter, master in self.pairs:
             gradient = self.gradient(parameter)
-            master.grad = None if gradient is None else _values(gradient).float()
+            master.grad = None if gradient is None else values_of(gradient).float()
         super().clip_grads()
 
     @torch.no_grad()
     def update_weights(self) -> None:
         """Update the masters, and round or quantize them to the weights."""
         super().update_weights()
-        for parameter, master in self._pairs:
+        for parameter, master in self.pairs:
             store(parameter, master)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the masters too, which are more than the weights."""
-        return super().state_dict() | {"master": [master.data for _, master in self._pairs]}
+        return super().state_dict() | {"master": [master.data for _, master in self.pairs]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load masters, and store them in the weights once more.
@@ -251,7 +269,7 @@ class OutsideMasters(TransformerEngine):
         """
         super().load_state_dict(state)
         with torch.no_grad():
-            for (parameter, master), saved in zip(self._pairs, state["master"], strict=True):
+            for (parameter, master), saved in zip(self.pairs, state["master"], strict=True):
                 master.copy_(saved)
                 store(parameter, master)
 
@@ -284,7 +302,7 @@ def te_linears(workload: Workload, cell: Cell, *, masters_in_optimizer: bool = T
         cell: the point of the matrix.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
     """
-    model = _in_bf16(with_linears(workload.model(cell), cell))
+    model = in_bf16(with_linears(workload.model(cell), cell))
     return (OptimizerMasters if masters_in_optimizer else OutsideMasters)(workload, cell, model)
 
 
@@ -308,10 +326,10 @@ def te_experts(
     """
     made = with_experts(workload.model(cell), cell, single_grouped_weight=single_grouped_weight)
     engine = OptimizerMasters if masters_in_optimizer else OutsideMasters
-    return engine(workload, cell, _in_bf16(made))
+    return engine(workload, cell, in_bf16(made))
 
 
-def _in_bf16(model: nn.Module) -> nn.Module:
+def in_bf16(model: nn.Module) -> nn.Module:
     """Round all parameters that are still in fp32, in place."""
     for parameter in model.parameters():
         if type(parameter) is nn.Parameter and parameter.dtype is torch.float32:

@@ -14,14 +14,24 @@ from pytest_precision.te.storages import SIDES, family, operand
 KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
+def is_grouped(padded: PaddedLayer) -> bool:
+    """Return whether a single parameter holds all weights of a layer."""
+    return bool(getattr(padded.layer, "single_grouped_weight", False))
+
+
 def weights_of(padded: PaddedLayer) -> list[Any]:
     """Return the parameters of a layer's weights, each by itself."""
     layer = padded.layer
-    if getattr(layer, "single_grouped_weight", False):
+    if is_grouped(padded):
         return members(layer.weight)
     if hasattr(layer, "num_gemms"):
         return [getattr(layer, f"weight{number}") for number in range(layer.num_gemms)]
     return [layer.weight]
+
+
+def is_quantized(padded: PaddedLayer) -> bool:
+    """Return whether a layer stores its weights quantized."""
+    return any(family(weight) for weight in weights_of(padded))
 
 
 def used_weights(padded: PaddedLayer) -> list[Any]:

@@ -1,0 +1,171 @@
+"""Defects planted into Transformer Engine's own layers, and what tests run on ranks with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import golden_vectors as golden
+import torch
+
+from pytest_precision import formats, layouts
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.transformer_engine.engine import (
+    OutsideMasters,
+    in_bf16,
+    store,
+    values_of,
+)
+from pytest_precision.layouts.transformer_engine.layers import with_experts
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.te import storages
+from pytest_precision.workloads.base import Workload
+
+
+class NeverRead(OutsideMasters):
+    """Updates land in copies of the weights, which the forward does not read."""
+
+    def update_weights(self) -> None:
+        self.optimizer.step()
+        with torch.no_grad():
+            for parameter, master in self.pairs:
+                store(parameter.detach().clone(), master)
+
+
+class StaleCache(OutsideMasters):
+    """The quantized weights of the first step are used for good."""
+
+    def begin(self) -> None:
+        pass
+
+
+class DirtyAfterEval(OutsideMasters):
+    """The step after an evaluation adds to the gradients of the step before it."""
+
+    dirty = False
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        self.dirty = True
+
+    def zero_gradients(self) -> None:
+        if not self.dirty:
+            super().zero_gradients()
+        self.dirty = False
+
+
+class DequantizedMasters(OutsideMasters):
+    """The first masters are what is left of the weights after they were quantized."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        with torch.no_grad():
+            for parameter, master in self.pairs:
+                master.copy_(values_of(parameter))
+
+
+def _made(kind: type[OutsideMasters], workload: Workload, cell: Cell) -> Engine:
+    model = with_experts(workload.model(cell), cell, single_grouped_weight=True)
+    return kind(workload, cell, in_bf16(model))
+
+
+@layouts.uses_transformer_engine
+def planted(workload: Workload, cell: Cell, *, kind: type[OutsideMasters]) -> Engine:
+    return _made(kind, workload, cell)
+
+
+def quantizers() -> dict[str, Callable[[], Any]]:
+    """Return the quantizers of Transformer Engine by the names of the formats that they are."""
+    from transformer_engine.pytorch.constants import DType
+    from transformer_engine.pytorch.tensor import float8_blockwise_tensor as blocks
+    from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
+    from transformer_engine.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+    from transformer_engine.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
+
+    e4m3, e5m2 = DType.kFloat8E4M3, DType.kFloat8E5M2
+    both = {"rowwise": True, "columnwise": True}
+
+    def block(dtype: Any, dim: int, powers: bool) -> Any:
+        return blocks.Float8BlockQuantizer(
+            dtype, block_scaling_dim=dim, force_pow_2_scales=powers, **both
+        )
+
+    return {
+        "fp8_current_e4m3": lambda: Float8CurrentScalingQuantizer(e4m3, device="cuda", **both),
+        "fp8_current_e5m2": lambda: Float8CurrentScalingQuantizer(e5m2, device="cuda", **both),
+        "fp8_block_128x128_e4m3_f32": lambda: block(e4m3, 2, False),
+        "fp8_block_1x128_e4m3_pow2": lambda: block(e4m3, 1, True),
+        "fp8_block_1x128_e5m2_pow2": lambda: block(e5m2, 1, True),
+        "mxfp8_e4m3": lambda: MXFP8Quantizer(e4m3, **both),
+        "mxfp8_e5m2": lambda: MXFP8Quantizer(e5m2, **both),
+        "nvfp4_1d": lambda: NVFP4Quantizer(**both),
+        "nvfp4_1d_rht": lambda: NVFP4Quantizer(with_rht=True, with_post_rht_amax=True, **both),
+        "nvfp4_2d": lambda: NVFP4Quantizer(with_2d_quantization=True, **both),
+    }
+
+
+@layouts.uses_transformer_engine
+def differing_from_golden() -> dict[str, list[str]]:
+    """Quantize the golden inputs by Transformer Engine's quantizers; return what differs."""
+    found: dict[str, list[str]] = {}
+    for name, make in quantizers().items():
+        wrong, compared = found.setdefault(name, []), 0
+        for case in range(len(golden.cases(golden.INPUTS[name]))):
+            x = golden.matrix(name, case)
+            multiple = 16 if name.startswith("nvfp4") else 32
+            if case == golden.SPECIAL or x.shape[0] % multiple or x.shape[1] % multiple:
+                continue
+            compared += 1
+            made = make()(x)
+            known = formats.by_name(name).quantize(x)
+            for side in storages.held_sides(made):
+                held, expected = storages.operand(made, side), known.operands[side]
+                assert held is not None
+                for field in ("data", "scale"):
+                    ours, theirs = getattr(held, field), getattr(expected, field)
+                    if golden.differing_bytes(ours.contiguous(), theirs.contiguous()):
+                        wrong.append(f"case {case}: {side}.{field}")
+        if not compared:
+            wrong.append("nothing was compared")
+    return found
+
+
+@layouts.uses_transformer_engine
+def refused_names() -> list[str]:
+    """Call what the stand-in does not compute; return what it says."""
+    import transformer_engine_torch as tex
+
+    said = []
+    for name in ("fused_attn_fwd", "ep_dispatch", "newton_schulz"):
+        try:
+            getattr(tex, name)()
+        except NotImplementedError as error:
+            said.append(str(error))
+    return [*said, str(hasattr(tex, "flash_attention"))]
+
+
+@layouts.uses_transformer_engine
+def told_devices() -> dict[str, object]:
+    """Say where tensors say that they are."""
+    x = torch.ones(4, 4)
+    copied = x.cpu()
+    copied[0, 0] = 7.0
+    return {
+        "made": str(x.device),
+        "asked for": str(torch.ones(2, device="cuda").device),
+        "copied": str(copied.device),
+        "view of the copy": str(copied.view(16)[3:].device),
+        "back": str(copied.cuda().device),
+        "the copy is one": float(x[0, 0]),
+        "gradient": str(_gradient().device),
+        "module": str(next(torch.nn.Linear(2, 2).to("cuda").parameters()).device),
+        "meta": str(torch.empty(2, device="meta").device),
+        "instance": isinstance(x.device, torch.device),
+    }
+
+
+def _gradient() -> torch.Tensor:
+    x = torch.ones(3, requires_grad=True)
+    x.square().sum().backward()
+    assert x.grad is not None
+    return x.grad

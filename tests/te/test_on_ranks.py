@@ -1,0 +1,146 @@
+"""Transformer Engine's own Python layer on ranks, over the stand-in for its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+import planted_te as planted
+import pytest
+
+from pytest_precision import layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.declarations import Declared
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
+from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.needs import Needs
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("transformer_engine") is None,
+        reason="needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
+    ),
+]
+
+ParityIn = Callable[[Cell], Parity]
+
+MOE = partial(workloads.moe, experts=3, depth=1, width=32, hidden=64)
+SINGLE = partial(layouts.te_experts, single_grouped_weight=True)
+EVERYTHING = "train1-eval-train1-skip-save-load-train1"
+
+STORED = [
+    ("bf16", "bf16"),
+    ("fp8_current", "bf16"),
+    ("fp8_current", "quantized"),
+    ("mxfp8", "bf16"),
+    ("mxfp8", "quantized"),
+    ("nvfp4", "bf16"),
+    ("nvfp4", "quantized"),
+]
+
+
+@pytest.fixture
+def on_a_rank(resources: Resources) -> Callable[[Callable[[], object]], object]:
+    """Run a function on one rank, as the fixture `ranks` does."""
+    pool = resources.ranks(Settings(timeout=120, device="cpu"))
+
+    def run(function: Callable[[], object]) -> object:
+        path = ImportPath.of(function, "function")
+        return pool.run(1, path, needs=Needs.of(path, Declared.of(function)))[0]
+
+    return run
+
+
+def test_quantizers_give_the_golden_vectors(on_a_rank: Callable[..., dict[str, list[str]]]) -> None:
+    """Each of Transformer Engine's quantizers has the bytes and scales of its format."""
+    found = on_a_rank(planted.differing_from_golden)
+    assert len(found) == 10
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_what_is_not_computed_says_its_name(on_a_rank: Callable[..., list[str]]) -> None:
+    """A function without arithmetic raises with its name and the release; others do not exist."""
+    *said, has_plugin = on_a_rank(planted.refused_names)
+    assert len(said) == 3
+    assert "Transformer Engine 2.20 but got transformer_engine_torch.fused_attn_fwd" in said[0]
+    assert has_plugin == "False"
+
+
+def test_tensors_say_cuda_unless_they_were_asked_for_on_the_cpu(
+    on_a_rank: Callable[..., dict[str, object]],
+) -> None:
+    """A copy on the CPU and its views say so, and do not share memory with the original."""
+    assert on_a_rank(planted.told_devices) == {
+        "made": "cuda:0",
+        "asked for": "cuda:0",
+        "copied": "cpu",
+        "view of the copy": "cpu",
+        "back": "cuda:0",
+        "the copy is one": 1.0,
+        "gradient": "cuda:0",
+        "module": "cuda:0",
+        "meta": "meta",
+        "instance": True,
+    }
+
+
+@pytest.mark.parametrize("fusion", [False, True], ids=["unfused", "fused"])
+@pytest.mark.parametrize(("precision", "primary"), STORED)
+def test_single_grouped_weight_is_discrete_weights(
+    parity_in: ParityIn, precision: str, primary: str, fusion: bool
+) -> None:
+    """One parameter for all experts is a parameter for each, through eval, skip, save and load."""
+    cell = Cell(precision, primary, grad_accum_fusion=fusion, sequence=EVERYTHING)
+    verdict = parity_in(cell).check(SINGLE, layouts.te_experts, workload=MOE)
+    assert verdict.observations > 500
+
+
+@pytest.mark.parametrize(
+    ("precision", "primary"), [("bf16", "bf16"), ("mxfp8", "quantized"), ("nvfp4", "bf16")]
+)
+def test_single_grouped_weight_is_discrete_weights_on_two_ranks(
+    parity_in: ParityIn, precision: str, primary: str
+) -> None:
+    """Likewise where gradients are reduced."""
+    cell = Cell(precision, primary, grad_accum_fusion=True, sequence="train2", world_size=2)
+    parity_in(cell).check(SINGLE, layouts.te_experts, workload=MOE)
+
+
+@pytest.mark.parametrize("precision", ["fp8_block", "mxfp8"])
+def test_real_layers_are_the_emulated_ones(parity_in: ParityIn, precision: str) -> None:
+    """Grouped layers and `FusedAdam` of Transformer Engine compute what this package emulates."""
+    real = partial(layouts.te_experts, masters_in_optimizer=True)
+    parity_in(Cell(precision)).check(real, layouts.fused_adam, workload=MOE)
+
+
+def test_real_linears_are_the_emulated_ones(parity_in: ParityIn) -> None:
+    """So do its linear layers, one of which is frozen."""
+    workload = partial(workloads.mlp, width=64)
+    parity_in(Cell("mxfp8")).check(layouts.te_linears, layouts.fused_adam, workload=workload)
+
+
+@pytest.mark.parametrize(
+    ("kind", "primary", "where"),
+    [
+        (planted.StaleCache, "bf16", (2, "used_quantized")),
+        (planted.DirtyAfterEval, "quantized", (2, "grad")),
+        (planted.DequantizedMasters, "quantized", (0, "master")),
+        (planted.NeverRead, "quantized", (1, "param")),
+    ],
+)
+def test_a_defect_in_real_code_is_red(
+    parity_in: ParityIn, kind: type[planted.OutsideMasters], primary: str, where: tuple[int, str]
+) -> None:
+    """It is found at the step and the kind where it first shows."""
+    cell = Cell("mxfp8", primary, grad_accum_fusion=True, sequence="train1-eval-train1")
+    candidate = partial(planted.planted, kind=kind)
+    with pytest.raises(ParityError) as failure:
+        parity_in(cell).check(candidate, SINGLE, workload=MOE)
+    found = failure.value.verdict.divergence
+    assert found is not None, failure.value
+    assert (found.step, found.kind) == where
