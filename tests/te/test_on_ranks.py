@@ -127,10 +127,10 @@ def test_real_linears_are_the_emulated_ones(parity_in: ParityIn) -> None:
 @pytest.mark.parametrize(
     ("kind", "primary", "where"),
     [
-        (planted.StaleCache, "bf16", (2, "used_quantized")),
+        (planted.StaleCache, "bf16", (1, "used_quantized")),
         (planted.DirtyAfterEval, "quantized", (2, "grad")),
         (planted.DequantizedMasters, "quantized", (0, "master")),
-        (planted.NeverRead, "quantized", (1, "param")),
+        (planted.NeverRead, "quantized", (1, "quantized")),
     ],
 )
 def test_a_defect_in_real_code_is_red(
