@@ -21,7 +21,6 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.te import storages
 from pytest_precision.workloads.base import Workload
 
-
 LARGEST = 1 << 15
 """Elements of the golden inputs that are quantized here; all of them are in `tests/formats`."""
 
