@@ -298,6 +298,11 @@ def without_torch_functions() -> Any:
     return torch._C.DisableTorchFunctionSubclass()
 
 
+def without_functions_seen() -> Any:
+    """Return a context in which neither modes nor subclasses see a function; none is public."""
+    return torch._C.DisableTorchFunction()
+
+
 def map_devices(mapped: Callable[[Any], Any]) -> None:
     """Map devices where torch reads them by private names, for as long as the process lives.
 

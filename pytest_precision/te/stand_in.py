@@ -228,14 +228,15 @@ def _saying(answer: Any) -> Callable[..., Any]:
 
 
 def _on_the_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes without autograd, on tensors that say where they are."""
+    """Return a function that computes as a kernel does: without autograd, and unseen by modes."""
     import torch
 
+    from pytest_precision import _torch
     from pytest_precision.te.device import plain
 
     @functools.wraps(function)
     def compute(*args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad(), plain():
+        with torch.no_grad(), plain(), _torch.without_functions_seen():
             return function(*args, **kwargs)
 
     return compute
