@@ -67,6 +67,16 @@ class DequantizedMasters(OutsideMasters):
                 master.copy_(values_of(parameter))
 
 
+class AsLoaded(OutsideMasters):
+    """Weights stay as Transformer Engine has loaded them: quantized anew from rowwise values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super(OutsideMasters, self).load_state_dict(state)
+        with torch.no_grad():
+            for (_, master), saved in zip(self.pairs, state["master"], strict=True):
+                master.copy_(saved)
+
+
 def _made(kind: type[OutsideMasters], workload: Workload, cell: Cell) -> Engine:
     model = with_experts(workload.model(cell), cell, single_grouped_weight=True)
     return kind(workload, cell, in_bf16(model))
