@@ -63,6 +63,9 @@ class ParityError(AssertionError):
         verdict: the verdict that the message describes.
     """
 
+    # The module from which users import it, and a shorter line in pytest's own section.
+    __module__ = "pytest_precision"
+
     def __init__(self, verdict: Verdict) -> None:
         super().__init__("\n".join([verdict.reason, *verdict.details]))
         self.verdict = verdict

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_precision.commands.output import say
 from pytest_precision.errors import NoSetupError, expected_but_got, named
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def run(given: argparse.Namespace) -> int:
             traceback.print_exception(error.__cause__)
         given.parser.error(str(error))
     if is_first:
-        print("\n".join(FORMATS[given.format](found, _place(build))))
+        say("\n".join(FORMATS[given.format](found, _place(build))))
     return int(given.fail_on != "never" and bool(found.at_least(given.fail_on)))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._visible import visible
+from pytest_precision.commands.output import say
 from pytest_precision.errors import RecordingError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
             write_report(given.report, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
         given.parser.error(visible(str(error)))
-    print(visible("\n".join(lines(verdict))))
+    say(visible("\n".join(lines(verdict))))
     return 0 if verdict.outcome == "pass" else 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
+from pytest_precision.commands.output import say
 from pytest_precision.errors import ReportError
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read
@@ -42,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
         text = given.make(given)
     except (ReportError, OSError, RecursionError) as error:
         given.parser.error(visible(str(error)))
-    print(text)
+    say(text)
     return 0
 
 

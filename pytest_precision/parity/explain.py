@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_precision.engine.kinds import causal_rank
+from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.diagnosis import Diagnosis
 from pytest_precision.parity.judge import Finding, Judgement
 from pytest_precision.parity.statistics import NotFinite, Statistics
@@ -182,7 +182,8 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
         f"Greatest absolute difference: {s.max_abs:.6g}",
         f"Greatest relative difference: {s.max_rel:.6g}, relative L2 error {s.rel_l2:.3g}",
     ]
-    if s.max_ulp is not None:
+    # A setting is chosen, not computed: two learning rates are 10^14 ulp apart.
+    if s.max_ulp is not None and finding.pair.kind not in lasting("setting"):
         lines.append(f"Greatest distance in units in the last place: {s.max_ulp}")
     return lines
 

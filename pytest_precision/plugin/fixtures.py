@@ -11,7 +11,7 @@ import pytest
 
 from pytest_precision.check.parity import Parity
 from pytest_precision.check.transformer_engine import skip_without
-from pytest_precision.errors import RanksSkipped, WorldSizeError
+from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.session import Resources
@@ -167,6 +167,17 @@ def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int)
         number=item.callspec.indices["cell"],
         total=total,
     )
+
+
+def headline(report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException] | None) -> None:
+    """Leave the first line of a verdict to pytest's short summary, which has room for no more.
+
+    In CI pytest does not cut it there, and all tables of a failure were printed twice.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None)
+    cell = report.nodeid.rpartition("[")[2].removesuffix("]")
+    if crash is not None and error is not None and isinstance(error.value, ParityError):
+        crash.message = error.value.verdict.reason.removeprefix(f"{cell}: ")
 
 
 def _resources(config: pytest.Config) -> Resources:

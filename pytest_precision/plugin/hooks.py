@@ -187,6 +187,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
+    call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the cell and its verdicts to the reports of a matrix test."""
     report = yield
@@ -195,6 +196,7 @@ def pytest_runtest_makereport(
         from pytest_precision.plugin import fixtures
 
         fixtures.attach(report, item, cell, collection.census.cells)
+        fixtures.headline(report, call.excinfo)
     return report
 
 

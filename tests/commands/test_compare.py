@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,3 +230,29 @@ def test_recordings_of_other_world_sizes_are_compared(in_folder: Path, capsys: O
     assert main([*words[1:], "one", *script]) == 0
     assert main(["compare", "two", "one"]) == 0
     assert "loss is not compared: every rank has its own" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_reader_may_have_had_enough(
+    record: RecordFile, other: tuple[str, ...], in_folder: Path
+) -> None:
+    """`compare a b | head -1` says nothing of pipes, and the status is that of the verdict."""
+    record("a")
+    record("b", script=other)
+    words = [sys.executable, "-m", "pytest_precision", "compare", "b", "a"]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write) as closed:
+        ended = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_rate_is_no_number_of_units_in_the_last_place(record: RecordFile, capsys: Output) -> None:
+    """It was chosen and not computed; how far apart two of them are is said in other words."""
+    record("a", "--steps", "1")
+    record("b", "--steps", "1", script=("train.py", "0.011", "9"))
+    assert main(["compare", "b", "a"]) == 1
+    found = capsys.readouterr().out
+    assert "lr differs before the first step" in found
+    assert "Greatest absolute difference: 0.001" in found
+    assert "units in the last place" not in found

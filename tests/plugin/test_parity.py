@@ -104,6 +104,24 @@ def test_ranks_with_a_wrong_number(ranks):
 """
 
 
+def test_the_short_summary_names_the_divergence(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In CI, where pytest cuts nothing, it is one line; and in 80 columns it has room for it."""
+    pytester.makepyfile(test_suite=SUITE)
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ["--precision-matrix", "-k", "test_diverges", "-p", "no:cacheprovider"]
+    monkeypatch.delenv("CI", raising=False)
+    result = pytester.runpytest_subprocess(*words)
+    line = r"FAILED test_suite\.py::test_diverges\[bf16-train2\] - master differs before"
+    result.stdout.re_match_lines_random([f"{line}.*"])
+    monkeypatch.setenv("CI", "true")
+    result = pytester.runpytest_subprocess(*words)
+    result.stdout.re_match_lines_random([f"{line} the first step: .*"])
+    assert str(result.stdout).count("is bfloat16 here, float32 in the reference") == 2
+    assert str(result.stdout).count("Repeat with:") == 1
+
+
 @pytest.mark.parametrize("distribution", [[], ["-n", "2"]], ids=["plain", "xdist"])
 def test_a_session_ends_as_its_cells_do(pytester: pytest.Pytester, distribution: list[str]) -> None:
     """Each failure is one test's, the others run, and every report says the same."""
