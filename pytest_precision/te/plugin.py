@@ -1,0 +1,28 @@
+"""Plugin: `pytest -p pytest_precision.te.plugin` runs a project's own tests over the stand-in.
+
+The tests then run in pytest's process, in which torch calls the CPU `cuda` from here on. Without
+`-p` nothing imports this module.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_precision import te
+
+
+def pytest_load_initial_conftests() -> None:
+    """Put the stand-in in place before any module of the project is imported.
+
+    Raises:
+        pytest.UsageError: it cannot run here; the message says why.
+    """
+    try:
+        te.install()
+    except RuntimeError as error:
+        raise pytest.UsageError(f"-p {__name__}: {error}") from None
+
+
+def pytest_report_header() -> str:
+    """Return the line that says what the tests run over."""
+    return f"Transformer Engine: {te.running()}, over a stand-in for its kernels"
