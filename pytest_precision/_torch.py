@@ -251,6 +251,14 @@ def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
             yield FlatPiece(flat, where, owner, name, tuple(shape), begin, end)
 
 
+def in_transform() -> bool:
+    """Return whether `torch.func` transforms what runs: values of tensors are out of reach there.
+
+    No public function says so.
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def clipping_functions() -> Iterator[tuple[ModuleType, str]]:
     """Yield where the function lies that scales gradients down, as a module and a name in it.
 

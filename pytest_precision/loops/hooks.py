@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from importlib import import_module
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, multiprocessing, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -16,7 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from pytest_precision._torch import clipping_functions
+from pytest_precision._torch import clipping_functions, in_transform
 
 
 class Events(Protocol):
@@ -24,6 +25,9 @@ class Events(Protocol):
 
     def forward(self, module: nn.Module) -> None:
         """Hear that a module is called, in whichever mode."""
+
+    def transformed(self, module: nn.Module) -> None:
+        """Hear that a module is called inside a transform of `torch.func`."""
 
     def backward(self, loss: Tensor) -> Tensor:
         """Hear that the backward of a loss starts; return what it starts from instead."""
@@ -39,6 +43,9 @@ class Events(Protocol):
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Hear that it has stepped."""
+
+    def spawned(self) -> None:
+        """Hear that `torch.multiprocessing` is about to start processes."""
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
         """Hear that a scaler is about to have an optimizer step."""
@@ -64,7 +71,11 @@ def opened(events: Events) -> Iterator[None]:
 
 def _forward_hook(events: Events) -> Callable[[nn.Module, Any], None]:
     def hook(module: nn.Module, _inputs: Any) -> None:
-        if not torch.compiler.is_compiling():  # there it would be traced rather than called
+        if torch.compiler.is_compiling():  # there it would be traced rather than called
+            return
+        if in_transform():
+            events.transformed(module)
+        else:
             events.forward(module)
 
     return hook
@@ -120,6 +131,9 @@ def _wrapped(events: Events) -> Iterator[tuple[Any, str, Told | None, Told | Non
     yield Tensor, "backward", lambda loss, *_, **__: events.backward(loss), None
     for holder, name in clipping_functions():
         yield holder, name, _before_clip(events), None
+    # In torch.multiprocessing, the function `spawn` hides the module that it is in.
+    for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
+        yield holder, "start_processes", lambda *_, **__: events.spawned(), None
     yield (
         torch.amp.GradScaler,
         "step",

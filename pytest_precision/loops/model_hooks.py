@@ -11,6 +11,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from pytest_precision._torch import in_transform
 from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.loops.wrappers import readers
 
@@ -94,5 +95,6 @@ class ModelHooks:
         self._handles.close()
 
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled():
-            self._reads(read)
+        if torch.compiler.is_compiling() or in_transform() or not torch.is_grad_enabled():
+            return
+        self._reads(read)

@@ -95,6 +95,16 @@ class LoopNames:
         """Return whether there is a module that has tensors."""
         return bool(self._modules)
 
+    def knows(self, module: nn.Module) -> bool:
+        """Return whether a module was met."""
+        return module in self._modules
+
+    def lent(self, module: nn.Module) -> bool:
+        """Return whether a call has other tensors, as `torch.func.functional_call` gives it."""
+        if self._flat:  # FSDP1 has views of its flat parameter there
+            return False
+        return not all(isinstance(own, nn.Parameter) for own in module.parameters())
+
     def begins(self, module: nn.Module) -> bool:
         """Return whether a call of a module begins a forward: it is called by the loop."""
         if module not in self._heads:

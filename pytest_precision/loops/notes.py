@@ -31,6 +31,8 @@ class Notes:
     Attributes:
         local_grads: whether gradients are looked at as each backward leaves them.
         seen: kinds that were seen at all.
+        shown: kind and name of what the script has shown of its own.
+        unread: type of a module to the reason why what it reads was not seen in some of its calls.
         fresh: whether no step of this run is over.
         step: number of the step, whether it is written or not.
     """
@@ -45,6 +47,8 @@ class Notes:
         self.sight, self._tape = sight, tape
         self.local_grads = False
         self.seen: set[str] = set()
+        self.shown: dict[str, None] = {}
+        self.unread: dict[str, str] = {}
         self.fresh = True
         self.step = step
         self._losses = self._norms = 0
@@ -62,6 +66,10 @@ class Notes:
             self._keep_model()
         self._hooks.watch_clip(root)
         self._hooks.watch_reads(root, called=called)
+
+    def cannot_read(self, module: nn.Module, why: str) -> None:
+        """Note that what a module has read was not seen."""
+        self.unread.setdefault(type(module).__name__, why)
 
     def read_anew(self, root: nn.Module) -> None:
         """Forget what a forward has read that was made without a backward after it."""
@@ -137,6 +145,7 @@ class Notes:
         times = self._given[kind, name]
         name += f" #{times}" if times > 1 else ""
         self.seen.add(kind)
+        self.shown[f"{kind} {name}"] = None
         if self._tape.writes(self.step):
             own = self.sight.given(kind, name, tensor, of, local=local)
             self._tape.step.keep(f"see in {phase}", f"{kind} {name}", own)
@@ -171,7 +180,13 @@ class Notes:
 
     def _used_by(self, modules: Sequence[nn.Module]) -> None:
         for module in modules:
-            self._keep_all("used_param", self.sight.used(module))
+            if not self._tape.running:  # the call is noted already
+                continue
+            try:
+                self._keep_all("used_param", self.sight.used(module))
+            except RuntimeError as error:  # no observer ends a run
+                words = str(error).partition("\n")[0]
+                self.cannot_read(module, f"its weights cannot be read: {words}")
 
     def _keep_all(self, kind: str, shown: Shown) -> None:
         for name, seen in shown:

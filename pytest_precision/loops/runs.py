@@ -96,6 +96,7 @@ def finished(
             environment_of(cell),
             violations=tuple(words for run in runs for words in run.violations),
             products=tuple(sorted(products.dtypes)),
+            given=tuple(dict.fromkeys(what for run in runs for what in run.notes.shown)),
             unshown={
                 what: why
                 for run in runs
@@ -115,6 +116,8 @@ def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:
         yield "used_param", "no module was called while gradients were on"
     if "loss" not in seen:
         yield "loss", "Tensor.backward was not called"
+    for module, why in steps.notes.unread.items():
+        yield f"used_param in {module}", why
     for prefix in steps.sight.names.twins:
         yield (
             "names",

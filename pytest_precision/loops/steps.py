@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
+from pytest_precision.loops.by_hand import ByHand
 from pytest_precision.loops.course import Course
 from pytest_precision.loops.locate import Extent, Locate, expect_locate
 from pytest_precision.loops.names import Models
@@ -66,6 +67,7 @@ class Steps:
         self._watched: list[Watched] = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
         self._backwards, self._most = 0, MOST
+        self._by_hand = ByHand(course.asked)
 
     @property
     def done(self) -> int:
@@ -100,10 +102,15 @@ class Steps:
 
     def forward(self, module: nn.Module) -> None:
         """End the step before, if there is one, and look at the weights that are read."""
+        names = self.sight.names
+        at_edge = self._updated or not self._begun or not names.knows(module)
+        if at_edge and names.lent(module):
+            names.meet(module)
+            self.notes.cannot_read(module, "called with weights that are not its own")
+            return
         self._next()
         if not torch.is_grad_enabled():
             return
-        names = self.sight.names
         new = names.meet(module)
         if not names.anything:  # what holds nothing may be called before the model
             return
@@ -113,18 +120,25 @@ class Steps:
         elif names.begins(module) and not self._backwards:
             self.notes.read_anew(module)
 
+    def transformed(self, module: nn.Module) -> None:
+        """Note a call that nothing can be seen of."""
+        self.sight.names.meet(module)
+        self.notes.cannot_read(module, "called inside a transform of torch.func")
+
     def backward(self, loss: Tensor) -> Tensor:
         """Keep the loss of a microbatch; return what its backward starts from.
 
         In a step that is to be skipped, this overflows on the last rank.
 
         Raises:
-            RuntimeError: such a step does not end.
+            RuntimeError: such a step does not end, or weights move though no optimizer steps.
         """
         self._next()
         self._begin()
         self.notes.loss(loss)
         self._backwards += 1
+        if self.notes.fresh and not self._met and not self._updated:
+            self._by_hand.backward(loss, self._backwards)
         if self.course.operation != "skip":
             return loss
         if self._backwards > TIMES * self._most:
@@ -188,6 +202,22 @@ class Steps:
         self._running = [one for one in self._running if one is not optimizer]
         self._met = [one for one in self._met if one is not optimizer]
         self._updated.append(optimizer)
+
+    def spawned(self) -> None:
+        """Refuse a loop that trains in processes which are not recorded.
+
+        Raises:
+            RuntimeError: nothing was trained in this one.
+        """
+        if self._begun or self.done:
+            return
+        raise RuntimeError(
+            expected_but_got(
+                "a script that trains in its own process",
+                "one that starts processes with torch.multiprocessing",
+                "start it by torchrun instead, or record the function that trains",
+            )
+        )
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
         """Note that a scaler is about to have an optimizer step."""

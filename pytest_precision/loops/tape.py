@@ -75,6 +75,11 @@ class Tape(ExitStack):
         """Forget what was kept of the step before."""
         self.step = self._capture(step)
 
+    @property
+    def running(self) -> bool:
+        """Return whether a run has begun."""
+        return hasattr(self, "first")
+
     def rename(self, named: Callable[[str], str]) -> None:
         """Give what is kept other names."""
         for capture in (self.first, self.step):

@@ -78,6 +78,7 @@ class Header:
         paths: those of `contract.PATHS` that the engine has taken.
         violations: in words, what any rank stored otherwise than its layout promises.
         products: dtypes of the matrix products that were seen on any rank.
+        given: kind and name of what a script has shown of its own, which no checkpoint shows.
         unshown: what of an optimizer no tensor can show, each with the reason.
     """
 
@@ -89,6 +90,7 @@ class Header:
     violations: tuple[str, ...] = ()
     products: tuple[str, ...] = ()
     unshown: dict[str, str] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ def _joined(headers: list[Header]) -> Header:
         paths=tuple(dict.fromkeys(path for one in headers for path in one.paths)),
         violations=tuple(dict.fromkeys(words for one in headers for words in one.violations)),
         unshown={what: why for one in headers for what, why in one.unshown.items()},
+        given=tuple(dict.fromkeys(what for one in headers for what in one.given)),
         products=tuple(sorted({dtype for one in headers for dtype in one.products})),
     )
 

@@ -1,0 +1,63 @@
+"""By hand: whether weights move although no optimizer steps, which a recorder cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision.errors import expected_but_got
+
+LEAVES, NODES, ELEMENTS = 4, 10_000, 1 << 16
+"""How many tensors are looked at, how many nodes of a graph for them, and the size of one."""
+
+
+class ByHand:
+    """Looks at some weights at each backward, up to the first step of an optimizer.
+
+    Args:
+        steps: number of train steps that the loop is to make.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._before: list[Tensor] = []
+        self._moves = 0
+
+    def backward(self, loss: Tensor, backwards: int) -> None:
+        """Look at what a loss depends on.
+
+        Raises:
+            RuntimeError: it has moved more often than the loop has steps to make.
+        """
+        now = [leaf.detach().clone() for leaf in _leaves(loss)]
+        pairs = zip(self._before, now, strict=False)
+        self._moves += any(a.shape != b.shape or not torch.equal(a, b) for a, b in pairs)
+        self._before = now
+        if self._moves > self._steps:
+            raise RuntimeError(
+                expected_but_got(
+                    "steps of an optimizer",
+                    f"{backwards} backwards, between which weights moved {self._moves} times, and "
+                    "no step",
+                    "no torch.optim.Optimizer stepped; is the update by hand? Put it into the "
+                    "step() of a torch.optim.Optimizer",
+                )
+            )
+
+
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Yield some small weights that a loss depends on."""
+    nodes, seen, found = [loss.grad_fn], set[Any](), 0
+    while nodes and found < LEAVES and len(seen) < NODES:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if type(leaf) in (Tensor, nn.Parameter) and 0 < leaf.numel() <= ELEMENTS:
+            found += 1
+            yield leaf
+        nodes.extend(following for following, _ in node.next_functions)

@@ -1,0 +1,58 @@
+"""What nothing can be seen of is named, and ends no run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from checked import Recorded, named
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+
+INPUTS = torch.linspace(-1, 1, 12).view(4, 3)
+
+
+def transformed(model: nn.Module) -> None:
+    """Compute the gradients of each sample by `torch.func`."""
+    held = {name: own.detach() for name, own in model.named_parameters()}
+
+    def loss(weights: Any, sample: torch.Tensor) -> torch.Tensor:
+        return functional_call(model, weights, (sample,)).square().sum()
+
+    for name, own in vmap(grad(loss), in_dims=(None, 0))(held, INPUTS).items():
+        model.get_parameter(name).grad = own.mean(0)
+
+
+def expanded(model: nn.Module) -> None:
+    """Compute the gradients of each sample by expanded weights."""
+    call_for_per_sample_grads(model)(INPUTS).square().sum().backward()
+    for own in model.parameters():
+        own.grad = own.grad_sample.mean(0)
+        del own.grad_sample
+
+
+@pytest.mark.parametrize(
+    ("compute", "words"),
+    [(transformed, "inside a transform of torch.func"), (expanded, "weights that are not its own")],
+)
+@pytest.mark.parametrize("told", [False, True])
+def test_a_call_that_cannot_be_seen_is_named(
+    recorded: Recorded, compute: Any, words: str, told: bool
+) -> None:
+    """The loop goes on, and gradients and state are observed."""
+
+    def loop(cell: Any, record: Any) -> None:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        with record(model if told else None):
+            while True:
+                compute(model)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    trace = recorded(loop)
+    for kind in ("final_grad", "exp_avg", "param"):
+        assert [named(trace, kind, step) for step in (1, 2)] == [["weight", "bias"]] * 2
+    assert words in trace.header.unobservable["used_param in Linear"]
