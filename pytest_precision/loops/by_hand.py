@@ -56,7 +56,7 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        leaf = getattr(node, "variable", None)
+        leaf: Any = getattr(node, "variable", None)
         if type(leaf) in (Tensor, nn.Parameter) and 0 < leaf.numel() <= ELEMENTS:
             found += 1
             yield leaf
