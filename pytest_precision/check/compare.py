@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gates import RECORDED_GATES, ruled
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got
+from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Bitwise, Unchecked
 from pytest_precision.parity.verdict import Ruling, Verdict
@@ -23,7 +24,12 @@ TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 
 
 def compare(
-    candidate: Path, reference: Path, terms: Terms, nodeid: str, repeat: str = ""
+    candidate: Path,
+    reference: Path,
+    terms: Terms,
+    nodeid: str,
+    axes: Mapping[str, AxisValue] | None = None,
+    repeat: str = "",
 ) -> Verdict:
     """Compare two recordings.
 
@@ -32,13 +38,15 @@ def compare(
         reference: the folder of the one that it must agree with.
         terms: what the candidate is held to.
         nodeid: name of the check.
+        axes: those of the cell that the check belongs to; without one, what the candidate's
+            recording says.
         repeat: the command that compares again.
 
     Raises:
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
     try:
-        return _compared(candidate, reference, terms, nodeid, repeat)
+        return _compared(candidate, reference, terms, nodeid, axes, repeat)
     except (RecordingError, AlignmentError):
         raise
     except Exception as error:
@@ -51,7 +59,14 @@ def compare(
         ) from error
 
 
-def _compared(candidate: Path, reference: Path, terms: Terms, nodeid: str, repeat: str) -> Verdict:
+def _compared(
+    candidate: Path,
+    reference: Path,
+    terms: Terms,
+    nodeid: str,
+    axes: Mapping[str, AxisValue] | None,
+    repeat: str,
+) -> Verdict:
     started = time.perf_counter()
     sides = (
         Recording.of_folder("candidate", candidate),
@@ -68,7 +83,7 @@ def _compared(candidate: Path, reference: Path, terms: Terms, nodeid: str, repea
         ruling = ruling._replace(details=(*apart, *ruling.details))
     verdict = Verdict(
         nodeid=nodeid,
-        axes={"world_size": sides[0].cell.world_size, "sequence": sides[0].cell.sequence},
+        axes=_axes(sides[0]) if axes is None else dict(axes),
         candidate=str(candidate),
         reference=str(reference),
         workload="",
@@ -153,6 +168,10 @@ def _conditions(side: Recording) -> dict[str, Any]:
     assert side.origin is not None
     own = asdict(side.origin) | side.trace.header.environment | side.origin.versions
     return {name: value for name, value in own.items() if name not in TOLD_ELSEWHERE}
+
+
+def _axes(side: Recording) -> dict[str, AxisValue]:
+    return {"world_size": side.cell.world_size, "sequence": side.cell.sequence}
 
 
 def _shown(value: Any) -> str:

@@ -26,7 +26,7 @@ from pytest_precision.errors import (
     named,
 )
 from pytest_precision.loops.script import expect_signature, is_script, resumes
-from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.options import Settings
@@ -124,7 +124,7 @@ class Parity:
         sides = self._sides(candidate, reference, workload, reference_cell)
         verdict = Verdict(
             nodeid=self.nodeid,
-            axes=self.cell.axes,
+            axes=axes_of(self.cell),
             candidate=str(sides[0].layout),
             reference=str(sides[1].layout),
             workload=str(next((s.workload for s in sides if s.workload), "")),
@@ -161,7 +161,8 @@ class Parity:
         from pytest_precision.check.compare import compare
 
         terms = Terms.of(criterion)
-        return self._kept(compare(Path(candidate), Path(reference), terms, self.nodeid))
+        paths, axes = (Path(candidate), Path(reference)), axes_of(self.cell)
+        return self._kept(compare(*paths, terms, self.nodeid, axes))
 
     def _kept(self, verdict: Verdict) -> Verdict:
         __tracebackhide__ = True

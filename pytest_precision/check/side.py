@@ -9,6 +9,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.loops.script import unrecordable
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.reads import reads
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.matrix.variables import plain
 from pytest_precision.parity.verdict import Ruling
@@ -101,7 +102,7 @@ class Side:
         from pytest_precision.trace.record import record
 
         layout, into = self.layout.resolve(), Path(folder)
-        with delays(self.delays) as pause:
+        with reads(), delays(self.delays) as pause:
             if self.workload is None:
                 return record_script(layout, self.cell, into, window, stretch)
             other = layout if self.other is None else self.other.resolve()

@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
         options = [word for text in given.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
         name = " against ".join(words)
-        verdict = compare(given.candidate, given.reference, terms, name, repeat)
+        verdict = compare(given.candidate, given.reference, terms, name, repeat=repeat)
         if given.report is not None:
             write_report(given.report, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:

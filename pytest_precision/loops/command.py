@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops.script import script
-from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.ranks.state.environment import patched
 
 if TYPE_CHECKING:
@@ -75,15 +75,15 @@ def _filled(argument: str, cell: Cell) -> str:
     """
 
     def value(match: re.Match[str]) -> str:
-        if match[1] not in cell.axes:
+        if match[1] not in axes_of(cell):
             raise ValueError(
                 expected_but_got(
-                    f"an axis in braces, one of {', '.join(cell.axes)},",
+                    f"an axis in braces, one of {', '.join(axes_of(cell))},",
                     named("argument", argument),
                     "leave the braces out, or add the axis to the marker",
                 )
             )
-        return str(cell.axes[match[1]])
+        return str(getattr(cell, match[1]))
 
     return re.sub(r"\{([a-z_]\w*)\}", value, argument)
 

@@ -17,6 +17,7 @@ from pytest_precision.loops.script import resumed
 from pytest_precision.loops.steps import ON_DEMAND, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.reads import so_far
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.environment import SEED, environment_of
@@ -103,6 +104,7 @@ def finished(
                 for optimizer in run.sight.optimizers
                 for what, why in groups.unshown(optimizer).items()
             },
+            read=so_far(),
         )
     )
 

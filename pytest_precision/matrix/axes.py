@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pytest_precision.errors import MatrixError, expected_but_got, named
 from pytest_precision.matrix.cell import BUILT_IN_AXES, AxisValue, Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.spelling import meant
 from pytest_precision.matrix.variables import Variables, plain
 
 NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
@@ -64,7 +65,7 @@ def build(
     environment = _variables(given.pop("environment", {}))
     own = [name for name in given if name not in BUILT_IN_AXES]
     for name in own:
-        _check_name(name, options)
+        _check_name(name, given[name], options)
     # Ids must not depend on the order in which a marker happens to name the built-in axes.
     axes = {name: _values(name, given[name], options) for name in BUILT_IN_AXES if name in given}
     built_in = tuple(axes)
@@ -123,7 +124,7 @@ def _variables(given: object) -> Variables:
         raise MatrixError(f"{error}") from None
 
 
-def _check_name(name: str, options: Sequence[str]) -> None:
+def _check_name(name: str, values: object, options: Sequence[str]) -> None:
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         raise MatrixError(
             expected_but_got("an axis whose name is an ASCII identifier", f"{name!r}")
@@ -137,20 +138,20 @@ def _check_name(name: str, options: Sequence[str]) -> None:
             )
         )
     # An axis that merely looks like a built-in one would run every cell at the default.
-    for known in BUILT_IN_AXES:
-        if _folded(name) == _folded(known):
-            raise MatrixError(
-                expected_but_got(
-                    f"one of the axes {', '.join(BUILT_IN_AXES)}, one of the options "
-                    f"{', '.join(options)}, or an axis of your own,",
-                    name,
-                    f"write {known}",
-                )
+    known = meant(name, BUILT_IN_AXES)
+    if known is None:
+        # Options have no lists of values, so that a plural with one is a word of the user's.
+        others, listed = [*options, "environment"], isinstance(values, (list, tuple))
+        known = meant(name, others, plurals=not listed)
+    if known is not None:
+        raise MatrixError(
+            expected_but_got(
+                f"one of the axes {', '.join(BUILT_IN_AXES)}, one of the options "
+                f"{', '.join(options)}, environment, or an axis of your own,",
+                name,
+                f"write {known}, or give an axis of your own another name",
             )
-
-
-def _folded(name: str) -> str:
-    return name.replace("_", "").lower().rstrip("s")
+        )
 
 
 def _values(name: str, values: object, options: Sequence[str]) -> tuple[AxisValue, ...]:

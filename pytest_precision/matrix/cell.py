@@ -9,6 +9,7 @@ from typing import Any
 from pytest_precision.errors import expect_one_of, expected_but_got
 from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
+from pytest_precision.matrix.reads import note
 from pytest_precision.matrix.stretches import Stretch, stretches
 from pytest_precision.matrix.variables import Variables, plain
 
@@ -98,7 +99,8 @@ class Cell:
     @property
     def axes(self) -> dict[str, AxisValue]:
         """Axis name to value, built-in axes first."""
-        return {name: getattr(self, name) for name in BUILT_IN_AXES} | dict(self.extra)
+        note(name for name, _ in self.extra)
+        return axes_of(self)
 
     def replace(self, **axes: Any) -> Cell:
         """Return a cell with other values on the named axes, or another `environment`, a mapping.
@@ -115,6 +117,7 @@ class Cell:
         if unknown:
             known = ", ".join([*BUILT_IN_AXES, *own])
             raise ValueError(expected_but_got(f"one of the axes {known}", unknown[0]))
+        note(name for name in axes if name in own)
         own.update({name: axes.pop(name) for name in list(axes) if name in own})
         return replace(self, extra=tuple(own.items()), **axes)
 
@@ -134,6 +137,7 @@ class Cell:
     def __getattr__(self, name: str) -> Any:
         own = dict(self.extra)
         if name in own:
+            note([name])
             return own[name]
         raise AttributeError(
             f"this cell has no axis {name!r}; it has {', '.join([*BUILT_IN_AXES, *own])}"
@@ -143,3 +147,8 @@ class Cell:
 NO_AXES = ("extra", "device", "backend", "environment", "shared_by")
 
 BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
+
+
+def axes_of(cell: Cell) -> dict[str, AxisValue]:
+    """Return the axes of a cell for the package itself, which does not count as reading them."""
+    return {name: getattr(cell, name) for name in BUILT_IN_AXES} | dict(cell.extra)

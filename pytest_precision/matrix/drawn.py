@@ -7,7 +7,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from pytest_precision.matrix.cell import BUILT_IN_AXES, Cell
+from pytest_precision.matrix.cell import BUILT_IN_AXES, Cell, axes_of
 from pytest_precision.matrix.sequence import OPERATIONS, name_of, names, parse, unparse
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
 
 def marker(cell: Cell) -> str:
     """Return the marker that makes this cell, to paste above a test."""
-    written = {name: [value] for name, value in cell.axes.items()}
+    written = {name: [value] for name, value in axes_of(cell).items()}
     default = Cell(precision=cell.precision)
     short = {
         name: values

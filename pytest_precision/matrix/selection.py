@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from pytest_precision.matrix.axes import text
-from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.pairwise import pairwise
 
 Select = tuple[tuple[str, tuple[str, ...]], ...]
@@ -20,7 +20,7 @@ def matches(cell: Cell, select: Select) -> bool:
     """
     if not select:
         return True
-    axes = cell.axes
+    axes = axes_of(cell)
     return all(axis in axes and text(axes[axis]) in map(text, values) for axis, values in select)
 
 
@@ -36,7 +36,7 @@ def refusals(select: Select, cells: Iterable[Cell]) -> list[str]:
     cells = list(cells)
     known: dict[str, dict[str, None]] = {}
     for cell in cells:
-        for axis, value in cell.axes.items():
+        for axis, value in axes_of(cell).items():
             known.setdefault(axis, {})[text(value)] = None
     wrong = []
     for axis, values in select:
@@ -71,7 +71,7 @@ def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
         return list(cells[:1])
     if coverage == "pairwise":
         # By repr, since 1, 1.0 and True are one value to a set.
-        rows = [[repr(value) for value in cell.axes.values()] for cell in cells]
+        rows = [[repr(value) for value in axes_of(cell).values()] for cell in cells]
         return [cells[index] for index in pairwise(rows)]
     return list(cells)
 

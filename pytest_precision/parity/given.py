@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.trace.data import DataLog, Given
 
 ADVICE = (
@@ -30,7 +30,8 @@ def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell])
     place = _first_other(candidate.given[0], reference.given[0])
     if place is None:
         return None
-    apart = ", ".join(name for name in ours.axes if ours.axes[name] != theirs.axes[name])
+    mine, others = axes_of(ours), axes_of(theirs)
+    apart = ", ".join(name for name in mine if mine[name] != others[name])
     cause = f", or does it depend on {apart}?" if apart else "?"
     return f"the workload gave other data in the second run, {place}: is it random{cause}"
 

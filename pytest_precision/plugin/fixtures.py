@@ -12,9 +12,11 @@ import pytest
 from pytest_precision.check.parity import Parity
 from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
+from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.unread import unread
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
@@ -22,7 +24,6 @@ from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.report import attributes
 
 if TYPE_CHECKING:
-    from pytest_precision.matrix.cell import Cell
     from pytest_precision.options import Settings
 
 PARITY = pytest.StashKey[Parity]()
@@ -162,10 +163,11 @@ def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int)
     attributes.attach(
         report,
         item,
-        axes=cell.axes | ({"sequence": "drawn"} if drawn else {}),
+        axes=axes_of(cell) | ({"sequence": "drawn"} if drawn else {}),
         verdicts=[verdict.as_dict() for verdict in found.verdicts] if found else [],
         number=item.callspec.indices["cell"],
         total=total,
+        unread=unread(item, cell),
     )
 
 

@@ -249,9 +249,12 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture
-def cell(request: pytest.FixtureRequest) -> Cell:
-    """Return the cell of the matrix that the test runs in."""
-    return cell_of(request)
+def cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
+    """Give the cell of the matrix that the test runs in, and note which of its axes are read."""
+    from pytest_precision.plugin import unread
+
+    with unread.noted(request.node):
+        yield cell_of(request)
 
 
 @pytest.fixture

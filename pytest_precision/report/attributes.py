@@ -19,6 +19,7 @@ def attach(
     verdicts: Sequence[Mapping[str, Any]] = (),
     number: int = 0,
     total: int = 0,
+    unread: Sequence[str] = (),
 ) -> None:
     """Put a cell and its verdicts on one report, and their JUnit properties on the item.
 
@@ -32,6 +33,7 @@ def attach(
         verdicts: all verdicts of this run of the test so far, as `Verdict.as_dict()`.
         number: position of the cell in the matrix of its test, which orders rows and columns.
         total: number of matrix cells in this session; 0 if unknown.
+        unread: axes of the user's own that nothing has read so far.
     """
     # Only builtins: any other type on a report ends a whole xdist run with an internal error.
     extra: dict[str, Any] = {
@@ -40,6 +42,7 @@ def attach(
             "axes": dict(axes),
             "number": number,
             "total": total,
+            "unread": list(unread),
         },
         "precision": [dict(verdict) for verdict in verdicts],
     }

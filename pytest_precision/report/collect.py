@@ -9,7 +9,7 @@ crash of a worker) counts as one more check of the cell, without a layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,12 +30,20 @@ class CheckResult:
         reason: one line; for an expected failure, the reason of the expectation if it has one.
         entry: entry in report.json: the verdict; `status`; `pytest`, pytest's word for the test
             (`passed`, `failed`, `error`, `skipped`, `xfailed`, `xpassed`); `xfail`, the reason of
-            the expectation if there is one; and the place of the cell: `number`, `line`, `worker`.
+            the expectation if there is one; and what all checks of the cell have in common: `axes`,
+            `number`, `line`, `worker`, `unread` and `test_seconds`.
     """
 
     status: str
     reason: str
     entry: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> CheckResult:
+        """Return what an entry of report.json says."""
+        status = entry.get("status", entry["outcome"])
+        reason = entry.get("xfail", entry["reason"]) if status == "xfail" else entry["reason"]
+        return cls(status, reason, entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class CellResult:
         number: position in its matrix.
         line: line of the test in its file, from 0.
         seconds: duration of all phases of the test, including fixtures.
+        unread: axes of the user's own that nothing has read in this cell.
         checks: at least one, in the order in which they were made.
     """
 
@@ -59,6 +68,23 @@ class CellResult:
     line: int
     seconds: float
     checks: tuple[CheckResult, ...]
+    unread: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, entries: Sequence[Mapping[str, Any]]) -> CellResult:
+        """Return the cell of its entries in report.json, of which there is at least one."""
+        first = entries[0]
+        nodeid = first["nodeid"]
+        return cls(
+            nodeid,
+            test_of(nodeid),
+            first["axes"],
+            first.get("number", 0),
+            first.get("line", 0),
+            first.get("test_seconds", sum(entry["seconds"] for entry in entries)),
+            tuple(map(CheckResult.of, entries)),
+            tuple(first.get("unread", ())),
+        )
 
     @property
     def position(self) -> tuple[str, int, int]:
@@ -140,15 +166,10 @@ class Results:
         if report.when in PHASES[:-1]:
             return None
         del self._runs[key]
-        number, line = cell.get("number", 0), report.location[1] or 0
-        place = {"number": number, "line": line} | ({"worker": key[1]} if key[1] else {})
-        checks = tuple(_checks(report.nodeid, cell["axes"], run, place))
-        if run.discarded or not checks:  # `--setup-only` makes no call, so there is no result
+        entries = _entries(report.nodeid, run, _common(report, cell, run))
+        if run.discarded or not entries:  # `--setup-only` makes no call, so there is no result
             return None
-        result = CellResult(
-            report.nodeid, cell["test"], cell["axes"], number, line, run.seconds, checks
-        )
-        self.cells[key] = result
+        result = self.cells[key] = CellResult.of(entries)
         return key, result
 
     def _cell(self, report: pytest.TestReport) -> Mapping[str, Any] | None:
@@ -194,24 +215,33 @@ def _reason(report: pytest.TestReport) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _checks(
-    nodeid: str, axes: Mapping[str, AxisValue], run: _TestRun, place: dict[str, Any]
-) -> list[CheckResult]:
+def _common(report: pytest.TestReport, cell: Mapping[str, Any], run: _TestRun) -> dict[str, Any]:
+    """Return what the entries of all checks of a cell have in common."""
+    worker = _worker(report)
+    return {
+        "axes": dict(cell["axes"]),
+        "number": cell.get("number", 0),
+        "line": report.location[1] or 0,
+        "test_seconds": run.seconds,
+        **({"worker": worker} if worker else {}),
+        **({"unread": list(cell["unread"])} if cell.get("unread") else {}),
+    }
+
+
+def _entries(nodeid: str, run: _TestRun, common: dict[str, Any]) -> list[dict[str, Any]]:
     phase, reason = run.phases.get("call", ("", ""))
     expected = {"xfail": reason} if reason and phase in ("xfailed", "xpassed") else {}
-    checks = []
+    entries = []
     for verdict in run.verdicts:
         status = _status(verdict, phase, run.failures)
-        why = expected.get("xfail", verdict["reason"]) if status == "xfail" else verdict["reason"]
-        entry = verdict | {"status": status, "pytest": phase} | expected | place
-        checks.append(CheckResult(status, why, entry))
-    for outcome, status, word, why in _endings(run, [check.status for check in checks]):
-        ending = Verdict(nodeid, dict(axes), "", "", "", "", outcome, why, seconds=run.seconds)
+        entries.append(verdict | {"status": status, "pytest": phase} | expected | common)
+    for outcome, status, word, why in _endings(run, [entry["status"] for entry in entries]):
+        ending = Verdict(nodeid, {}, "", "", "", "", outcome, why, seconds=run.seconds)
         if outcome not in ("pass", "skip"):
             ending = replace(ending, repeat=again(nodeid))
         told = {"status": status, "pytest": word} | (expected if word == phase else {})
-        checks.append(CheckResult(status, why, ending.as_dict() | told | place))
-    return checks
+        entries.append(ending.as_dict() | told | common)
+    return entries
 
 
 def _status(verdict: Mapping[str, Any], phase: str, failures: list[str]) -> str:

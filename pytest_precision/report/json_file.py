@@ -71,7 +71,7 @@ class JsonFile:
         self._ranks: dict[str, Mapping[str, str]] = {}
         self._cells: dict[Hashable, bytes] = {}
         self._clock = clock
-        self._due = clock()
+        self._due = self._started = clock()
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
         try:
@@ -79,7 +79,7 @@ class JsonFile:
             _sweep(folder)
             # Otherwise the file of an earlier session would pass for the result of a session that
             # is killed in its first cell.
-            self._write(finished=False)
+            self._write(0.0, finished=False)
         except OSError as error:
             raise pytest.UsageError(
                 expected_but_got(
@@ -136,14 +136,14 @@ class JsonFile:
         self._timer = None
         start = self._clock()
         try:
-            self._write(finished=finished)
+            self._write(start - self._started, finished=finished)
             self.problem = ""
         except OSError as error:
             self.problem = f"{self.path} could not be written: {error.strerror or error}"
         end = self._clock()
         self._due = end + (SHARE - 1) * (end - start)
 
-    def _write(self, *, finished: bool) -> None:
+    def _write(self, seconds: float, *, finished: bool) -> None:
         environment = {**self._environment, "world_sizes": sorted(self._world_sizes)}
         if self._ranks:
             environment["ranks"] = [self._ranks[key] for key in sorted(self._ranks)]
@@ -151,6 +151,7 @@ class JsonFile:
             "schema": SCHEMA,
             "finished": finished,
             "planned": self.planned,
+            "seconds": seconds,
             "environment": environment,
         }
         cells = b",\n".join(self._cells.values())

@@ -28,6 +28,7 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "schema": SCHEMA,
         "finished": all(data["finished"] for data in reports.values()),
         "planned": None if None in planned else sum(planned),
+        **_longest([data["seconds"] for data in reports.values() if "seconds" in data]),
         "environment": _environment([data["environment"] for data in reports.values()]),
         "cells": [
             {**entry, "axes": {**entry["axes"], **({AXIS: name} if twice else {})}}
@@ -35,6 +36,11 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             for entry in data["cells"]
         ],
     }
+
+
+def _longest(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the duration of shards that ran at the same time; nothing where none is known."""
+    return {"seconds": max(seconds)} if seconds else {}
 
 
 def _environment(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import ReportError, expected_but_got
-from pytest_precision.report.attributes import test_of
-from pytest_precision.report.collect import CellResult, CheckResult
+from pytest_precision.report.collect import CellResult
 from pytest_precision.report.described import expect_described
 from pytest_precision.report.json_file import NAME, SCHEMA
 
@@ -22,12 +21,14 @@ class Report:
     Attributes:
         finished: whether all planned cells ran.
         planned: number of cells that were to run; None where it was unknown.
+        seconds: duration of the session; where an old report does not say it, that of all tests.
         environment: as in the file.
         cells: in the order of the files and of their matrices.
     """
 
     finished: bool
     planned: int | None
+    seconds: float
     environment: Mapping[str, Any]
     cells: tuple[CellResult, ...]
 
@@ -35,7 +36,8 @@ class Report:
     def of(cls, data: Mapping[str, Any]) -> Report:
         """Return what the content of a file says, as `read` returns it."""
         cells = sorted(_cells(data["cells"]), key=lambda cell: cell.position)
-        return cls(data["finished"], data["planned"], data["environment"], tuple(cells))
+        seconds = data.get("seconds", sum(cell.seconds for cell in cells))
+        return cls(data["finished"], data["planned"], seconds, data["environment"], tuple(cells))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -82,23 +84,4 @@ def _cells(entries: Iterable[Mapping[str, Any]]) -> list[CellResult]:
     for entry in entries:
         key = entry["nodeid"], entry.get("worker", ""), repr(entry["axes"])
         cells.setdefault(key, []).append(entry)
-    return [_cell(found) for found in cells.values()]
-
-
-def _cell(entries: Sequence[Mapping[str, Any]]) -> CellResult:
-    first = entries[0]
-    return CellResult(
-        first["nodeid"],
-        test_of(first["nodeid"]),
-        first["axes"],
-        first.get("number", 0),
-        first.get("line", 0),
-        sum(entry["seconds"] for entry in entries),
-        tuple(map(_check, entries)),
-    )
-
-
-def _check(entry: Mapping[str, Any]) -> CheckResult:
-    status = entry.get("status", entry["outcome"])
-    reason = entry.get("xfail", entry["reason"]) if status == "xfail" else entry["reason"]
-    return CheckResult(status, reason, entry)
+    return [CellResult.of(found) for found in cells.values()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult, CheckResult
+from pytest_precision.report.words import count
 
 
 @dataclass(slots=True)
@@ -80,3 +81,23 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
                 kinds.setdefault(reason, {})[kind] = None
         found.update(visible(f"{', '.join(names)}: {reason}") for reason, names in kinds.items())
     return found.most_common()
+
+
+def unread(cells: Iterable[CellResult]) -> list[str]:
+    """Say which axes of the user's own no code has read, where it came to compare or to pass.
+
+    An axis may change what is read, so that one that some cell of its test reads is not told.
+    """
+    tests: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        if cell.passing or any(check.entry.get("observations") for check in cell.checks):
+            tests.setdefault(cell.test, []).append(cell)
+    found: dict[str, list[CellResult]] = {}
+    for own in tests.values():
+        for axis in sorted(set.intersection(*(set(cell.unread) for cell in own))):
+            found.setdefault(axis, []).extend(own)
+    return [
+        f"no code read the axis {axis} in {count(len(own), 'cell')} of "
+        f"{', '.join(dict.fromkeys(cell.test for cell in own))}"
+        for axis, own in found.items()
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -55,6 +56,7 @@ class SessionReport:
         self._progress: Progress | None = None
         self._page: Path | None = None
         self._ended = False
+        self._started = time.monotonic()
 
     def start(self) -> None:
         """Replace the report.json of the last session; `pytest_collection` calls this.
@@ -121,4 +123,5 @@ class SessionReport:
     def summary(self, reporter: pytest.TerminalReporter) -> None:
         """Write the section of the terminal summary."""
         problem = "" if self._file is None else self._file.problem
-        terminal.summary(reporter, self.results, problem, self._page)
+        seconds = time.monotonic() - self._started
+        terminal.summary(reporter, self.results, seconds, problem, self._page)

@@ -13,7 +13,7 @@ from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.grid import by_test, fixed, grid
 from pytest_precision.report.read import Report
-from pytest_precision.report.reasons import Reason, fold, not_compared
+from pytest_precision.report.reasons import Reason, fold, not_compared, unread
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES
 from pytest_precision.report.words import count, duration
@@ -50,7 +50,7 @@ def _sections(report: Report) -> Iterator[str]:
     yield f"## Precision matrix: {verdict if failing else count(len(cells), 'cell')}\n\n"
     found = Counter(cell.status for cell in cells)
     words = [f"{found[name]} {STATUSES[name].word}" for name in STATUSES if found[name]]
-    yield f"{', '.join(words) or 'No cell ran'} in {duration(sum(c.seconds for c in cells))}.\n"
+    yield f"{', '.join(words) or 'No cell ran'} in {duration(report.seconds)}.\n"
     if not report.finished:
         planned = "an unknown number" if report.planned is None else report.planned
         yield f"\n**Not finished:** {count(len(cells), 'cell')} of {planned} ran.\n"
@@ -64,6 +64,9 @@ def _sections(report: Report) -> Iterator[str]:
     left_out = [f"in {count(number, 'cell')}: {text}" for text, number in not_compared(cells)]
     if left_out:
         yield "\n### Not compared\n" + _pre(left_out)
+    notes = unread(cells)
+    if notes:
+        yield "\n### Not read\n" + _pre(notes)
 
 
 def _pre(lines: Sequence[str]) -> str:

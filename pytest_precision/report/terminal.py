@@ -14,7 +14,7 @@ from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
 from pytest_precision.report.kills import kills
-from pytest_precision.report.reasons import Reason, fold, not_compared
+from pytest_precision.report.reasons import Reason, fold, not_compared, unread
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES
 from pytest_precision.report.words import count, duration
@@ -31,6 +31,7 @@ MAX_LINES = 200
 def summary(
     terminal: pytest.TerminalReporter,
     results: Results,
+    seconds: float,
     problem: str = "",
     page: Path | None = None,
 ) -> None:
@@ -39,6 +40,7 @@ def summary(
     Args:
         terminal: pytest's terminal reporter.
         results: results of the session.
+        seconds: duration of the session.
         problem: why the report could not be written; empty if it was written.
         page: the file report.html, if it was written.
     """
@@ -50,7 +52,7 @@ def summary(
         section.legend(cells)
         section.others(cells)
         section.failures(cells)
-        section.counts(cells)
+        section.counts(cells, seconds)
     elif any(cell.failing for cell in cells):
         terminal.write_sep("=", TITLE)
         section.failures(cells)
@@ -143,10 +145,9 @@ class _Section:
         if len(reasons) > MAX_REASONS and not verbose:
             self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
 
-    def counts(self, cells: Sequence[CellResult]) -> None:
-        """Write the last line: the number of cells per status, with its mark, and their time."""
+    def counts(self, cells: Sequence[CellResult], seconds: float) -> None:
+        """Write the number of cells per status, with its mark, and the time of the session."""
         found = Counter(cell.status for cell in cells)
-        seconds = sum(cell.seconds for cell in cells)
         line: Line = [(f"{count(len(cells), 'cell')} in {duration(seconds)}: ", "")]
         for name in reversed(STATUSES):
             if found[name]:
@@ -158,9 +159,11 @@ class _Section:
             mark = STATUSES["xfail"].mark
             text = f"pytest counts {caught} of the {mark} as passed: their tests expected a failure"
             self.terminal.write_line(text)
+        for note in unread(cells):
+            self.paragraph(note, "", "  ")
         self.mutants(cells)
         if self.terminal.verbosity > 0:
-            self.timing(cells, seconds)
+            self.timing(cells)
             self.unexercised(cells)
             self.unjudged(cells)
 
@@ -183,8 +186,9 @@ class _Section:
             found[own[0].test] = [f"{name} ({advice[name]})" for name in missed]
         self.of_tests("never noticed in", found)
 
-    def timing(self, cells: Sequence[CellResult], seconds: float) -> None:
-        """Write what the time was spent on."""
+    def timing(self, cells: Sequence[CellResult]) -> None:
+        """Write what the time of the tests was spent on; workers of xdist spend it side by side."""
+        seconds = sum(cell.seconds for cell in cells)
         entries = [check.entry for cell in cells for check in cell.checks]
         timings = [entry.get("timing", {}) for entry in entries]
         spent = {
@@ -195,7 +199,7 @@ class _Section:
         spent["comparison"] = checks - sum(spent.values())
         spent["the rest of the tests"] = max(0.0, seconds - checks)
         words = ", ".join(f"{name} {duration(own)}" for name, own in spent.items())
-        self.paragraph(f"time: {words}", "", "  ")
+        self.paragraph(f"time of the tests: {words}", "", "  ")
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
         """Write what no cell of a test ever did."""

@@ -20,6 +20,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.reads import so_far
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.trace import mutants
@@ -97,6 +98,7 @@ def record(
                 violations=tuple(run.violations),
                 products=tuple(sorted(run.products.dtypes)),
                 unshown=groups.unshown(run.engine.optimizer),
+                read=so_far(),
             )
         )
         return run.writer.observations

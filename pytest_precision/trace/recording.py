@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.reads import note
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle.log import OracleLog
@@ -43,6 +44,7 @@ class Recording:
     def read(cls, name: str, cell: Cell, folder: Path, window: Window | None) -> Recording:
         """Read what all ranks of `cell` wrote into `folder`."""
         trace = Trace(folder, *(stretch.world_size for stretch in recorded(cell, window)))
+        note(trace.header.read)  # the ranks' cells were copies, and the trace may be a kept one
         return cls(name, cell, trace)
 
     @classmethod

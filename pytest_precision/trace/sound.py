@@ -112,7 +112,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
     for name in ("unobservable", "environment", "unshown"):
         words(name, index[name])
     _one_of("digests", index["digests"], (False, True))
-    for name in ("paths", "violations", "products", "given"):
+    for name in ("paths", "violations", "products", "given", "read"):
         texts(name, index[name])
     slots = [_slot(slot) for slot in rows("slots", index["slots"])]
     moments = [rows("a moment", one, 2) for one in rows("moments", index["moments"])]

@@ -80,6 +80,7 @@ class Header:
         products: dtypes of the matrix products that were seen on any rank.
         given: kind and name of what a script has shown of its own, which no checkpoint shows.
         unshown: what of an optimizer no tensor can show, each with the reason.
+        read: axes of the user's own that the code of any rank has read.
     """
 
     world_size: int
@@ -91,6 +92,7 @@ class Header:
     products: tuple[str, ...] = ()
     unshown: dict[str, str] = field(default_factory=dict)
     given: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def _joined(headers: list[Header]) -> Header:
         unshown={what: why for one in headers for what, why in one.unshown.items()},
         given=tuple(dict.fromkeys(what for one in headers for what in one.given)),
         products=tuple(sorted({dtype for one in headers for dtype in one.products})),
+        read=tuple(sorted({axis for one in headers for axis in one.read})),
     )
 
 

@@ -21,13 +21,14 @@ class Item:
 def test_report_carries_builtins_only():
     """The cell and its verdicts are plain data under two names."""
     (report,) = reports(("call", "passed"))
-    attach(report, Item(), axes=AXES, verdicts=[verdict()], number=3, total=12)
+    attach(report, Item(), axes=AXES, verdicts=[verdict()], number=3, total=12, unread=["glu"])
     assert report.precision == json.loads(json.dumps([verdict()]))
     assert report.precision_cell == {
         "test": "test_moe.py::test_experts",
         "axes": AXES,
         "number": 3,
         "total": 12,
+        "unread": ["glu"],
     }
 
 

@@ -31,7 +31,7 @@ def test_one_check_a_verdict():
     """Each verdict of a test is a check, in order, and its entry is the verdict itself."""
     cell = collect(*run(verdicts=[verdict(), verdict("skip", "no such format")]))
     assert statuses(cell) == ["pass", "skip"]
-    place = {"number": 0, "line": 1}
+    place = {"number": 0, "line": 1, "test_seconds": 1.5}
     assert cell.checks[0].entry == verdict() | {"status": "pass", "pytest": "passed"} | place
 
 

@@ -32,6 +32,16 @@ def test_shards_are_one_report():
     assert (cut["finished"], cut["planned"]) == (False, 8)
 
 
+def test_shards_take_as_long_as_the_longest():
+    """Shards run at the same time; of an old report, the time of its tests is all that is known."""
+    shards = [content(entry("pass", n)) | {"seconds": 10.0 * n} for n in (1, 2)]
+    whole = merge(dict(zip("ab", shards, strict=True)))
+    validator().validate(whole)
+    assert Report.of(whole).seconds == 20.0
+    old = Report.of(content(entry("pass", 0), entry("pass", 1)))
+    assert old.seconds == sum(cell.seconds for cell in old.cells)
+
+
 def test_a_cell_of_two_reports_is_two_cells():
     """One more axis tells them apart, so that statements and grids can name the machine."""
     merged = merge({"old": content(entry("pass")), "new": content(entry("fail"))})

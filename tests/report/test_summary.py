@@ -10,7 +10,7 @@ from pytest_precision.report.summary import summary
 
 def report(*cells, finished=True):
     """A report of some cells."""
-    return Report(finished, len(cells), {}, tuple(cells))
+    return Report(finished, len(cells), 75.0, {}, tuple(cells))
 
 
 def failing(number, reason="why"):
@@ -24,7 +24,7 @@ def test_what_it_says():
     cells = matrix(lambda a: "fail" if a["w"] == 2 else "pass", w=[1, 2, 3], seed=[0, 1])
     text = summary(report(*cells, finished=False))
     assert text.startswith(
-        "## Precision matrix: 2 of 6 cells failed\n\n2 failed, 4 passed in 3.0 s."
+        "## Precision matrix: 2 of 6 cells failed\n\n2 failed, 4 passed in 75 s."
     )
     assert "**Not finished:** 6 cells of 6 ran." in text
     assert "<pre>both failing cells have w=2; no passing cell has</pre>" in text

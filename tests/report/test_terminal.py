@@ -110,13 +110,30 @@ def test_a_pass_in_part_has_a_mark_of_its_own(session):
     session(source).stdout.fnmatch_lines([*lines, "*: 1 passed (.), 2 passed in part (~)"])
 
 
+def test_time_is_that_of_the_session(session, pytester):
+    """Workers run tests side by side, so that the sum of their durations is nobody's time."""
+    pytester.makeconftest(
+        "import pytest\n"
+        "@pytest.hookimpl(wrapper=True)\n"
+        "def pytest_runtest_makereport():\n"
+        "    report = yield\n"
+        "    report.duration = 36000.0\n"
+        "    return report\n"
+    )
+    source = HEAD + "@cells(w=[1, 2])\ndef test_it(axes, check): check()\n"
+    found = session(source, "--folder=report")
+    found.stdout.re_match_lines([r"2 cells in \d+(\.\d)? s: 2 passed \(\.\)"])
+    report = read_report("report/report.json")
+    assert report["seconds"] < 3600.0 < report["cells"][0]["test_seconds"]
+
+
 def test_verbose_says_what_took_the_time(session):
     """Recording the sides, comparing them, and what the tests do besides."""
     fields = {"seconds": 5.0, "timing": {"candidate": 1.5, "reference": 3.0}}
     source = HEAD + f"@cells(w=[1, 2])\ndef test_it(axes, check): check(fields={fields})\n"
-    line = "time: candidates 3.0 s, references 6.0 s, comparison 1.0 s, *"
+    line = "time of the tests: candidates 3.0 s, references 6.0 s, comparison 1.0 s, *"
     session(source, "-v").stdout.fnmatch_lines([line])
-    session(source).stdout.no_fnmatch_line("time: *")
+    session(source).stdout.no_fnmatch_line("time of the tests: *")
 
 
 def test_verbose_names_what_no_cell_of_a_test_exercised(session):

@@ -24,7 +24,7 @@ from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid import page_grid
 from pytest_precision.report.page.settings import settings
 from pytest_precision.report.read import Report, read
-from pytest_precision.report.reasons import fold, not_compared
+from pytest_precision.report.reasons import fold, not_compared, unread
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES
 from pytest_precision.report.words import count, duration
@@ -68,12 +68,13 @@ def render(report: Report) -> str:
         report=report,
         headline=_headline(cells, failing),
         counts=_counts(cells),
-        seconds=duration(sum(cell.seconds for cell in cells)),
+        seconds=duration(report.seconds),
         parts=parts,
         total=failures.total,
         listed=LISTED,
         others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
         left_out=not_compared(cells),
+        unread=unread(cells),
         grids=[page_grid(own, failures.target, filters.classes) for own in by_test(cells)],
         filters=filters.groups,
         settings=settings(report.environment),

@@ -1,0 +1,36 @@
+"""Reads: which axes of the user's own have been read from a cell, whoever made the copy of it.
+
+An axis that nothing reads changes nothing, and most often its name is misspelt. A cell travels to
+ranks as a copy, so each process notes what is read there, and a trace has what its ranks have read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+_open: list[set[str]] = []
+"""The sets of this process that are being filled, the outermost first."""
+
+
+@contextmanager
+def reads() -> Iterator[set[str]]:
+    """Fill a set, until the block ends, with the names of the axes that are read in it."""
+    found: set[str] = set()
+    _open.append(found)
+    try:
+        yield found
+    finally:
+        _open[:] = [one for one in _open if one is not found]
+
+
+def so_far() -> tuple[str, ...]:
+    """Return what the innermost set has; nothing where none is being filled."""
+    return tuple(sorted(_open[-1])) if _open else ()
+
+
+def note(names: Iterable[str]) -> None:
+    """Note that axes have been read."""
+    names = tuple(names)
+    for found in _open:
+        found.update(names)

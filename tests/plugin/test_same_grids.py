@@ -1,0 +1,111 @@
+"""What the terminal says of the cells of a session, and what its report.json says, are the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from written import read_report
+
+from pytest_precision.report.grid import by_test, grid
+from pytest_precision.report.read import Report
+
+Run = Callable[..., pytest.RunResult]
+
+SUITE = """
+import functools
+import time
+
+import pytest
+import torch
+from pytest_precision import layouts, script, workloads
+
+axes = functools.partial(pytest.mark.precision_matrix, sequence=["train"])
+
+
+def another(workload, cell):
+    return layouts.adamw(workload, cell)
+
+
+def other_rate(workload, cell):
+    engine = layouts.adamw(workload, cell)
+    engine.optimizer.param_groups[0]["lr"] *= 2
+    return engine
+
+
+@script
+def loop(cell, record, rate=0.1):
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    with record():
+        while True:
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@axes(mine=["a", "b"], world_size=[1, 2])
+def test_recordings(parity, cell):
+    time.sleep(0.3)  # as if they were recorded here
+    parity.compare("one", "same" if cell.mine == "a" else "other")
+
+
+@axes(mine=[1, 2])
+def test_several_checks(parity, cell):
+    parity.check(layouts.adamw, another, workload=workloads.mlp)
+    parity.check(layouts.adamw, other_rate if cell.mine == 2 else another, workload=workloads.mlp)
+    parity.compare("one", "same")
+    assert cell.mine == 1
+
+
+@axes(world_size=[1, 2], on=["reference", "both"])
+def test_reference_cell(parity, cell):
+    elsewhere = cell.replace(world_size=1) if cell.on == "reference" else None
+    parity.check(layouts.adamw, another, workload=workloads.mlp, reference_cell=elsewhere)
+
+
+@axes(rate=[0.1, 0.2])
+def test_scripts(parity, cell):
+    parity.check(functools.partial(loop, rate=cell.rate), functools.partial(loop, rate=0.1))
+
+
+@axes(world_size=[1, 2])
+def test_skipped(cell):
+    pytest.skip("not here")
+"""
+
+TRAIN = """
+import sys
+import torch
+torch.manual_seed(1)
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]))
+while True:
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_grids(pytester: pytest.Pytester, run: Run) -> None:
+    """Each cell stands in report.json by the axes of its test, however it was checked."""
+    pytester.makepyfile(test_all=SUITE, train=TRAIN)
+    for name, rate in (("one", "0.1"), ("same", "0.1"), ("other", "0.2")):
+        recorded = [*("--out", name, "--steps", "1", "--", "train.py", rate)]
+        subprocess.run([sys.executable, "-m", "pytest_precision", "record", *recorded], check=True)
+    result = run("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
+    cells = Report.of(read_report("report/report.json")).cells
+    shown = "\n".join(line.rstrip() for line in result.outlines)
+    for own in by_test(cells):
+        lines = ["".join(text for text, _ in line).rstrip() for line in grid(own, 80)]
+        assert "\n".join(lines) in shown, own[0].test
+    assert {(cell.axes["mine"], cell.status) for cell in cells if "recordings" in cell.test} == {
+        ("a", "partial"),
+        ("b", "fail"),
+    }
+    assert all(cell.seconds > 0.3 for cell in cells if "recordings" in cell.test)
+    page = Path("report/report.html").read_text()
+    assert all(f"mine {value}" in page for value in ("a", "b"))
