@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_precision._visible import visible
 
@@ -22,6 +22,18 @@ def expected_but_got(what: str, got: object, advice: str = "") -> str:
         advice: the next step.
     """
     return f"expected {what} but got {got}{'; ' * bool(advice)}{advice}"
+
+
+def is_bad_input(excinfo: Any) -> bool:
+    """Return whether an error is about what a caller has given, for pytest's `__tracebackhide__`.
+
+    Then the caller's line and the message say it all; of any other error, each frame may matter.
+    """
+    message = str(excinfo.value)
+    return (" but got " in message and "expected " in message) or "has no axis" in message
+
+
+__tracebackhide__ = is_bad_input
 
 
 def named(name: str, value: object) -> str:

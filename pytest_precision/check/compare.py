@@ -11,13 +11,15 @@ from typing import Any
 from pytest_precision.check.case import Case
 from pytest_precision.check.gates import RECORDED_GATES, ruled
 from pytest_precision.check.terms import Terms
-from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got
+from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Bitwise, Unchecked
 from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.trace.origin import AGAIN
 from pytest_precision.trace.recording import Recording
+
+__tracebackhide__ = is_bad_input
 
 TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 """What an origin says that need not be equal, or is said by others."""

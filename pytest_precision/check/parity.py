@@ -23,6 +23,7 @@ from pytest_precision.errors import (
     WorldSizeError,
     expect_type,
     expected_but_got,
+    is_bad_input,
     named,
 )
 from pytest_precision.loops.script import expect_signature, is_script, resumes
@@ -41,6 +42,8 @@ from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.stretches import recorded
+
+__tracebackhide__ = is_bad_input
 
 
 @dataclass(repr=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pytest_precision.errors import expect_type, expected_but_got
+from pytest_precision.errors import expect_type, expected_but_got, is_bad_input
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Criterion, Unchecked
 from pytest_precision.parity.exempt import Exempt
+
+__tracebackhide__ = is_bad_input
 
 
 class Terms(NamedTuple):

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expected_but_got, is_bad_input, named
 from pytest_precision.loops.script import script
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.ranks.state.environment import patched
 
 if TYPE_CHECKING:
     from pytest_precision.loops.record import Record
+
+__tracebackhide__ = is_bad_input
 
 
 def command(file: str | Path, *arguments: object) -> Callable[..., Any]:

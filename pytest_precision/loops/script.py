@@ -7,9 +7,11 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, TypeVar, overload
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.loops.course import lacking
 from pytest_precision.matrix.cell import Cell
+
+__tracebackhide__ = is_bad_input
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)

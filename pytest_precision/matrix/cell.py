@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pytest_precision.errors import expect_one_of, expected_but_got
+from pytest_precision.errors import expect_one_of, expected_but_got, is_bad_input
 from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.matrix.reads import note
 from pytest_precision.matrix.stretches import Stretch, stretches
 from pytest_precision.matrix.variables import Variables, plain
+
+__tracebackhide__ = is_bad_input
 
 AxisValue = str | int | float | bool | None
 
@@ -119,7 +121,9 @@ class Cell:
             raise ValueError(expected_but_got(f"one of the axes {known}", unknown[0]))
         note(name for name in axes if name in own)
         own.update({name: axes.pop(name) for name in list(axes) if name in own})
-        return replace(self, extra=tuple(own.items()), **axes)
+        # Not by `dataclasses.replace`, whose source would stand in each traceback of a wrong value.
+        kept = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Cell(**{**kept, "extra": tuple(own.items()), **axes})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cell):

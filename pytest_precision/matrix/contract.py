@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_precision.errors import expect_type, expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell
+
+__tracebackhide__ = is_bad_input
 
 PATHS = ("fused", "grouped", "quantized")
 """Code paths of forward and backward: weight gradients accumulated by the GEMM, a single weight for

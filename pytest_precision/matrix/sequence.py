@@ -16,7 +16,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_precision.errors import SequenceError, expected_but_got
+from pytest_precision.errors import SequenceError, expected_but_got, is_bad_input
+
+__tracebackhide__ = is_bad_input
 
 
 class Operation(NamedTuple):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expected_but_got, is_bad_input, named
+
+__tracebackhide__ = is_bad_input
 
 Variables = tuple[tuple[str, str], ...]
 """Names and values, sorted by name; this form can be compared and hashed."""

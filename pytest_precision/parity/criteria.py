@@ -8,9 +8,11 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, no_criterion
 from pytest_precision.parity.noise_criterion import Noise
+
+__tracebackhide__ = is_bad_input
 
 DEFAULT = "default"
 """The kind in a key that stands for every kind."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_precision.errors import expect_type, expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got, is_bad_input, named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pytest_precision.parity.statistics import Statistics
 
     Magnitudes = npt.NDArray[np.floating[Any]]
+
+__tracebackhide__ = is_bad_input
 
 
 @dataclass(frozen=True)

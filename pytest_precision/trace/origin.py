@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.sealed import (
     Seal,
@@ -28,6 +28,8 @@ from pytest_precision.trace.sealed import (
     signed,
 )
 from pytest_precision.trace.sound import rows, table, text, texts, whole, words
+
+__tracebackhide__ = is_bad_input
 
 FORMAT = 2
 """Format of a recording: of this file and of all others in its folder. Since 2, it names the digest

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.reads import note
 from pytest_precision.trace.data import DataLog
@@ -19,6 +19,8 @@ from pytest_precision.trace.sound import expect_data, expect_index, expect_updat
 from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.stretches import recorded
 from pytest_precision.trace.updates import UpdateLog
+
+__tracebackhide__ = is_bad_input
 
 SHOWN = 8
 """Ranks that are named where several have not finished."""

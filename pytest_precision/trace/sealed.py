@@ -18,9 +18,11 @@ from typing import Any
 import xxhash
 from torch import Tensor
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.files import TraceFiles, mapped, no_regular, regular, write_whole
+
+__tracebackhide__ = is_bad_input
 
 Seal = tuple[int, str]
 """Number of bytes of a file, and their xxh3-128."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from types import MethodType, ModuleType
 from typing import Any
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.ranks.code.loading import load
+
+__tracebackhide__ = is_bad_input
 
 OURS = __name__.partition(".")[0]
 TRUSTED = frozenset({OURS, "torch", "numpy", *sys.stdlib_module_names})
