@@ -30,6 +30,8 @@ def is_bad_input(excinfo: Any) -> bool:
     Then the caller's line and the message say it all; of any other error, each frame may matter.
     """
     message = str(excinfo.value)
+    if isinstance(excinfo.value, SequenceError):
+        return True
     return (" but got " in message and "expected " in message) or "has no axis" in message
 
 
