@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401  in-process suites import it, and that cannot be done twice
 from written import read_report
 
 from pytest_precision.report.grid import by_test, grid

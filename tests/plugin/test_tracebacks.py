@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch  # noqa: F401  in-process suites import it, and that cannot be done twice
 
 CALLS = (
     'command("nope.py")',
