@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401  in-process suites import it, and that cannot be done twice
 from written import read_report
 
 from pytest_precision.report.grid import by_test, grid
 from pytest_precision.report.read import Report
-
-Run = Callable[..., pytest.RunResult]
 
 SUITE = """
 import functools
@@ -91,13 +87,16 @@ while True:
 """
 
 
-def test_grids(pytester: pytest.Pytester, run: Run) -> None:
+# In a process of their own, since torch cannot be imported twice into one.
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_grids(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     """Each cell stands in report.json by the axes of its test, however it was checked."""
     pytester.makepyfile(test_all=SUITE, train=TRAIN)
     for name, rate in (("one", "0.1"), ("same", "0.1"), ("other", "0.2")):
         recorded = [*("--out", name, "--steps", "1", "--", "train.py", rate)]
         subprocess.run([sys.executable, "-m", "pytest_precision", "record", *recorded], check=True)
-    result = run("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
+    options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
+    result = pytester.runpytest_subprocess(*options, *workers)
     cells = Report.of(read_report("report/report.json")).cells
     shown = "\n".join(line.rstrip() for line in result.outlines)
     for own in by_test(cells):

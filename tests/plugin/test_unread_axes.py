@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401  in-process suites import it, and that cannot be done twice
 from written import read_report
-
-Run = Callable[..., pytest.RunResult]
 
 SUITE = """
 import functools
@@ -127,10 +123,13 @@ while True:
 """
 
 
-def test_axes_that_nothing_reads(pytester: pytest.Pytester, run: Run) -> None:
+# In a process of their own, since torch cannot be imported twice into one.
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_axes_that_nothing_reads(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     """An axis is named that neither test, layout, workload, script nor command reads."""
     pytester.makepyfile(test_axes=SUITE, train=TRAIN)
-    result = run("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
+    options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
+    result = pytester.runpytest_subprocess(*options, *workers)
     result.assert_outcomes(passed=17, skipped=1)
     text = " ".join(result.stdout.str().split())
     notes = re.findall(r"no code read the axis \S+ in \d+ cells? of \S+", text)
