@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -264,6 +265,10 @@ class Parity:
                 return Ruling("error", failed.reason, tuple(failed.details)), {}
             except OSError as error:
                 return Ruling("error", f"the comparison failed: {error}"), {}
+            except RuntimeError as error:  # of torch, where this process cannot compute
+                if self.ranks.mode == "inline":  # or of a side, which ran here
+                    raise
+                return _not_compared(error), {}
 
     def _patched(self) -> Ruling | None:
         """Return the ruling where the test has replaced what ranks do not see replaced."""
@@ -309,3 +314,14 @@ class Parity:
             )
             require_observations(counts, run.layout.name)
         return sources
+
+
+def _not_compared(error: RuntimeError) -> Ruling:
+    first, *rest = str(error).splitlines() or [""]
+    told = traceback.format_exception(type(error), error, error.__traceback__)
+    details = (*rest, *"".join(told).splitlines())
+    return Ruling(
+        "error",
+        f"the comparison failed in pytest's process: {type(error).__name__}: {first}",
+        details,
+    )

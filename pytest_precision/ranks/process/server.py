@@ -7,8 +7,10 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, util
@@ -19,6 +21,9 @@ from pytest_precision.ranks.process import preloaded, undertaker
 from pytest_precision.ranks.state.environment import patched
 
 PRELOAD = ["pytest_precision.ranks.process.preload"]
+
+END_SECONDS = 1.0
+"""Time between the end of the server's connections and its exit status."""
 
 LONGEST_PATH = 107
 """Most bytes of a socket's path (sun_path in linux/un.h, without the terminating zero)."""
@@ -62,6 +67,7 @@ def answering(seconds: float) -> Iterator[None]:
 
     Raises:
         TimeoutError: the server did not answer and was killed.
+        ChildProcessError: the server has ended, as it does if it cannot start.
     """
     number = _number()
     over = threading.Event()
@@ -77,6 +83,7 @@ def answering(seconds: float) -> Iterator[None]:
         yield
     except (EOFError, OSError) as error:
         if not over.is_set():
+            _expect_running(number, error)
             raise
         raise TimeoutError(
             f"the fork server, process {number}, which starts ranks, did not answer within "
@@ -84,6 +91,24 @@ def answering(seconds: float) -> Iterator[None]:
         ) from error
     finally:
         limit.cancel()
+
+
+def _expect_running(number: int | None, error: Exception) -> None:
+    """Raise if the server has ended; it says why on stderr, which pytest has captured."""
+    until = time.monotonic() + END_SECONDS
+    while number is not None and time.monotonic() < until:
+        try:
+            ended = os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has waited for it
+            return
+        if ended is not None:
+            word = "exit status" if ended.si_code == os.CLD_EXITED else "signal"
+            raise ChildProcessError(
+                f"the fork server, process {number}, which starts ranks, has ended with {word} "
+                f"{ended.si_status}; read what it wrote with -s, or start it alone: "
+                f"{sys.executable} -c 'import {PRELOAD[0]}'"
+            ) from error
+        time.sleep(0.02)
 
 
 def kill() -> None:

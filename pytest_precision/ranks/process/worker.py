@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -154,15 +155,34 @@ def _join(membership: Membership) -> FromRank:
     store.set(f"here{rank}", "")
     everybody = [f"here{peer}" for peer in range(world_size)]
     store.wait(everybody)
-    dist.init_process_group(
-        devices.backend(membership.device, shared),
-        store=store,
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=membership.collective_seconds),
-        device_id=None if shared else device,
-    )
+    try:
+        dist.init_process_group(
+            devices.backend(membership.device, shared),
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=membership.collective_seconds),
+            device_id=None if shared else device,
+        )
+    except RuntimeError as error:
+        _expect_loopback(error)
+        raise
     return Ready(name)
+
+
+def _expect_loopback(error: RuntimeError) -> None:
+    """Raise if this machine's ranks cannot talk; gloo only says that it found no address."""
+    try:
+        with socket.socket(type=socket.SOCK_DGRAM) as probe:
+            probe.connect(("127.0.0.1", 1))  # sends nothing, but needs a route
+    except OSError:
+        raise RuntimeError(
+            expected_but_got(
+                "the network interface lo to be up, through which the ranks of a machine talk,",
+                "none in this network namespace",
+                "run `ip link set lo up` in it, or set GLOO_SOCKET_IFNAME to another interface",
+            )
+        ) from error
 
 
 def _answer(message: RunJob, membership: Membership) -> FromRank:
