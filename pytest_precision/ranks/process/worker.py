@@ -6,6 +6,8 @@ import os
 import pickle
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -155,7 +157,7 @@ def _join(membership: Membership) -> FromRank:
     store.set(f"here{rank}", "")
     everybody = [f"here{peer}" for peer in range(world_size)]
     store.wait(everybody)
-    try:
+    with _loopback_explained():
         dist.init_process_group(
             devices.backend(membership.device, shared),
             store=store,
@@ -164,14 +166,20 @@ def _join(membership: Membership) -> FromRank:
             timeout=timedelta(seconds=membership.collective_seconds),
             device_id=None if shared else device,
         )
-    except RuntimeError as error:
-        _expect_loopback(error)
-        raise
     return Ready(name)
 
 
+@contextmanager
+def _loopback_explained() -> Iterator[None]:
+    """Say what is wrong if the ranks of this machine cannot talk: gloo only finds no address."""
+    try:
+        yield
+    except RuntimeError as error:
+        _expect_loopback(error)
+        raise
+
+
 def _expect_loopback(error: RuntimeError) -> None:
-    """Raise if this machine's ranks cannot talk; gloo only says that it found no address."""
     try:
         with socket.socket(type=socket.SOCK_DGRAM) as probe:
             probe.connect(("127.0.0.1", 1))  # sends nothing, but needs a route
