@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import time
 from dataclasses import replace
 
@@ -69,6 +70,21 @@ def test_a_dead_server(own_server):
     with pytest.raises(RankError, match="died: exit status 255: its own, or its fork server was"):
         pool.run(1, die_with_the_server)
     assert pool.run(1, os.getppid) != [process.pid]
+
+
+def leave_a_child():
+    """Start a process that ends with no signal to this rank's own processes."""
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+
+def test_a_server_that_is_replaced_takes_what_its_ranks_started_along(own_server):
+    """Whoever empties the temporary folder takes the server's socket; its ranks' children end."""
+    pool, process = own_server
+    child = psutil.Process(pool.run(1, leave_a_child)[0])
+    shutil.rmtree(server._home().path)
+    server.ensure_running()
+    _, alive = psutil.wait_procs([process, child], timeout=slack())
+    assert alive == []
 
 
 def elsewhere(membership):

@@ -112,10 +112,13 @@ def _expect_running(number: int | None, error: Exception) -> None:
 
 
 def kill() -> None:
-    """Kill the server and thereby its ranks; `ensure_running` starts another server."""
+    """Kill the server, its ranks and what they started; `ensure_running` starts another server."""
     number = _number()
     if number is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            # What ranks have started would go to init, where nobody of this session finds it.
+            os.kill(number, signal.SIGSTOP)
+            undertaker.end_descendants(number)
             os.kill(number, signal.SIGKILL)
             os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing waits again
 
