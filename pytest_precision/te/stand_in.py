@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -95,15 +96,25 @@ def install() -> None:
 
 
 def install_without_gpu() -> None:
-    """Put the stand-in in place in a process that sees no GPU; on a GPU, do nothing.
+    """Put the stand-in in place in a rank that sees no GPU; on a GPU, do nothing.
 
     Raises:
-        RuntimeError: the stand-in cannot run here; the message says why.
+        RuntimeError: the stand-in cannot run here, or this is pytest's own process, where it would
+            change torch for all tests; the message says why.
     """
     import torch
 
-    if not torch.cuda.is_available():
-        install()
+    if _is_installed() or torch.cuda.is_available():
+        return
+    if multiprocessing.parent_process() is None:
+        raise RuntimeError(
+            expected_but_got(
+                "what uses Transformer Engine to run on ranks, since torch is changed for good,",
+                "a call in pytest's own process",
+                "give it to parity.check or ranks.run, or call te.install() first",
+            )
+        )
+    install()
 
 
 def running() -> str:

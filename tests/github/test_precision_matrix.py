@@ -104,7 +104,8 @@ def test_a_report_that_is_not_finished_is_red(runner: Runner) -> None:
     """Even if pytest had ended with status 0."""
     folder = runner.workspace / "precision-report"
     folder.mkdir()
-    report = {"schema": 1, "finished": False, "planned": 2, "environment": {}, "cells": []}
+    environment = {"world_sizes": [1]}
+    report = {"schema": 1, "finished": False, "planned": 2, "environment": environment, "cells": []}
     (folder / "report.json").write_text(json.dumps(report))
     variables = {"PYTHON": "python3", "PUBLISH": "true", "REPORT": str(folder)}
     block = '"$GITHUB_ACTION_PATH/read-report"'

@@ -33,12 +33,21 @@ class RotaryMoe(Moe):
         return model
 
 
-DECLARATIONS = ("fresh_ranks", "may_leave", "supports", "with_environment")
+DECLARATIONS = (
+    "fresh_ranks",
+    "may_leave",
+    "supports",
+    "uses_transformer_engine",
+    "with_environment",
+)
 PARTS = ("compute_in", "resident")
 """What `layouts` has besides layouts."""
 
 KEEPS_FP32 = ("autocast",)
 """Layouts that cast no parameter either."""
+
+IN_RANKS = ("te_experts", "te_linears")
+"""Layouts that patch torch for good, so that no process of the tests' own can run them."""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,7 @@ KEEPS_FP32 = ("autocast",)
         *(
             (layout, {"precision": precision, "primary_weight": "bf16"})
             for layout in layouts.__all__
-            if layout not in (*DECLARATIONS, *PARTS, *KEEPS_FP32)
+            if layout not in (*DECLARATIONS, *PARTS, *KEEPS_FP32, *IN_RANKS)
             for precision in ("bf16", "mxfp8")
         ),
         ("master_adamw", {"precision": "fp16", "primary_weight": "fp16"}),

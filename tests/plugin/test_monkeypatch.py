@@ -32,6 +32,11 @@ class Child(Net):
     pass
 
 
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
 def betas():
     return BETAS
 
@@ -118,6 +123,13 @@ def test_state(parity):
     net.used()
     net.helper = types.SimpleNamespace()
     net.SEEN["more"] = 1
+    check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_state_of_torch(parity):
+    # The first object of a class of optimizers has torch wrap the class's step.
+    net.Own([net.torch.zeros(1, requires_grad=True)])
     check(parity)
 
 

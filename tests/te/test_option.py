@@ -112,3 +112,12 @@ def test_a_process_that_has_transformer_engine_or_a_gpu_is_refused(
     assert torch.device is device
     stand_in.install_without_gpu()  # on a GPU there is nothing to do
     assert stand_in.running() == ""
+
+
+@pytest.mark.usefixtures("with_wheel")
+def test_a_layout_that_is_called_in_pytests_own_process_is_refused() -> None:
+    """All tests after it would have a torch that calls the CPU `cuda`."""
+    device = torch.device
+    with pytest.raises(RuntimeError, match="a call in pytest's own process; give it to parity"):
+        stand_in.install_without_gpu()
+    assert torch.device is device

@@ -115,6 +115,8 @@ def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
         return False
     if is_torchs(one.name):
         return _is_code(before) and not _is_frameworks(one, name, before, after)
+    if _is_torchs_own(one, name, before, after):
+        return False
     if type(before) in CONSTANTS:
         same = type(before) is type(after) and repr(before) == repr(after)
         return not same and not _is_state(one, name, before)
@@ -123,15 +125,22 @@ def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
 
 def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
     """Return whether torch, or a framework when it was imported, made a change of torch."""
-    # Only here: it imports torch, which is there.
-    from pytest_precision.ranks.state.namespaces import is_torchs_own
-
     home = getattr(after, "__module__", None)
     module = sys.modules.get(home) if isinstance(home, str) else None
     file = getattr(module, "__file__", None)
     of_others = isinstance(after, FunctionType | type) and not str(home).startswith("torch")
     if of_others and isinstance(file, str) and is_installed(file):
         return True
+    return _is_torchs_own(one, name, before, after)
+
+
+def _is_torchs_own(one: _Holder, name: str, before: object, after: object) -> bool:
+    """Return whether torch made a change itself, such as a class of optimizers that it profiles."""
+    if "torch" not in sys.modules:
+        return False
+    # Only here: it imports torch.
+    from pytest_precision.ranks.state.namespaces import is_torchs_own
+
     return is_torchs_own(f"{one.name}.{name}", before, after)
 
 
