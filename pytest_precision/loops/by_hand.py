@@ -57,7 +57,19 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
             continue
         seen.add(node)
         leaf: Any = getattr(node, "variable", None)
-        if type(leaf) in (Tensor, nn.Parameter) and 0 < leaf.numel() <= ELEMENTS:
+        if type(leaf) in (Tensor, nn.Parameter) and 0 < leaf.numel() <= ELEMENTS and _held(leaf):
             found += 1
             yield leaf
         nodes.extend(following for following, _ in node.next_functions)
+
+
+def _held(leaf: Tensor) -> bool:
+    """Return whether the memory is there: FSDP frees that of a gathered weight after its forward.
+
+    Reading it would end the process.
+    """
+    if leaf.layout != torch.strided:
+        return False
+    last = sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
+    end = (leaf.storage_offset() + last + 1) * leaf.element_size()
+    return leaf.untyped_storage().nbytes() >= end
