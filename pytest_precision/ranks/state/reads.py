@@ -213,7 +213,8 @@ def _source(path: str) -> str:
         folder = os.path.dirname(folder)
     source = os.path.join(folder, f"{name.partition('.')[0]}.py")
     try:
-        written = os.stat(source).st_mtime_ns
+        status = os.stat(source)
+        written = max(status.st_mtime_ns, status.st_ctime_ns)  # nobody sets the latter back
         compiled = os.stat(path).st_mtime_ns
     except OSError:  # one of them is missing
         return source if os.path.exists(source) else path
