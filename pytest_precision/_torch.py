@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
+SCHEDULER_RATES = "_last_lr"
+"""What a scheduler keeps of the rates that it has set, for `get_last_lr`; it reads none of it."""
+
+
 def tree_leaves(tree: Any) -> list[Any]:
     """List the leaves of nested containers. A public `torch.utils.pytree` would replace this."""
     from torch.utils import _pytree

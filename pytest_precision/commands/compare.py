@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pytest_precision.parity.verdict import Verdict
 
 
+FEW = 5
+"""Lines about what is not compared that are printed unless all are asked for."""
+
+
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser(
@@ -38,6 +42,7 @@ def add_to(commands: Any) -> None:
         type=Path,
         help="write report.json and a page there",
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="say all that is not compared")
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -59,11 +64,11 @@ def run(given: argparse.Namespace) -> int:
             write_report(given.report, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
         given.parser.error(visible(str(error)))
-    say(visible("\n".join(lines(verdict))))
+    say(visible("\n".join(lines(verdict, verbose=given.verbose))))
     return 0 if verdict.outcome == "pass" else 1
 
 
-def lines(verdict: Verdict) -> list[str]:
+def lines(verdict: Verdict, *, verbose: bool = False) -> list[str]:
     """Return what is printed of a verdict."""
     if verdict.outcome != "pass":
         return [verdict.reason, *verdict.details]
@@ -71,7 +76,12 @@ def lines(verdict: Verdict) -> list[str]:
         f"{verdict.observations} tensors in {verdict.axes['sequence'].removeprefix('train')} steps"
     )
     agreed = f"{verdict.nodeid}: {size} agree; criterion {verdict.criterion}"
-    left_out = (f"{kind} is not compared: {why}" for kind, why in (verdict.left_out or {}).items())
+    left_out = [f"{kind} is not compared: {why}" for kind, why in (verdict.left_out or {}).items()]
+    if len(left_out) > FEW and not verbose:
+        left_out = [
+            *left_out[:FEW],
+            f"and {len(left_out) - FEW} more; -v shows all",
+        ]
     return [agreed, *(f"  {line}" for line in (*verdict.details, *left_out))]
 
 

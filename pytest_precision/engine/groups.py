@@ -7,19 +7,30 @@ parameter is updated with.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pytest_precision.engine.changes import Changes
 from pytest_precision.engine.observation import Observation, unshown_in, whole
+from pytest_precision.engine.values import leaves, number
 
-ELSEWHERE = frozenset({"params", "lr", "step"})
+ELSEWHERE = frozenset({"params", "param_names", "lr", "step"})
 """Entries of a group that are not a `hyper`: the parameters, and those with a kind of their own."""
 
-Groups = Iterable[tuple[Mapping[str, Any], Sequence[str]]]
+SWITCHES = frozenset({"foreach", "fused", "capturable", "differentiable"})
+"""Entries that say how an update is computed; two sides may be there to compare them."""
+
+MANY = 64
+"""Values in one option from which each is shown no more: they are shown for every parameter."""
+
+Group = tuple[Mapping[str, Any], Sequence[str]]
+"""A group with the names of its parameters."""
+
+Groups = Iterable[Group]
 """Each group with the names of its parameters."""
 
 Members = Iterable[tuple[Mapping[str, Any], Sequence[Tensor]]]
@@ -74,11 +85,27 @@ def rates(groups: Groups) -> Iterator[Observation]:
 
 
 def other_numbers(groups: Groups) -> Iterator[Observation]:
-    """Yield every other hyperparameter of each parameter, named as `eps of head.weight`."""
+    """Yield every other option of each parameter, named as `eps of head.weight`."""
     for group, names in groups:
-        for key in sorted(group.keys() - ELSEWHERE):
-            for number, value in _numbers(key, group[key]):
-                yield from (whole("hyper", f"{number} of {name}", value) for name in names)
+        for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
+            for path, value in _options(group[key]):
+                yield from (whole("hyper", f"{key}{path} of {name}", value) for name in names)
+
+
+def options(groups: Groups) -> Iterator[tuple[str, Any]]:
+    """Yield what is in the options of each group, once for all of its parameters."""
+    for place, (group, _) in enumerate(groups):
+        for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
+            yield from ((f"{place}.{key}{path}", value) for path, value in _options(group[key]))
+
+
+def altered(groups: Groups, changes: Changes) -> Iterator[Observation]:
+    """Yield the options of each parameter that `changes` says to have changed."""
+    for place, (group, names) in enumerate(groups):
+        for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
+            for path, value in _options(group[key]):
+                if changes.differs(f"{place}.{key}{path}", value):
+                    yield from (whole("hyper", f"{key}{path} of {name}", value) for name in names)
 
 
 def unshown(optimizer: Optimizer) -> dict[str, str]:
@@ -89,6 +116,9 @@ def unshown(optimizer: Optimizer) -> dict[str, str]:
         for key in ("lr", "step"):
             if group.get(key) is not None and _number(group[key]) is None:
                 found[f"{key} of the groups"] = f"{kind} has a {type(group[key]).__name__} there"
+        for key in group.keys() - ELSEWHERE - SWITCHES:
+            if not _is_empty(group[key]) and not _options(group[key]):
+                found[f"hyper {key}"] = f"{kind} has a {type(group[key]).__name__} there"
         for parameter in parameters:
             for key, value in state_of(optimizer, parameter).items():
                 for what in unshown_in(value):
@@ -113,13 +143,19 @@ def _number(value: Any) -> Tensor | None:
         return None
 
 
-def _numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the numbers in an option; a bool is no number."""
-    if isinstance(value, (list, tuple)):
-        for place, entry in enumerate(value):
-            yield from _numbers(f"{name}.{place}", entry)
-    elif isinstance(value, Tensor):
-        if value.numel() == 1 and value.dtype is not torch.bool:
-            yield name, value.detach().reshape(()).to(torch.float64)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield name, torch.tensor(value, dtype=torch.float64)
+def switches(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """Yield what says how each group of an optimizer is updated."""
+    for place, (group, _) in enumerate(members(optimizer)):
+        for key in sorted(group.keys() & SWITCHES):
+            yield f"{key} of group {place} of {type(optimizer).__name__}", group[key]
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, (list, tuple, Mapping)) and not value)
+
+
+def _options(value: Any) -> list[tuple[str, Tensor]]:
+    """List what is in an option: numbers, texts and tensors, each with its path."""
+    found = [(path, number(leaf)) for path, leaf in islice(leaves(value), MANY + 1)]
+    shown = [(path, held) for path, held in found if held is not None]
+    return shown if len(found) <= MANY else []

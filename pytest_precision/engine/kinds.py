@@ -23,7 +23,8 @@ class Kind(NamedTuple):
         weight: whether both sides start from the same values, so that only the change since then
             proves anything.
         optional: whether one side may lack a `tensor`, as some optimizers lack a hyperparameter, or
-            the whole `kind`, as an engine may that shows its state in a way of its own.
+            the whole `kind`, as an engine may that shows its state in a way of its own; or whether
+            the `value` may be another one, or none, where it has not agreed before.
         told: whether it only says more about another kind, and is not compared.
         made_late: whether an optimizer may make it in its first step, so that a load may add it to
             what was saved before.
@@ -36,7 +37,7 @@ class Kind(NamedTuple):
     local: bool = False
     lasts: Literal["passing", "setting", "state"] = "state"
     weight: bool = False
-    optional: Literal["", "tensor", "kind"] = ""
+    optional: Literal["", "tensor", "kind", "value"] = ""
     told: bool = False
     made_late: bool = False
     discrete: bool = False
@@ -82,13 +83,13 @@ KINDS = {
     "lr": Kind("the learning rate of each parameter", "float64", lasts="setting"),
     "hyper": Kind(
         "every other hyperparameter of each parameter, such as weight decay",
-        "float64",
+        "of the option",
         lasts="setting",
         optional="tensor",
     ),
     "flag": Kind(
-        "whether the model is in training mode, which modules are in the other mode, and which "
-        "drop with another probability than at the start",
+        "whether the model is in training mode, which modules are in the other mode, and what of "
+        "torch's own modules or of `requires_grad` is not as it was at the start",
         "bool",
         optional="kind",
         discrete=True,
@@ -107,8 +108,44 @@ KINDS = {
         "every other tensor and number of the engine's checkpoint, such as an average of weights",
         "of the state",
     ),
+    "extra_state": Kind(
+        "what a module saves by `get_extra_state`, and an optimizer in its state under a name",
+        "of the value",
+        local=True,
+        optional="tensor",
+    ),
     "buffer": Kind("the model's buffers", "of the buffer", local=True),
     "rng": Kind("the state of the generator on the CPU", "uint8", local=True),
+    "average": Kind(
+        "the weights and buffers of a module that no optimizer updates, such as an average of "
+        "weights, once they move",
+        "of the weight",
+        local=True,
+        lasts="passing",
+        optional="tensor",
+    ),
+    "policy": Kind(
+        "what schedulers of torch and a `GradScaler` count, and what they are set to",
+        "of the value",
+        local=True,
+        lasts="passing",
+        optional="value",
+    ),
+    "host_rng": Kind(
+        "the states of Python's and numpy's own generators, once they are drawn from",
+        "uint8",
+        local=True,
+        lasts="passing",
+        optional="value",
+    ),
+    "attribute": Kind(
+        "what modules, optimizers and the engine keep in Python, and numbers of hooks, once it "
+        "is not as before the first update",
+        "of the value",
+        local=True,
+        lasts="passing",
+        optional="value",
+    ),
 }
 """Name to row, causes before effects: a divergence is looked for in this order."""
 

@@ -1,12 +1,14 @@
-"""Modes: whether a model trains, and what became of its dropout, which no tensor of it says."""
+"""Modes: whether a model trains, and what became of the settings that no tensor of it says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pytest_precision.engine.attributes import OWN, own_class
 from pytest_precision.engine.observation import Observation, whole
 
 DROPOUT = (
@@ -15,28 +17,43 @@ DROPOUT = (
 )
 """Modules with a probability."""
 
+Settings = Mapping[str, Mapping[str, Any]]
+"""Name of a module to name to value of what it is set to."""
 
-def probabilities(model: nn.Module) -> dict[str, float]:
-    """Return name to probability of the dropout modules of a model."""
-    return {name: own.p for name, own in model.named_modules() if isinstance(own, DROPOUT)}
+
+def settings(modules: Iterable[tuple[str, nn.Module]]) -> Settings:
+    """Return what the modules of torch are set to, and the probability of all that drop."""
+    return {name: own for name, module in modules if (own := _settings(module))}
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    kind = own_class(module)
+    # Others of torch are wrappers.
+    if kind is not nn.Module and kind.__module__.startswith("torch.nn.modules."):
+        own = {key: value for key, value in vars(module).items() if key not in OWN}
+        return {key: value for key, value in own.items() if _is_setting(value)}
+    return {"p": module.p} if isinstance(module, DROPOUT) else {}
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_setting, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def modes(
-    modules: Iterable[tuple[str, nn.Module]],
-    prefix: str = "",
-    dropout: Mapping[str, float] | None = None,
+    modules: Iterable[tuple[str, nn.Module]], prefix: str = "", start: Settings | None = None
 ) -> Iterator[Observation]:
     """Yield whether a model trains, and what of its modules is otherwise than it was.
 
-    Layouts may divide a model into other modules; those that are in the mode of the whole, and drop
-    what they dropped at the start, are left out, so that it makes no difference.
+    Layouts may divide a model into other modules; those that are in the mode of the whole, and are
+    set to what they were at the start, are left out, so that it makes no difference.
 
     Args:
         modules: the model and then all modules in it, with their names.
         prefix: beginning of the names, empty or with a dot.
-        dropout: the probabilities at the start.
+        start: the settings at the start.
     """
-    start = dropout or {}
     training: bool | None = None
     for name, module in modules:
         if training is None:
@@ -45,6 +62,31 @@ def modes(
         elif module.training != training:
             mode = "training" if module.training else "evaluation"
             yield whole("flag", f"{name} in {mode} mode", torch.tensor(module.training))
-        if isinstance(module, DROPOUT) and module.p != start.get(name, module.p):
-            change = f"dropout {name} with p={module.p:g} instead of {start[name]:g}"
-            yield whole("flag", change, torch.tensor(True))
+        before = (start or {}).get(name, {})
+        now = _settings(module) if before else {}
+        for key in now.keys() & before.keys():
+            if repr(now[key]) != repr(before[key]):
+                yield _changed(name, module, key, now[key], before[key])
+
+
+def _changed(name: str, module: nn.Module, key: str, now: Any, before: Any) -> Observation:
+    what = "dropout " if isinstance(module, DROPOUT) else f"{type(module).__name__} "
+    change = f"{what}{name} with {key}={_short(now)} instead of {_short(before)}"
+    return whole("flag", change, torch.tensor(True))
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def trained(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, bool]:
+    """Return name to whether a parameter gets a gradient."""
+    return {name: parameter.requires_grad for name, parameter in parameters}
+
+
+def thawed(now: Mapping[str, bool], start: Mapping[str, bool]) -> Iterator[Observation]:
+    """Yield the parameters that get a gradient now and got none at the start, or the opposite."""
+    for name, own in now.items():
+        if own != start.get(name, own):
+            change = "is trained since" if own else "is frozen since"
+            yield whole("flag", f"{name} {change} the start", torch.tensor(own))

@@ -32,6 +32,10 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
     Any other tensor is its own value. A subclass without `dequantize` has inner tensors only.
     """
     held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if held.is_quantized:
+        yield Stored(kind, held.int_repr())
+        yield from _quantization(kind, held)
+        return
     if isinstance(held, DTensor) or not hasattr(held, "__tensor_flatten__") or held.is_nested:
         yield Stored(kind, tensor)
         return
@@ -41,6 +45,16 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
     for name in names:
         for part in stored(f"{kind}.{name}", getattr(held, name)):
             yield part._replace(local=part.local or held is not tensor)
+
+
+def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
+    """Yield what the integers of a quantized tensor of torch's stand for."""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        yield Stored(f"{kind}.scale", torch.tensor(tensor.q_scale(), dtype=torch.float64))
+        yield Stored(f"{kind}.zero_point", torch.tensor(tensor.q_zero_point()))
+    else:
+        yield Stored(f"{kind}.scale", tensor.q_per_channel_scales())
+        yield Stored(f"{kind}.zero_point", tensor.q_per_channel_zero_points())
 
 
 def expect_readable(kind: str, name: str, tensor: Tensor) -> None:

@@ -109,6 +109,7 @@ class Notes:
             self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
             self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
             self._tape.first.keep("loss_scale", "", self.sight.loss_scale())
+            self.sight.beside.begin()
         self._keep("numbers", name, self.sight.numbers(optimizer))
 
     def settle(self, trained: Iterable[Tensor]) -> None:

@@ -14,6 +14,7 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.modes import modes
 from pytest_precision.engine.observation import Observation, tensors_in, whole
 from pytest_precision.errors import expect_type, expected_but_got, named
+from pytest_precision.loops.beside import Beside
 from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
 from pytest_precision.loops.names import LoopNames
 from pytest_precision.loops.updates import Updates
@@ -34,6 +35,7 @@ class Sight:
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
         optimizers: those that have stepped, in the order of their first steps.
         scaler: of the loss, once it has had an optimizer step.
+        beside: what the loop keeps beside its models and optimizers.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
     """
 
@@ -45,6 +47,7 @@ class Sight:
         self.scaler: torch.amp.GradScaler | None = None
         self.unnamed: dict[str, None] = {}
         self._updates = Updates()
+        self.beside = Beside(names, self.optimizers)
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> int:
         """Take in an optimizer that is about to update what is in its groups now.
@@ -132,6 +135,7 @@ class Sight:
         yield from self.flags()
         yield from self.rng()
         yield from self.loss_scale()
+        yield from self.beside.observe()
 
     def loss_scale(self) -> Iterator[Observation]:
         """Yield the scale of the loss, and the number of steps since it was changed."""
@@ -151,7 +155,7 @@ class Sight:
     def flags(self) -> Iterator[Observation]:
         """Yield whether the models train."""
         for root, prefix in self.names.roots.items():
-            yield from modes(self.names.modules(root), prefix)
+            yield from modes(self.names.modules(root), prefix, self.beside.settings)
 
     def rng(self) -> Iterator[Observation]:
         """Yield the state of torch's generator."""

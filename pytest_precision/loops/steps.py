@@ -110,6 +110,7 @@ class Steps:
             return
         self._next()
         if not torch.is_grad_enabled():
+            self.sight.beside.copies.call(module)
             return
         new = names.meet(module)
         if not names.anything:  # what holds nothing may be called before the model
@@ -221,7 +222,7 @@ class Steps:
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
         """Note that a scaler is about to have an optimizer step."""
-        self.sight.scaler = scaler
+        self.sight.scaler = self.sight.beside.scaler = scaler
 
     def scaled(self, optimizer: Optimizer) -> None:
         """Take an update that an overflow has skipped for one."""
@@ -272,7 +273,7 @@ class Steps:
     def write_end(self) -> None:
         """Show what the last step set for a next one."""
         moment = Moment(self.course.op - 1, "train", self.course.done, END)
-        self._tape.write(moment, self.sight.all_numbers())
+        self._tape.write(moment, chain(self.sight.all_numbers(), self.sight.beside.observe_end()))
 
     # --- the two ends of a step -----------------------------------------------------------------
 
@@ -296,6 +297,7 @@ class Steps:
         self.notes.settle(())
         if self.notes.fresh:
             self._write_start()
+        self.sight.beside.end_step()
         op, operation = self.course.op, str(self.course.operation)
         self.course.advance()
         too_late = "gradients were clipped after the update of step"

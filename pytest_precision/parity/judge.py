@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare import Difference, compare, same_bytes, statistics
 from pytest_precision.parity.criteria import Criteria
@@ -99,7 +101,9 @@ def judge(
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for what, why in trace.header.unshown.items():
             judgement.left_out.setdefault(what, f"{side}: {why}")
+    optional = _Optional(candidate, reference)
     for moments in common_moments(candidate, reference):
+        optional.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
@@ -109,9 +113,9 @@ def judge(
                 what = rule.key if rule.pattern else f"{pair.kind}, except names of their own"
                 judgement.left_out[what] = rule.criterion.reason
                 continue
-            if lacks := _may_lack(pair):
-                what = pair.name.partition(" of ")[0].rpartition(": ")[2]
-                judgement.left_out[f"{pair.kind} {what}"] = lacks
+            unlike = optional.aside(pair)
+            if unlike is not None:
+                judgement.left_out |= {f"{pair.kind} {_what(pair)}": unlike} if unlike else {}
                 continue
             tally = judgement.spread[pair.kind, pair.moment.op]
             tally.pairs += 1
@@ -138,13 +142,60 @@ def _alike(pair: Pair) -> bool:
     return ours is not None and theirs is not None and ours.same_bytes(theirs)
 
 
-def _may_lack(pair: Pair) -> str:
-    """Return which side lacks this tensor, if it may; nothing where both have it."""
-    if pair.kind not in KINDS or KINDS[pair.kind].optional != "tensor":
-        return ""
-    if pair.candidate is not None and pair.reference is not None:
-        return ""
-    return f"the {'candidate' if pair.candidate is None else 'reference'} has none"
+class _Optional:
+    """Says which pairs are not compared, since one side may lack the tensor or have another one.
+
+    What differs from the start on, of kinds whose values may, is named; what has agreed must not
+    begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.
+    """
+
+    def __init__(self, *sides: Trace) -> None:
+        self._agreed: set[tuple[str, str, int | None]] = set()
+        loads = ([m.op for m in side.moments if m.operation in LOADS] for side in sides)
+        self._first_loads = [min(ops, default=sys.maxsize) for ops in loads]
+        self._loaded = False
+
+    def begin(self, moments: tuple[Moment, Moment]) -> None:
+        """Take in that the pairs of two moments are next."""
+        ops = zip(moments, self._first_loads, strict=True)
+        self._loaded |= any(moment.op >= first for moment, first in ops)
+
+    def aside(self, pair: Pair) -> str | None:
+        """Return why a pair is not compared, empty if that goes without saying; else None."""
+        optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
+        key = pair.kind, pair.name, pair.rank
+        if pair.candidate is None or pair.reference is None:
+            if optional not in ("tensor", "value"):
+                return None
+            other_choice = _is_switch(pair) and key not in self._agreed
+            side = "candidate" if pair.candidate is None else "reference"
+            unsaid = other_choice or (optional == "value" and self._loaded)
+            return "" if unsaid else f"the {side} has none"
+        if optional != "value" and not _is_switch(pair):
+            return None
+        if _alike(pair):
+            self._agreed.add(key)
+            return None
+        may = key not in self._agreed or (optional == "value" and self._loaded)
+        return "it differs from the start" if may else None
+
+
+def _is_switch(pair: Pair) -> bool:
+    """Return whether a pair is an option which is no number.
+
+    An optimizer may lack the choice, or reach the same by another one.
+    """
+    held = pair.candidate or pair.reference
+    return pair.kind == "hyper" and held is not None and held.pieces[0].dtype in ("bool", "uint8")
+
+
+def _what(pair: Pair) -> str:
+    """Return what of a pair one line is about that says why it is not compared."""
+    if pair.kind == "average":
+        return pair.name.partition(": ")[0]  # all tensors of a module
+    if pair.kind == "extra_state" or KINDS[pair.kind].optional == "value":
+        return pair.name
+    return pair.name.partition(" of ")[0].rpartition(": ")[2]
 
 
 def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:

@@ -196,6 +196,7 @@ class EngineRecorder:
         self.interference.pause()
         with self._watching(), self._noise("forward_backward"):
             self.engine.forward_backward(self.step)
+        self.engine.watch_changes()
         self.observe("forward_backward")
         for call, shown in self._calls():
             self.interference.pause()

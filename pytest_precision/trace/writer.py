@@ -76,7 +76,7 @@ class TraceWriter:
             if not seen.digest:
                 expect_readable(seen.kind, seen.name, tensor)
             alive.append(tensor)
-            identity = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), seen.digest)
+            identity = (*_memory(tensor), seen.digest)
             nbytes = tensor.numel() * tensor.element_size()
             if seen.digest:
                 offset = None if digests else self._offsets.get(seen.digest)
@@ -163,6 +163,15 @@ class TraceWriter:
     ) -> None:
         self._pool.shutdown()
         self._file.close()
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what tells the bytes that a tensor stands for from those of any other one.
+
+    A conjugate or negated view has all but the last two in common with what it is a view of.
+    """
+    laid = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+    return *laid, tensor.is_conj(), tensor.is_neg()
 
 
 def _plain(place: Place) -> Any:

@@ -56,7 +56,7 @@ def test_two_runs_of_a_script_agree(record: RecordFile, capsys: Output) -> None:
     record("b")
     assert main(["compare", "a", "b"]) == 0
     found = capsys.readouterr().out
-    assert found.startswith("a against b: 554 tensors in 9 steps agree; criterion bitwise\n")
+    assert found.startswith("a against b: 686 tensors in 9 steps agree; criterion bitwise\n")
     assert "grad is not compared: candidate: record(see={" in found
 
 
@@ -256,3 +256,17 @@ def test_a_rate_is_no_number_of_units_in_the_last_place(record: RecordFile, caps
     assert "lr differs before the first step" in found
     assert "Greatest absolute difference: 0.001" in found
     assert "units in the last place" not in found
+
+
+def test_five_lines_say_what_was_not_compared() -> None:
+    """All are said with -v: two frameworks may keep much that nobody computes with."""
+    from pytest_precision.commands.compare import FEW, lines
+    from pytest_precision.parity.verdict import Verdict
+
+    names = {f"attribute calls of layer{n}": "the reference has none" for n in range(FEW + 3)}
+    verdict = Verdict(
+        "a against b", {"sequence": "train2"}, "a", "b", "", "bitwise", "pass", left_out=names
+    )
+    assert len(lines(verdict)) == 1 + FEW + 1
+    assert lines(verdict)[-1] == "  and 3 more; -v shows all"
+    assert len(lines(verdict, verbose=True)) == 1 + FEW + 3

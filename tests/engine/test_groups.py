@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,7 +33,39 @@ def test_numbers_in_containers_are_named_by_their_place() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [None, True, torch.tensor(True), "sum", torch.ones(2)], ids=str)
-def test_what_is_no_number_is_left_to_the_optimizer(value: Any) -> None:
-    """Switches such as `foreach` say how something is computed."""
-    assert numbers({"option": value}) == {}
+def shown(option: Any) -> dict[str, Any]:
+    """What is seen of one option, by its path."""
+    seen = groups.other_numbers([({"option": option}, ["w"])])
+    return {one.name: (one.tensor.dtype, one.tensor.tolist()) for one in seen}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (2**53, 2**53 + 1),
+        (torch.tensor(2**53), torch.tensor(2**53 + 1)),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])),
+        ({"warm": 1}, {"warm": 2}),
+        (np.float32(0.1), np.float32(0.2)),
+        (np.int64(1), np.int64(2)),
+        (True, False),
+        ("cosine", "linear"),
+    ],
+    ids=["int", "int64", "tensor", "dict", "numpy.float32", "numpy.int64", "bool", "text"],
+)
+def test_options_of_every_kind_are_seen(one: Any, other: Any) -> None:
+    """Each is there, and none is rounded until it equals another one."""
+    assert shown(one)
+    assert shown(one) != shown(other)
+
+
+def test_equal_numbers_are_equal_however_they_are_written() -> None:
+    """A decay of 0 is one of 0.0, in Python, numpy or torch."""
+    ways = (0, 0.0, np.float64(0.0), torch.tensor(0), torch.zeros(1))
+    assert len({repr(shown(way)) for way in ways}) == 1
+
+
+@pytest.mark.parametrize("name", ["foreach", "fused", "capturable", "differentiable"])
+def test_how_an_update_is_computed_is_no_option(name: str) -> None:
+    """Two sides may differ in it, since that is what is to be proved harmless."""
+    assert [*groups.other_numbers([({name: True}, ["w"])])] == []

@@ -57,6 +57,17 @@ def test_a_mark_on_other_memory_counts(tmp_path: Path, make) -> None:
     assert torch.equal(trace.tensor(entry), tensor)
 
 
+@pytest.mark.parametrize("view", [torch.conj, lambda tensor: tensor.conj().imag])
+def test_views_of_one_memory_are_told_apart_by_their_mark(tmp_path: Path, view) -> None:
+    """A conjugated or negated view has address, shape and strides of what it is a view of."""
+    tensor = torch.tensor([1 + 2j])
+    plain = tensor if view is torch.conj else tensor.imag
+    trace = written(tmp_path, whole("param", "w", plain), whole("param", "view", view(tensor)))
+    first, second = (trace.tensor(entry) for entry in trace.entries(INIT))
+    assert torch.equal(first, plain)
+    assert torch.equal(second, view(tensor))
+
+
 def test_places_and_header_come_back(tmp_path: Path) -> None:
     """An index says of each piece where in the logical tensor it lies."""
     box = Observation("param", "w", torch.zeros(1, 3), (4, 3), Chunk((2, 0), (1, 3)), local=True)

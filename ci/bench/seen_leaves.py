@@ -1,0 +1,170 @@
+"""Leaves of everything that a training loop can reach: find them, and change one.
+
+Written apart from what the package looks at, so that what it overlooks is found here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_precision.modules import QuantizedParameter
+
+Path = tuple[tuple[str, Any], ...]
+"""Steps from the roots to a leaf: an attribute, a key, or the position of a key without a name."""
+
+OPAQUE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+
+OBSERVER = frozenset({"capture", "cell", "_since"})
+"""Attributes of an engine that belong to whoever records it."""
+
+GENERATORS: dict[str, Callable[[], object]] = {
+    "torch": lambda: torch.rand(()),
+    "numpy": np.random.rand,
+    "random": random.random,
+}
+"""What each generator that all share is asked for, which moves its state."""
+
+
+def leaves(roots: Mapping[str, Any]) -> list[Path]:
+    """List the path of each leaf once."""
+    found = [(("generator", name),) for name in GENERATORS]
+    return [*found, *_walk(dict(roots), (), set())]
+
+
+def _walk(value: Any, path: Path, seen: set[int]) -> Iterator[Path]:
+    if isinstance(value, (bool, int, float, complex, str)):
+        yield path
+        return
+    if isinstance(value, OPAQUE) or id(value) in seen or value is None:
+        return
+    seen.add(id(value))
+    if isinstance(value, (Tensor, np.generic, torch.Generator)):
+        if isinstance(value, QuantizedParameter):
+            yield from _walk(value.stored, (*path, ("attribute", "stored")), seen)
+            return
+        usable = not isinstance(value, Tensor) or (value.numel() and value.grad_fn is None)
+        yield from [path] if usable else []
+        if isinstance(value, torch.nn.Parameter):
+            yield (*path, ("attribute", "requires_grad"))
+        if isinstance(value, Tensor) and value.is_leaf and value.grad is not None:
+            yield (*path, ("attribute", "grad"))
+        return
+    for step, entry in _entries(value):
+        yield from _walk(entry, (*path, step), seen)
+
+
+def _entries(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
+    if isinstance(value, Mapping):
+        for position, (key, entry) in enumerate(value.items()):
+            named = isinstance(key, str)  # numbers of hooks are others in each run
+            yield (("key", key) if named else ("position", position)), entry
+    elif isinstance(value, (list, tuple)):
+        yield from ((("key", place), entry) for place, entry in enumerate(value))
+    elif hasattr(value, "__dict__") and _is_own(value):
+        for name, entry in vars(value).items():
+            if name not in OBSERVER:
+                yield ("attribute", name), entry
+
+
+def _is_own(value: Any) -> bool:
+    """Return whether an object belongs to the loop, rather than to torch's own machinery."""
+    known = (
+        torch.nn.Module,
+        torch.optim.Optimizer,
+        torch.optim.lr_scheduler.LRScheduler,
+        torch.amp.GradScaler,
+    )
+    outside = type(value).__module__.partition(".")[0]
+    return isinstance(value, known) or outside not in ("torch", "weakref", "threading", "builtins")
+
+
+def change(roots: Mapping[str, Any], path: Path) -> None:
+    """Change one leaf: one element of a tensor, a number, a switch, a text, a generator.
+
+    Raises:
+        LookupError: there is no such leaf, which some other run had.
+    """
+    if path[0][0] == "generator":
+        GENERATORS[path[0][1]]()
+        return
+    chain: list[Any] = [dict(roots)]
+    for step in path[:-1]:
+        chain.append(_get(chain[-1], step))
+    last = path[-1]
+    now = _get(chain[-1], last)
+    if isinstance(now, torch.Generator):
+        torch.rand((), generator=now)
+    elif isinstance(now, Tensor):
+        with torch.no_grad():
+            _change_element(now)
+    else:
+        _set(chain, path, _other(now))
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, (bool, np.bool_)):
+        return not value
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, int):
+        return value + 1
+    return type(value)(value * 1.5 if value else 0.5)
+
+
+def _change_element(tensor: Tensor) -> None:
+    held = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if held.is_quantized:
+        held.copy_(torch.quantize_per_tensor(held.dequantize() + 1, 0.1, 0, held.dtype))
+        return
+    if hasattr(held, "__tensor_flatten__"):
+        held = getattr(held, held.__tensor_flatten__()[0][0])
+    flat = held.detach().view(-1) if held.is_contiguous() else held.detach()
+    index = (0,) * flat.dim()
+    if flat.dtype is torch.bool:
+        flat[index] = ~flat[index]
+    elif flat.is_floating_point() or flat.is_complex():
+        if flat.element_size() == 1:
+            raw = flat.view(torch.uint8)
+            raw[index] = raw[index] ^ 1
+        else:
+            flat[index] = flat[index] * 1.5 if bool(flat[index] != 0) else 0.5
+    else:
+        flat[index] = flat[index] ^ 1 if flat.dtype is torch.uint8 else flat[index] + 1
+
+
+def _get(value: Any, step: tuple[str, Any]) -> Any:
+    how, name = step
+    if how == "attribute":
+        return getattr(value, name) if isinstance(value, Tensor) else vars(value)[name]
+    return value[name] if how == "key" else [*value.values()][name]
+
+
+def _set(chain: list[Any], path: Path, new: Any) -> None:
+    """Put a value where the path ends; a tuple on the way is made anew."""
+    (how, name), holder = path[-1], chain[-1]
+    if isinstance(holder, tuple):
+        parts = [*holder]
+        parts[name] = new
+        again = type(holder)(*parts) if hasattr(holder, "_fields") else tuple(parts)
+        _set(chain[:-1], path[:-1], again)
+    elif how == "attribute":
+        if isinstance(holder, Tensor):
+            setattr(holder, name, new)
+        else:
+            vars(holder)[name] = new
+    elif how == "position":
+        holder[[*holder][name]] = new
+    else:
+        holder[name] = new
+
+
+def words(path: Path) -> str:
+    """Write a path as people read it."""
+    return ".".join(str(name) for _, name in path)

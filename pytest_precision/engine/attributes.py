@@ -1,0 +1,112 @@
+"""Attributes: what modules and optimizers keep in Python, which no tensor of them says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.values import as_tensor, leaves
+
+OWN = frozenset(vars(nn.Module()))
+"""Attributes that every module has: its tensors, its modules, its mode and its hooks."""
+
+HOOKS = tuple(name for name in sorted(OWN) if name.endswith("_hooks"))
+"""Those of them that hold functions which a call or a backward runs."""
+
+ELSEWHERE = frozenset({"param_groups", "state", "defaults"})
+"""Attributes of an optimizer that are observed as other kinds, or only read when it is made."""
+
+SHARDING = "torch.distributed."
+"""Beginning of the modules of Python in which `fully_shard` makes classes."""
+
+OPAQUE = (b"\x80", b"PK")
+"""How bytes begin that pickle or `torch.save` has made: equal objects may have unequal ones."""
+
+Leaves = Iterator[tuple[str, Any]]
+
+
+def own_class(module: nn.Module) -> type:
+    """Return the class of a module before torch has put a class in front that shards it."""
+    bases = (one for one in type(module).__mro__ if not one.__module__.startswith(SHARDING))
+    return next(bases)
+
+
+def of_torch(module: nn.Module) -> bool:
+    """Return whether a module is one of torch's own."""
+    return own_class(module).__module__.partition(".")[0] == "torch"
+
+
+def of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
+    """Yield what modules of the user's own keep, and how many hooks any module has.
+
+    What torch's own modules keep is shown as `flag`. A wrapper does its own bookkeeping, by which
+    nothing is computed.
+
+    Args:
+        modules: with their names; a wrapper has the name of the module in it.
+    """
+    known: set[int] = set()
+    named = dict[str, nn.Module](modules)
+    for name, module in named.items():
+        yield from _hooks(name, module)
+        if not of_torch(module):
+            own = {key: value for key, value in vars(module).items() if key not in OWN}
+            yield from _named(own, name or "the model", known)
+
+
+def numbers_of(held: object) -> Leaves:
+    """Yield the numbers and tensors that an object keeps, such as a `GradScaler`."""
+    for key, value in vars(held).items():
+        if isinstance(value, (bool, int, float, Tensor)):
+            yield f"{key.strip('_')} of {type(held).__name__}", value
+
+
+def of_optimizer(optimizer: Optimizer) -> Leaves:
+    """Yield what an optimizer keeps in attributes, such as a count of steps of its own."""
+    public = {k: v for k, v in vars(optimizer).items() if not k.startswith("_")}
+    own = {key: value for key, value in public.items() if key not in ELSEWHERE}
+    yield from _named(own, type(optimizer).__name__, set())
+
+
+def _named(own: Mapping[str, Any], name: str, known: set[int]) -> Leaves:
+    for key, value in own.items():
+        yield from ((f"{key}{path} of {name}", leaf) for path, leaf in leaves(value, known))
+
+
+def _hooks(name: str, module: nn.Module) -> Leaves:
+    for key in HOOKS:
+        held = vars(module).get(key)
+        if isinstance(held, Mapping):
+            what = key.strip("_").replace("_", " ")
+            yield f"number of {what} of {name or 'the model'}", len(held)
+
+
+def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observation]:
+    """Yield what modules save beside parameters and buffers, leaf by leaf.
+
+    Bytes that were pickled are an `attribute`: they may differ where nothing else does.
+    """
+    for name, module in modules:
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            for path, leaf in leaves(module.get_extra_state()):
+                held = as_tensor(leaf)
+                assert held is not None
+                flat = held.numel() > 1 and held.dim() == 1 and held.element_size() == 1
+                pickled = flat and bytes(held[:2].tolist()).startswith(OPAQUE)
+                kind = "attribute" if pickled else "extra_state"
+                yield whole(kind, f"extra state{path} of {name or 'the model'}", held, local=True)
+
+
+def state_by_name(optimizer: Optimizer) -> Iterator[Observation]:
+    """Yield what an optimizer keeps in its state under names, beside that of its parameters."""
+    kept: dict[Any, Any] = optimizer.state  # by parameter, says torch
+    for key, value in kept.items():
+        if isinstance(key, str):
+            for path, leaf in leaves(value):
+                held = as_tensor(leaf)
+                assert held is not None
+                yield whole("extra_state", f"{key}{path} of the optimizer", held, local=True)

@@ -1,0 +1,76 @@
+"""Changes: what has become of Python's objects and generators since the first update.
+
+Frameworks and wrappers keep other attributes than a plain loop, so what they start with is nobody's
+concern. What changes later may decide about numbers: it is shown from then on.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.values import as_tensor, fingerprint
+
+Leaves = Iterable[tuple[str, Any]]
+
+
+class Changes:
+    """Shows what is not as it was at the start, as one kind of observation.
+
+    Args:
+        kind: of what is shown.
+
+    Attributes:
+        begun: whether there was a start.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._start: dict[str, object] = {}
+        self.begun = False
+
+    def begin(self, held: Leaves) -> None:
+        """Take in what there is at the start, except what was there before."""
+        self.begun = True
+        self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
+
+    def observe(self, held: Leaves) -> Iterator[Observation]:
+        """Yield what has changed; what is new is taken in as it is."""
+        for name, leaf in held:
+            if self.differs(name, leaf):
+                tensor = as_tensor(leaf)
+                assert tensor is not None
+                yield whole(self._kind, name, tensor)
+
+    def differs(self, name: str, leaf: Any) -> bool:
+        """Return whether a leaf is not as it was; one that is new is taken in as it is."""
+        now = fingerprint(leaf) if self.begun else None
+        return self.begun and self._start.setdefault(name, now) != now
+
+
+class Since:
+    """What an engine was at the start, in one attribute: engines of others have attributes, too.
+
+    Attributes:
+        settings: of torch's modules, as of `modes.settings`.
+        trained: name to whether a parameter gets a gradient.
+        attributes, policies, generators, options: show what has changed.
+    """
+
+    def __init__(self) -> None:
+        self.settings: Mapping[str, Mapping[str, Any]] = {}
+        self.trained: dict[str, bool] = {}
+        self.attributes, self.policies = Changes("attribute"), Changes("policy")
+        self.generators, self.options = Changes("host_rng"), Changes("hyper")
+
+
+def generators() -> Iterator[tuple[str, Any]]:
+    """Yield the states of the generators that Python and numpy share among all who draw."""
+    yield "python", repr(random.getstate())
+    with np.printoptions(threshold=sys.maxsize):
+        yield "numpy", repr(np.random.get_state(legacy=False))

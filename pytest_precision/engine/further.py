@@ -1,0 +1,99 @@
+"""Further: what an engine holds in attributes beside its model and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from pytest_precision._torch import SCHEDULER_RATES
+from pytest_precision.engine.attributes import Leaves
+from pytest_precision.engine.readable import stored, unreadable
+from pytest_precision.engine.values import leaves
+
+
+def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iterator[Optimizer]:
+    """Yield further optimizers that update parameters of the model which the first one does not.
+
+    Args:
+        held: attributes of an engine.
+        first: its optimizer.
+        own: ids of the parameters of the model.
+    """
+    taken = {id(p) for group in first.param_groups for p in group["params"]}
+    for value in held.values():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, Optimizer) and one is not first:
+                ids = {id(p) for group in one.param_groups for p in group["params"]}
+                if ids and ids <= own - taken:
+                    taken |= ids
+                    yield one
+
+
+def modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules in the attributes of an engine that share no parameter with its model.
+
+    Args:
+        held: attributes of an engine.
+        known: ids of the parameters of the model and of what the optimizer updates.
+    """
+    for name, value in held.items():
+        if isinstance(value, nn.Module):
+            own = {id(parameter) for parameter in value.parameters()}
+            if own and not own & known:
+                yield name, value
+
+
+def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a module of which this rank has the whole."""
+    for tensors in (module.named_parameters(), module.named_buffers()):
+        for path, tensor in tensors:
+            if not isinstance(tensor, DTensor) and not unreadable(tensor):
+                yield f"{name}: {path}", next(stored("average", tensor.detach())).tensor
+
+
+def policies(held: Iterable[object]) -> Leaves:
+    """Yield what the schedulers among some objects count, and what they are set to."""
+    numbers: dict[str, int] = {}
+    for one in held:
+        if isinstance(one, LRScheduler):
+            name = type(one).__name__
+            numbers[name] = numbers.get(name, 0) + 1
+            name += f" {numbers[name]}" if numbers[name] > 1 else ""
+            yield from ((f"{path} of {name}", leaf) for path, leaf in scheduler_leaves(one))
+
+
+def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
+    """Yield what a scheduler keeps, and those in it."""
+    for key, value in vars(scheduler).items():
+        if key not in ("optimizer", SCHEDULER_RATES):
+            inner = value if isinstance(value, (list, tuple)) else ()
+            for place, one in enumerate(inner):
+                if isinstance(one, LRScheduler):
+                    for path, leaf in scheduler_leaves(one):
+                        yield f"{key}.{place}.{path}", leaf
+            yield from ((f"{key}{path}", leaf) for path, leaf in leaves(value))
+
+
+def plain_values(
+    name: str, held: Mapping[str, Any], without: Iterable[str], packages: Collection[str]
+) -> Leaves:
+    """Yield the numbers and texts that the attributes of an object hold, except some.
+
+    Args:
+        name: of the object.
+        held: its attributes.
+        without: names of some of them.
+        packages: those whose objects are looked into; frameworks count a lot by which nothing is
+            computed.
+    """
+    known: set[int] = set()
+    for key, value in held.items():
+        if not key.startswith("_") and key not in without:
+            for path, leaf in leaves(value, known, packages):
+                if isinstance(leaf, (bool, int, float, str)):
+                    yield f"{key}{path} of {name}", leaf

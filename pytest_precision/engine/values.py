@@ -1,0 +1,168 @@
+"""Values: what Python objects hold that may decide about numbers, leaf by leaf, and as tensors."""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
+from itertools import islice
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from pytest_precision.engine.readable import stored, unreadable
+
+DEEPEST = 4
+"""Containers in containers that are looked into."""
+
+MOST = 10_000
+"""Leaves of one value that are looked at; a table of so many is no setting."""
+
+EXACT = 1 << 53
+"""Integers up to which a float64 holds each of them."""
+
+FOREIGN = ("torch", "builtins", "_thread", "weakref")
+"""Packages whose objects hold no settings of a loop in attributes."""
+
+_OPAQUE = (FunctionType, MethodType, ModuleType, type, nn.Module, torch.optim.Optimizer)
+
+
+def leaves(
+    value: Any, known: set[int] | None = None, packages: Collection[str] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Yield what a value holds, each with its path, which is empty for the value itself.
+
+    Containers and objects of Python are looked into; functions, classes, modules, optimizers and
+    torch's own objects are not.
+
+    Args:
+        value: anything.
+        known: ids of objects that were looked into before, to which its own are added.
+        packages: those whose objects are looked into; all but torch unless given.
+    """
+    yield from islice(_leaves(value, 0, set() if known is None else known, packages), MOST)
+
+
+def _leaves(
+    value: Any, depth: int, seen: set[int], packages: Collection[str]
+) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, _OPAQUE) or id(value) in seen:
+        return
+    if as_tensor(value) is not None:
+        yield "", value
+        return
+    entries = _entries(value, packages)
+    if entries and depth < DEEPEST:
+        seen.add(id(value))
+        for key, entry in entries.items():
+            for path, leaf in _leaves(entry, depth + 1, seen, packages):
+                yield f".{key}{path}", leaf
+
+
+def _entries(value: Any, packages: Collection[str]) -> Mapping[Any, Any]:
+    if isinstance(value, Mapping):
+        return {**value}
+    if isinstance(value, (list, tuple, deque)):
+        return dict(enumerate(value))
+    if isinstance(value, (set, frozenset)):
+        return dict(enumerate(sorted(map(repr, value))))
+    package = package_of(type(value))
+    if package in FOREIGN or (packages and package not in packages):
+        return {}
+    return {**getattr(value, "__dict__", {})}
+
+
+def package_of(kind: type) -> str:
+    """Return the name of the package that has a class."""
+    return kind.__module__.partition(".")[0]
+
+
+def as_tensor(value: Any) -> Tensor | None:
+    """Return a value that is no container as a tensor; None for any other."""
+    value = plain(value)
+    if isinstance(value, Tensor):
+        return _readable(value)
+    if isinstance(value, (bool, float, complex)):
+        wide = {float: torch.float64, complex: torch.complex128}
+        return torch.tensor(value, dtype=wide.get(type(value)))
+    if isinstance(value, int):
+        return torch.tensor(value) if -(1 << 63) <= value < 1 << 63 else text(str(value))
+    if isinstance(value, (str, bytes, bytearray)):
+        return text(value)
+    if value is None or isinstance(value, (Enum, torch.dtype, torch.device)):
+        return text(str(value))
+    return _state_of(value)
+
+
+def _readable(value: Tensor) -> Tensor | None:
+    """Return the memory of a tensor that is no part of a graph; None where it has none."""
+    if value.grad_fn is not None or unreadable(value):
+        return None
+    held = value.detach()
+    own = held.to_local() if isinstance(held, DTensor) else held
+    return next(stored("", own)).tensor
+
+
+def _state_of(value: Any) -> Tensor | None:
+    """Return the state of a generator, or the bytes of a file in memory."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return text(repr(value.getstate()))
+    if isinstance(value, np.random.Generator):
+        return text(_whole(value.bit_generator.state))
+    if isinstance(value, np.random.RandomState):
+        return text(_whole(value.get_state(legacy=False)))
+    return text(value.getvalue()) if isinstance(value, io.BytesIO) else None
+
+
+def _whole(state: object) -> str:
+    with np.printoptions(threshold=sys.maxsize):
+        return repr(state)
+
+
+def text(value: str | bytes | bytearray) -> Tensor:
+    """Return the bytes of a text."""
+    held = value.encode() if isinstance(value, str) else value
+    return torch.frombuffer(bytearray(held or b"\0"), dtype=torch.uint8)
+
+
+def number(value: Any) -> Tensor | None:
+    """Return numbers in float64 where that is exact, so that 0 is 0.0, and anything else as it is.
+
+    None, which stands for what an optimizer then chooses, is nothing.
+    """
+    given = None if value is None else as_tensor(value)
+    if given is None or given.dtype in (torch.bool, torch.uint8) or given.is_complex():
+        return given
+    given = given.reshape(()) if given.numel() == 1 else given
+    small = given.is_floating_point() or not given.numel() or int(given.abs().max()) <= EXACT
+    return given.to(torch.float64) if small else given
+
+
+def plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python's, and an array that torch knows as a tensor."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return torch.from_numpy(np.ascontiguousarray(value).copy())
+    return value
+
+
+def fingerprint(leaf: Any) -> object:
+    """Return what is equal for leaves of equal bits alone."""
+    if isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
+        return type(leaf), repr(leaf)
+    held = as_tensor(leaf)
+    if held is None:
+        return None
+    flat = held.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return held.dtype, held.shape, xxhash.xxh3_128_digest(flat.view(torch.uint8).numpy().tobytes())

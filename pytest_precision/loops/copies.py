@@ -1,0 +1,165 @@
+"""Copies: averages of a loop's weights and other modules that no optimizer updates.
+
+No hook of torch tells of an average that a loop makes: it is found where it lies in memory, by the
+shapes of the model's weights, or as a module that is called and not trained.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.readable import stored, unreadable
+from pytest_precision.engine.values import fingerprint
+from pytest_precision.loops.names import LoopNames
+
+ALONE = 2
+"""References to a container that nobody else holds: ours, and that of the call that counts."""
+
+FEWEST = 2
+"""Tensors from which a list of them is taken for a copy of the weights by their shapes."""
+
+
+@dataclass
+class _Copy:
+    """What may be an average of weights.
+
+    Attributes:
+        one: a module, or a list or dict of tensors.
+        start: what its tensors were when it was found.
+        moved: whether they have changed, or it was called.
+        name: empty until it is shown.
+    """
+
+    one: Any
+    start: object
+    moved: bool = False
+    name: str = ""
+
+    def is_held(self) -> bool:
+        """Return whether anybody else refers to it: lists of gradients come and go."""
+        return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > ALONE
+
+
+class Copies:
+    """Shows copies of the weights once they have moved, and modules once they were called.
+
+    What does not move is nobody's average: a model of an earlier run that is still in memory, the
+    weights that a loop has put aside.
+
+    Args:
+        names: of the models.
+    """
+
+    def __init__(self, names: LoopNames) -> None:
+        self._names = names
+        self._found: list[_Copy] = []
+        self._called: dict[int, nn.Module] = {}
+
+    def call(self, module: nn.Module) -> None:
+        """Take in a module that is called without gradients."""
+        if id(module) not in self._called:
+            self._called |= {id(part): part for part in module.modules()}
+            if next(module.parameters(), None) is not None and not self._shares(module):
+                self._adopt(module).moved = True
+
+    def look(self, without: set[int]) -> None:
+        """Look for copies of the weights.
+
+        Args:
+            without: ids of tensors that belong to an optimizer.
+        """
+        known = self._known() | without
+        shapes = self._shapes()
+        taken: set[int] = set()
+        for one in _alive():
+            own = _tensors(one)
+            ids = {id(tensor) for tensor in own.values()}
+            if tuple(tensor.shape for tensor in own.values()) not in shapes or ids & known:
+                continue
+            if not ids & taken:
+                self._adopt(one)
+            taken |= ids
+
+    def observe(self) -> Iterator[Observation]:
+        """Yield the tensors of each copy that has moved, and of each module that was called."""
+        known = self._known()
+        self._found = [copy for copy in self._found if copy.is_held()]
+        for copy in self._found:
+            own = {path: held for path, held in _tensors(copy.one).items() if not _elsewhere(held)}
+            if known & {id(tensor) for tensor in own.values()}:
+                continue  # it is trained by now
+            copy.moved |= copy.start != _fingerprint(own)
+            if copy.moved:
+                copy.name = copy.name or self._new_name(copy.one)
+                own |= {} if not isinstance(copy.one, nn.Module) else dict(copy.one.named_buffers())
+                for path, tensor in own.items():
+                    held = next(stored("average", tensor.detach())).tensor
+                    yield whole("average", f"{copy.name}: {path}", held)
+
+    def _adopt(self, one: Any) -> _Copy:
+        for copy in self._found:
+            if copy.one is one:
+                return copy
+        self._found.append(_Copy(one, _fingerprint(_tensors(one))))
+        return self._found[-1]
+
+    def _new_name(self, one: Any) -> str:
+        """Return the name of a copy among those that were shown, in either run the same."""
+        kind = type(one).__name__
+        same = sum(bool(copy.name) and type(copy.one) is type(one) for copy in self._found)
+        return f"{kind} {same + 1}" if same else kind
+
+    def _known(self) -> set[int]:
+        return {id(parameter) for _, parameter in self._names.parameters()}
+
+    def _shares(self, module: nn.Module) -> bool:
+        known = self._known()
+        return any(id(parameter) in known for parameter in module.parameters())
+
+    def _shapes(self) -> set[tuple[torch.Size, ...]]:
+        """Return the shapes of the weights of each model, and of those that are trained."""
+        found = set()
+        for root in self._names.roots:
+            own = [*root.parameters()]
+            trained = [parameter for parameter in own if parameter.requires_grad]
+            found |= {tuple(one.shape for one in some) for some in (own, trained)}
+        return {shapes for shapes in found if len(shapes) >= FEWEST}
+
+
+def _alive() -> list[Any]:
+    """List modules, lists and dicts in memory; modules first, as their own dicts are no copies."""
+    everything = gc.get_objects()
+    modules = {kind for kind in {*map(type, everything)} if issubclass(kind, nn.Module)}
+    found = [one for one in everything if type(one) in modules]
+    return found + [one for one in everything if type(one) in (list, dict) and len(one) >= FEWEST]
+
+
+def _tensors(one: Any) -> dict[str, Tensor]:
+    """Return the weights in a module, or what is in a list or a dict of nothing but tensors."""
+    if isinstance(one, nn.Module):
+        return dict(one.named_parameters())
+    entries: Mapping[Any, Any] = one if isinstance(one, dict) else dict(enumerate(one))
+    first = next(iter(entries.values()), None)
+    if not isinstance(first, Tensor) or not all(isinstance(e, Tensor) for e in entries.values()):
+        return {}
+    named = all(isinstance(key, (str, int)) for key in entries)
+    return {str(key): entry for key, entry in entries.items()} if named else {}
+
+
+def _elsewhere(tensor: Tensor) -> bool:
+    """Return whether a rank has no whole tensor of its own, or it belongs to a graph."""
+    graph = tensor.grad_fn is not None
+    return graph or isinstance(tensor, DTensor) or bool(unreadable(tensor))
+
+
+def _fingerprint(tensors: Mapping[str, Tensor]) -> object:
+    return [fingerprint(tensor.detach()) for tensor in tensors.values() if not _elsewhere(tensor)]
