@@ -6,6 +6,7 @@ from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.diagnosis import Diagnosis
 from pytest_precision.parity.judge import Finding, Judgement
 from pytest_precision.parity.statistics import NotFinite, Statistics
+from pytest_precision.parity.uncalled import reads
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
@@ -28,7 +29,9 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     if finding.problem in ("missing", "extra"):
         sides = ("candidate", "reference")
         lacks, has = sides if finding.problem == "missing" else sides[::-1]
-        return f"{pair.kind} of {pair.name} is missing from the {lacks} {then}; the {has} has it"
+        lost = f"{pair.kind} of {pair.name} is missing from the {lacks} {then}; the {has} has it"
+        held = "no call of its module was seen, and no param of that name before the step"
+        return f"{lost}: {held}" if reads(pair.kind) else lost
     if finding.fault is not None:
         fault = finding.fault
         return f"{pair.kind} of {pair.name} in the {finding.faulty_side}: {fault.text} {then}"

@@ -15,6 +15,7 @@ from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, bit
 from pytest_precision.parity.noise import NoiseMeter
 from pytest_precision.parity.noise_criterion import Noise
 from pytest_precision.parity.statistics import Statistics
+from pytest_precision.parity.uncalled import Uncalled
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -101,21 +102,22 @@ def judge(
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for what, why in trace.header.unshown.items():
             judgement.left_out.setdefault(what, f"{side}: {why}")
-    optional = _Optional(candidate, reference)
+    optional, uncalled = _Optional(candidate, reference), Uncalled(candidate, reference)
     for moments in common_moments(candidate, reference):
         optional.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
-        for pair in align(candidate, reference, moments, aside | local.keys()):
-            rule = criteria.of_tensor(pair.kind, pair.name)
+        for aligned in align(candidate, reference, moments, aside | local.keys()):
+            rule = criteria.of_tensor(aligned.kind, aligned.name)
             if isinstance(rule.criterion, Unchecked):
-                what = rule.key if rule.pattern else f"{pair.kind}, except names of their own"
+                what = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
                 judgement.left_out[what] = rule.criterion.reason
                 continue
-            unlike = optional.aside(pair)
-            if unlike is not None:
-                judgement.left_out |= {f"{pair.kind} {_what(pair)}": unlike} if unlike else {}
+            pair = uncalled.stand_in(aligned, moments)
+            unlike = "" if pair is None else optional.aside(pair)
+            if pair is None or unlike is not None:
+                judgement.left_out |= {f"{aligned.kind} {_what(aligned)}": unlike} if unlike else {}
                 continue
             tally = judgement.spread[pair.kind, pair.moment.op]
             tally.pairs += 1
@@ -125,6 +127,7 @@ def judge(
             compare_pair(pair, _measured(rule.criterion, pair, moments[1], noise), tally)
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
+    judgement.left_out |= uncalled.left_out()
     return judgement
 
 

@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 import unchanged
 from checked import ParityIn, failed
+from torch import Tensor, nn
 
-from pytest_precision import layouts, unchecked
+from pytest_precision import layouts, script, unchecked
 from pytest_precision.matrix.cell import Cell
 
 pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
@@ -119,3 +120,40 @@ def test_an_engine_and_a_script_are_compared(parity_in: ParityIn) -> None:
         unchanged.of_workload, layouts.adamw, workload=unchanged.ClippedByTorch, criterion=criterion
     )
     assert {kind for kind in verdict.left_out if ":" not in kind} >= {"loss", "grad"}
+
+
+class Fused(unchanged.Net):
+    """Reads the weights of its head without calling it, as a fused loss does."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.norm(self.first(inputs)).relu()
+        return nn.functional.linear(hidden, self.head.weight, self.head.bias)
+
+
+@script
+def headed(cell: Cell, record: unchanged.Record, fused: bool, stale: bool = False) -> None:
+    """A loop whose head is called or not; a stale one has another element from step 2 on."""
+    model = Fused() if fused else unchanged.Net()
+    with record():
+        for _ in unchanged.accumulating(model, 1000):
+            if stale:
+                model.head.weight.data[0, 0] += 1
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_head_that_is_read_without_a_call_agrees(parity_in: ParityIn, fused: bool) -> None:
+    """On either side; what was compared in its place is said."""
+    sides = partial(headed, fused=fused), partial(headed, fused=not fused)
+    verdict = parity_in(Cell(sequence="train3")).check(*sides)
+    lacks = "candidate" if fused else "reference"
+    words = f"no call of its module was seen in the {lacks}; the weight before the step"
+    assert verdict.left_out is not None
+    assert verdict.left_out["used_param of head.weight, head.bias"].startswith(words)
+
+
+def test_a_stale_head_that_is_read_without_a_call_is_found(parity_in: ParityIn) -> None:
+    """The update that left it is where it first shows."""
+    sides = partial(headed, fused=True, stale=True), partial(headed, fused=False)
+    found = failed(parity_in(Cell(sequence="train3")), *sides).divergence
+    assert found is not None
+    assert (found.step, found.kind, found.name) == (1, "master", "head.weight")

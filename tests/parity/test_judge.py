@@ -242,6 +242,80 @@ def test_a_number_that_one_optimizer_lacks_is_left_out(write_trace: Write, lacks
     assert judgement.left_out == {"hyper momentum": f"the {lacks} has none"}
 
 
+HEAD = "used_param of head.weight"
+INSTEAD = (
+    "no call of its module was seen in the {}; the weight before the step was compared instead"
+)
+
+
+def forwards(
+    *steps: tuple[float | None, float], start: float | None = 1.0
+) -> list[tuple[Moment, Sequence[Observation]]]:
+    """Make a run of steps: the weight that the forward shows, if any, and that after the update."""
+    moments: list[tuple[Moment, Sequence[Observation]]] = []
+    if start is not None:
+        moments.append((INIT, [param(start, 1, name="head.weight")]))
+    for step, (read, after) in enumerate(steps, start=1):
+        seen = [] if read is None else [whole("used_param", "head.weight", torch.tensor([read, 1]))]
+        moments += [
+            (Moment(step - 1, "train", step, "forward_backward"), seen),
+            (STEPS[step - 1], [param(after, 1, name="head.weight")]),
+        ]
+    return moments
+
+
+@pytest.mark.parametrize("lacks", ["candidate", "reference"])
+def test_a_weight_that_is_read_without_a_call_is_the_resident_one(
+    write_trace: Write, lacks: str
+) -> None:
+    """What a side held before the step is compared, and the reader is told."""
+    fused = write_trace(forwards((None, 2.0), (None, 3.0)))
+    called = write_trace(forwards((1.0, 2.0), (2.0, 3.0)))
+    sides = (fused, called) if lacks == "candidate" else (called, fused)
+    judgement = judge(*sides, Criteria.of(None))
+    assert (judgement.first, judgement.observations) == (None, 5)
+    assert judgement.left_out == {HEAD: INSTEAD.format(lacks)}
+    assert spread.table(judgement)[-1] == f"{HEAD} is not compared: {INSTEAD.format(lacks)}"
+
+
+@pytest.mark.parametrize("lacks", ["candidate", "reference"])
+def test_a_resident_weight_that_is_stale_is_found(write_trace: Write, lacks: str) -> None:
+    """The forward of a later step reads what the update of the step before has left."""
+    fused = write_trace(forwards((None, 2.0), (None, 3.0)))
+    called = write_trace(forwards((1.0, 2.0), (2.5, 3.0)))
+    sides = (fused, called) if lacks == "candidate" else (called, fused)
+    judgement = judge(*sides, Criteria.of(None))
+    words = "used_param differs at step 2 after forward_backward: 1 of 2 elements of head.weight"
+    assert headline(judgement).startswith(words)
+
+
+def test_a_module_that_is_called_shows_what_it_read(write_trace: Write) -> None:
+    """The right resident weight does not excuse a forward that reads another one."""
+    ours = write_trace(forwards((1.0, 2.0), (1.0, 3.0)))
+    theirs = write_trace(forwards((1.0, 2.0), (2.0, 3.0)))
+    judgement = judge(ours, theirs, Criteria.of(None))
+    assert headline(judgement).startswith("used_param differs at step 2")
+    assert judgement.left_out == {}
+
+
+def test_a_weight_that_was_neither_read_nor_held_is_missing(write_trace: Write) -> None:
+    """The first line says what was looked for."""
+    ours = write_trace([(INIT, [param(1)]), *forwards((None, 2.0), start=None)])
+    theirs = write_trace([(INIT, [param(1)]), *forwards((1.0, 2.0), start=None)])
+    assert headline(judge(ours, theirs, Criteria.of(None))) == (
+        f"{HEAD} is missing from the candidate at step 1 after forward_backward; the reference has "
+        "it: no call of its module was seen, and no param of that name before the step"
+    )
+
+
+def test_a_window_that_begins_with_the_read_decides_nothing(write_trace: Write) -> None:
+    """What was held before is not in it, so the read is left out, and all else is compared."""
+    ours = write_trace(forwards((None, 2.0), (None, 3.0), start=None))
+    theirs = write_trace(forwards((1.0, 2.0), (2.0, 4.0), start=None))
+    judgement = judge(ours, theirs, Criteria.of(None))
+    assert headline(judgement).startswith("param differs at step 2")
+
+
 def test_rank_local_kinds_are_not_compared_between_world_sizes(write_trace: Write) -> None:
     """Two ranks' partial sums have no partners in one rank's."""
     grad = [whole("grad", "w", torch.ones(1), local=True), param(1)]
