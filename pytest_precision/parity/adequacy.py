@@ -27,7 +27,7 @@ class Exercised:
     Attributes:
         trace: of the run.
         cell: where it ran.
-        settings: name of a number that belongs to each parameter, as `weight_decay`, to its values.
+        decays: the different numbers by which weights decay.
         rates: train step to the learning rates in it.
         clipped: in each train step, whether its norm was above the limit.
         microbatches: in each train step, how many losses were reported.
@@ -37,7 +37,7 @@ class Exercised:
     def __init__(self, trace: Trace, cell: Cell, data: DataLog) -> None:
         self.trace, self.cell = trace, cell
         self.tokens = {step: counts for step, counts in data.tokens.items() if step}
-        self.settings: dict[str, set[float]] = defaultdict(set)
+        self.decays: set[float] = set()
         self.rates: dict[int, set[float]] = defaultdict(set)
         self.clipped: list[bool] = []
         self.microbatches: dict[int, int] = defaultdict(int)
@@ -52,7 +52,9 @@ class Exercised:
                 continue
             value = self.trace.tensor(entry)
             if entry.kind == "hyper":
-                self.settings[entry.name.partition(" of ")[0]].add(float(value))
+                # An option may be anything, such as a text.
+                if entry.name.startswith("weight_decay of ") and value.numel() == 1:
+                    self.decays.add(float(value))
             elif entry.kind == "lr" and moment.operation == "train":
                 self.rates[moment.step].add(float(value))
             elif entry.name == "norm is clipped" and moment.operation == "train":
@@ -83,7 +85,7 @@ def schedule(run: Exercised) -> str:
 
 def decay(run: Exercised) -> str:
     """Say whether no parameter decays, or all alike."""
-    values = run.settings.get("weight_decay", {0.0})
+    values = run.decays or {0.0}
     if values == {0.0}:
         return "weight decay: none"
     return "weight decay: the same for all parameters" if len(values) == 1 else ""
