@@ -6,14 +6,16 @@ import functools
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_precision.errors import expected_but_got, is_bad_input, named
+from pytest_precision.layouts.declarations import with_environment
 from pytest_precision.loops.script import script
 from pytest_precision.matrix.cell import Cell, axes_of
+from pytest_precision.matrix.variables import plain
 from pytest_precision.ranks.state.environment import patched
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 __tracebackhide__ = is_bad_input
 
 
-def command(file: str | Path, *arguments: object) -> Callable[..., Any]:
+def command(
+    file: str | Path, *arguments: object, env: Mapping[str, str] | None = None
+) -> Callable[..., Any]:
     """Return a side of a check that runs `python file arguments` on every rank, as torchrun does.
 
         parity.check(
@@ -38,9 +42,12 @@ def command(file: str | Path, *arguments: object) -> Callable[..., Any]:
         file: the script, relative to the current directory.
         arguments: of the script; `{precision}`, or any other axis in braces, is its value in the
             cell.
+        env: environment variables in addition to the caller's, with which its ranks start.
 
     Raises:
         FileNotFoundError: there is no such file.
+        TypeError: `env` is not a mapping from text to text.
+        ValueError: no process can have such a variable.
     """
     path = Path(file).resolve()
     if not path.is_file():
@@ -51,7 +58,9 @@ def command(file: str | Path, *arguments: object) -> Callable[..., Any]:
                 f"relative paths begin in {Path.cwd()}",
             )
         )
-    return functools.partial(run, file=str(path), arguments=tuple(map(str, arguments)))
+    side = functools.partial(run, file=str(path), arguments=tuple(map(str, arguments)))
+    variables = plain({} if env is None else env, "env")
+    return with_environment(**dict(variables))(side) if variables else side
 
 
 @script

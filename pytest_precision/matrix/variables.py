@@ -18,8 +18,12 @@ Variables = tuple[tuple[str, str], ...]
 """Names and values, sorted by name; this form can be compared and hashed."""
 
 
-def plain(variables: object) -> Variables:
+def plain(variables: object, argument: str = "environment") -> Variables:
     """Convert a mapping from name to value into plain data that a cell can hold.
+
+    Args:
+        variables: the mapping.
+        argument: what it was given as, for messages.
 
     Raises:
         TypeError: `variables` is not a mapping from text to text.
@@ -29,8 +33,8 @@ def plain(variables: object) -> Variables:
         raise TypeError(
             expected_but_got(
                 "a mapping from variable to value",
-                named("environment", variables),
-                'write environment={"NAME": "value"}',
+                named(argument, variables),
+                f'write {argument}={{"NAME": "value"}}',
             )
         )
     for name, value in variables.items():

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checked import ParityIn, failed
@@ -64,6 +65,32 @@ def test_axes_of_the_cell_are_in_the_arguments(parity_in: ParityIn) -> None:
     found = failed(parity, *sides, reference_cell=other).divergence
     assert found is not None
     assert (found.kind, found.candidate, found.reference) == ("lr", 0.1, 0.2)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_may_be_configured_by_variables(parity_in: ParityIn, folder: Path) -> None:
+    """Each side has its own ones, from the start of its ranks on."""
+    (folder / "by_variable.py").write_text(SCRIPT.replace("sys.argv[1]", "os.environ['RATE']"))
+    parity = parity_in(Cell(sequence="train2"))
+    sides = (command("by_variable.py", "--alone", env={"RATE": rate}) for rate in ("0.1", "0.2"))
+    verdict = failed(parity, *sides)
+    assert verdict.divergence is not None
+    assert (verdict.divergence.candidate, verdict.divergence.reference) == (0.1, 0.2)
+    assert "RATE" not in os.environ
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (["RATE"], r"got env=\['RATE'\] \(list\); write env="),
+        ({"RATE": 0.1}, r"text but got RATE=0\.1 \(float\)"),
+    ],
+)
+def test_variables_that_no_process_can_have_are_refused(env: Any, words: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(TypeError, match=words):
+        command("train.py", env=env)
 
 
 @pytest.mark.usefixtures("folder")
