@@ -10,13 +10,10 @@ import torch
 
 from pytest_precision import formats, layouts
 from pytest_precision.engine.engine import Engine
-from pytest_precision.layouts.transformer_engine.engine import (
-    OutsideMasters,
-    in_bf16,
-    store,
-    values_of,
-)
 from pytest_precision.layouts.transformer_engine.layers import with_experts
+from pytest_precision.layouts.transformer_engine.layouts import in_bf16
+from pytest_precision.layouts.transformer_engine.masters import OutsideMasters, store
+from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.te import storages
 from pytest_precision.workloads.base import Workload

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.layers import PaddedLayer, padded_layers
@@ -12,6 +13,13 @@ from pytest_precision.te.groups import members
 from pytest_precision.te.storages import SIDES, family, operand
 
 KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
+
+
+def values_of(tensor: Tensor) -> Tensor:
+    """Return the values of a tensor, quantized or not; of a group, one matrix per member."""
+    if hasattr(tensor, "split_into_quantized_tensors"):
+        return torch.stack([values_of(part) for part in members(tensor)])
+    return tensor.dequantize() if hasattr(tensor, "_quantizer") else tensor
 
 
 def is_grouped(padded: PaddedLayer) -> bool:

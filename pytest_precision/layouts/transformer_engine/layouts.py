@@ -1,0 +1,63 @@
+"""The layouts whose layers and optimizer are Transformer Engine's own."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.declarations import uses_transformer_engine
+from pytest_precision.layouts.support import supports
+from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
+from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.base import Workload
+
+_SUPPORTED = supports(
+    {"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16", "quantized"]
+)
+
+
+@uses_transformer_engine
+@_SUPPORTED
+def te_linears(workload: Workload, cell: Cell, *, masters_in_optimizer: bool = True) -> Engine:
+    """Set up a model whose blocks have Transformer Engine's `Linear`.
+
+    Args:
+        workload: what is trained; the sizes in its blocks are multiples of 32.
+        cell: the point of the matrix.
+        masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
+    """
+    model = in_bf16(with_linears(workload.model(cell), cell))
+    return (OptimizerMasters if masters_in_optimizer else OutsideMasters)(workload, cell, model)
+
+
+@uses_transformer_engine
+@_SUPPORTED
+def te_experts(
+    workload: Workload,
+    cell: Cell,
+    *,
+    single_grouped_weight: bool = False,
+    masters_in_optimizer: bool = False,
+) -> Engine:
+    """Set up a mixture whose experts are Transformer Engine's `GroupedLinear`.
+
+    Args:
+        workload: what is trained, such as `workloads.moe`.
+        cell: the point of the matrix.
+        single_grouped_weight: one parameter for all weights of a layer, rather than one per expert.
+        masters_in_optimizer: whether `FusedAdam` has the masters, which it cannot have of a single
+            grouped weight, or they stand beside the model.
+    """
+    made = with_experts(workload.model(cell), cell, single_grouped_weight=single_grouped_weight)
+    engine = OptimizerMasters if masters_in_optimizer else OutsideMasters
+    return engine(workload, cell, in_bf16(made))
+
+
+def in_bf16(model: nn.Module) -> nn.Module:
+    """Round all parameters that are still in fp32, in place."""
+    for parameter in model.parameters():
+        if type(parameter) is nn.Parameter and parameter.dtype is torch.float32:
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return model

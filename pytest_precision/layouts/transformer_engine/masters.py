@@ -1,0 +1,132 @@
+"""Masters of Transformer Engine's weights: in its `FusedAdam`, or beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision.layouts.transformer_engine.engine import TransformerEngine
+from pytest_precision.layouts.transformer_engine.shown import values_of
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.te.groups import members
+from pytest_precision.workloads.base import Workload
+
+
+def initial_of(parameter: Any) -> Tensor:
+    """Return a parameter in fp32 as it was before it was quantized, which Megatron's masters are.
+
+    It is kept on the CPU since the parameter was made; `FusedAdam` does not ask for it.
+    """
+    if hasattr(parameter, "get_high_precision_init_val"):
+        kept: Tensor = parameter.get_high_precision_init_val()
+        parameter.clear_high_precision_init_val()
+        return kept.to(parameter.device).float().reshape(parameter.shape)
+    if not hasattr(parameter, "split_into_quantized_tensors"):
+        return values_of(parameter).detach().float().clone()
+    return torch.stack([initial_of(part) for part in members(parameter)])
+
+
+class OptimizerMasters(TransformerEngine):
+    """`FusedAdam` has the masters: it updates them, and rounds or quantizes them to the weights."""
+
+    def __init__(self, workload: Workload, cell: Cell, model: nn.Module) -> None:
+        optimizers = import_module("transformer_engine.pytorch.optimizers")
+        groups = workload.groups(model)
+        optimizer = optimizers.FusedAdam(groups, master_weights=True, use_decoupled_grad=True)
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if hasattr(parameter, "get_high_precision_init_val"):
+                optimizer.initialize_state(parameter, False)
+                optimizer.set_scaled_state(parameter, "master_param", initial_of(parameter))
+        super().__init__(workload, cell, model, optimizer)
+
+    def clip_grads(self) -> None:
+        """Upcast the reduced gradients to what the optimizer reads, then clip that."""
+        owners = []
+        for parameter in self._trained:
+            gradient = self.gradient(parameter)
+            read = None if gradient is None else gradient.float()
+            parameter.decoupled_grad = read  # type: ignore[attr-defined]
+            if read is not None:
+                owners.append(torch.empty(read.shape, device=read.device))
+                owners[-1].grad = read
+        self.clip(owners)
+
+    def effective(self, parameter: Tensor) -> Tensor:
+        """Return the master that the next update starts from."""
+        state: dict[str, Tensor] = self.optimizer.state[parameter]
+        return state.get("master_param", values_of(parameter).float())
+
+
+class OutsideMasters(TransformerEngine):
+    """`FusedAdam` updates fp32 masters beside the model, which are then stored as the weights.
+
+    This is how Megatron does it, and the only way for a single grouped weight, which has no memory
+    of its own that a kernel could update.
+
+    Attributes:
+        pairs: each trained parameter with its master.
+    """
+
+    def __init__(self, workload: Workload, cell: Cell, model: nn.Module) -> None:
+        optimizers = import_module("transformer_engine.pytorch.optimizers")
+        groups = workload.groups(model)
+        self.pairs: list[tuple[Any, nn.Parameter]] = [
+            (parameter, nn.Parameter(initial_of(parameter)))
+            for group in groups
+            for parameter in group["params"]
+        ]
+        made = iter([master for _, master in self.pairs])
+        held = [{**group, "params": [next(made) for _ in group["params"]]} for group in groups]
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        super().__init__(workload, cell, model, optimizers.FusedAdam(held))
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the masters by the names of the weights that are stored from them."""
+        return ((self._names[id(parameter)], master) for parameter, master in self.pairs)
+
+    def clip_grads(self) -> None:
+        """Upcast the reduced gradients to those of the masters, then clip these."""
+        for parameter, master in self.pairs:
+            gradient = self.gradient(parameter)
+            master.grad = None if gradient is None else values_of(gradient).float()
+        super().clip_grads()
+
+    @torch.no_grad()
+    def update_weights(self) -> None:
+        """Update the masters, and round or quantize them to the weights."""
+        super().update_weights()
+        for parameter, master in self.pairs:
+            store(parameter, master)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the masters too, which are more than the weights."""
+        return super().state_dict() | {"master": [master.data for _, master in self.pairs]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load masters, and store them in the weights once more.
+
+        A single grouped weight is loaded by way of its rowwise values, of which MXFP8 makes another
+        columnwise operand than the one that was saved.
+        """
+        super().load_state_dict(state)
+        with torch.no_grad():
+            for (parameter, master), saved in zip(self.pairs, state["master"], strict=True):
+                master.copy_(saved)
+                store(parameter, master)
+
+
+def store(parameter: Any, master: Tensor) -> None:
+    """Round or quantize a master into a parameter, member by member."""
+    if not hasattr(parameter, "split_into_quantized_tensors"):
+        parts: list[tuple[Any, Tensor]] = [(parameter, master)]
+    else:
+        parts = list(zip(members(parameter), master.unbind(), strict=True))
+    for part, exact in parts:
+        if hasattr(part, "quantize_"):
+            part.quantize_(exact.to(part.dtype))
+        else:
+            part.copy_(exact)
