@@ -68,7 +68,9 @@ def dtypes(ranks: Ranks, layout: Any, cell: Cell, folder: Path) -> dict[str, str
     ranks.run(Side.record, Side.of(ours, ours, workload, cell), str(folder), None)
     trace = Trace(folder, cell.world_size)
     last = [moment for moment in trace.moments if moment.step == len(cell.operations)]
-    seen = {(entry.kind, entry.dtype) for moment in last for entry in trace.entries(moment)}
+    entries = [entry for moment in last for entry in trace.entries(moment)]
+    # Options of a group are switches and numbers, no storage.
+    seen = {(entry.kind, entry.dtype) for entry in entries if entry.kind != "hyper"}
     assert len(dict(seen)) == len(seen), f"a kind in two dtypes: {sorted(seen)}"
     return dict(seen)
 
