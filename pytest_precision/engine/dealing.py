@@ -139,8 +139,8 @@ class Dealing(Restorable):
         if microbatches < ranks:
             raise ValueError(
                 expected_but_got(
-                    f"a microbatch for each of {ranks} ranks",
-                    f"{microbatches} of step {step}",
+                    f"one microbatch or more for each rank, so {ranks} or more,",
+                    f"{microbatches} in step {step}",
                     f"make cell.microbatches of them in {workload}.microbatches",
                 )
             )

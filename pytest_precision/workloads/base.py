@@ -103,11 +103,12 @@ class Workload(ABC):
 
         The engine deals them to the data-parallel ranks one by one, `[rank::size]`. Make
         `cell.microbatches` of them, which the ranks of both sides share evenly, and in some step
-        `cell.fewest_microbatches`, so that a rank's first microbatch is its last. Engines with
-        collectives in forward or backward refuse a number that ranks cannot share evenly. The
-        microbatches must depend on `step` alone and not on what ran before: draw from a
-        `torch.Generator` of your own, never from torch's global one. The microbatches of all ranks
-        of both sides are compared; a difference is an `error` of the workload.
+        `cell.fewest_microbatches`, so that a rank's first microbatch is its last. Fewer than one
+        for each rank are refused, and engines with collectives in forward or backward refuse a
+        number that ranks cannot share evenly. The microbatches must depend on `step` alone and not
+        on what ran before: draw from a `torch.Generator` of your own, never from torch's global
+        one. The microbatches of all ranks of both sides are compared; a difference is an `error` of
+        the workload.
 
         Args:
             cell: the result should depend only on its `microbatches`, its `device` and axes of your

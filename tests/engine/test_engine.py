@@ -297,7 +297,7 @@ def test_too_few_microbatches_are_refused() -> None:
     """A rank without data would reduce nothing and hang the others."""
     engine = layouts.adamw(Uneven(), CELL)
     engine.data_parallel = (6, 7)
-    with pytest.raises(ValueError, match="a microbatch for each of 7 ranks but got 5 of step 3"):
+    with pytest.raises(ValueError, match="for each rank, so 7 or more, but got 5 in step 3"):
         engine.forward_backward(3)
 
 

@@ -17,6 +17,7 @@ from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
+from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]
@@ -111,6 +112,33 @@ def test_a_number_that_ranks_cannot_share_is_refused(parity_in: ParityIn) -> Non
     """Where it would hang: some ranks would gather once more than the others."""
     with pytest.raises(ParityError, match=r"FSDP2Engine has collectives .* 6 % 4 = 2 in step 1"):
         parity_in(Cell(world_size=4)).check(layouts.adamw, layouts.fsdp2, workload=AlwaysSix)
+
+
+class SoMany(Mlp):
+    """A workload whose steps have a number of microbatches of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(width=17, depth=1)
+        self.number = number
+
+    def microbatches(self, cell: Cell, step: int) -> list[Any]:
+        return super().microbatches(Cell(), 1)[: self.number]
+
+
+def likewise(workload: Workload, cell: Cell) -> Engine:
+    """The layout `adamw` by another name."""
+    return layouts.adamw(workload, cell)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_each_rank_needs_one_microbatch_or_more(parity_in: ParityIn, ranks: int) -> None:
+    """As many as there are ranks are enough, and one less is refused, on any number of ranks."""
+    sides = likewise, layouts.adamw
+    parity = parity_in(Cell(sequence="train2", world_size=ranks))
+    assert parity.check(*sides, workload=partial(SoMany, ranks)).outcome == "pass"
+    words = rf"for each rank, so {ranks} or more, but got {ranks - 1} in step 1; make cell.microba"
+    with pytest.raises(ParityError, match=words):
+        parity.check(*sides, workload=partial(SoMany, ranks - 1))
 
 
 MASTER = partial(layouts.master_adamw, main_grad=True)
