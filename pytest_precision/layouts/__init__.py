@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_precision.layouts.replicated import master_adamw as master_adamw
     from pytest_precision.layouts.sharded import fsdp2 as fsdp2
     from pytest_precision.layouts.support import supports as supports
+    from pytest_precision.layouts.transformer_engine.layouts import te_blocks as te_blocks
     from pytest_precision.layouts.transformer_engine.layouts import te_experts as te_experts
     from pytest_precision.layouts.transformer_engine.layouts import te_linears as te_linears
 
@@ -51,6 +52,7 @@ __all__ = [
     "may_leave",
     "resident",
     "supports",
+    "te_blocks",
     "te_experts",
     "te_linears",
     "uses_transformer_engine",
@@ -70,6 +72,6 @@ __getattr__, __dir__ = _lazy.exports(
         "replicated": ("adamw", "ddp", "master_adamw"),
         "sharded": ("fsdp2",),
         "support": ("supports",),
-        "transformer_engine.layouts": ("te_experts", "te_linears"),
+        "transformer_engine.layouts": ("te_blocks", "te_experts", "te_linears"),
     },
 )

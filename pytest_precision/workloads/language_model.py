@@ -17,27 +17,29 @@ if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
 
 _VOCABULARY = 67
-_HEAD = 7
-"""The width of one attention head."""
 
 
 class Attention(nn.Module):
     """Causal attention with several query heads and one head of keys and values."""
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, head_width: int, *, fixed: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(heads * _HEAD, (heads + 2) * _HEAD)
-        self.out = nn.Linear(heads * _HEAD, heads * _HEAD)
-        # A single element: with two or more ranks, some have an empty shard of it.
-        self.temperature = nn.Parameter(torch.empty(1))
+        self.head_width = head_width
+        width = heads * head_width
+        self.qkv = nn.Linear(width, width + 2 * head_width)
+        self.out = nn.Linear(width, width)
+        self.temperature: nn.Parameter | float = head_width**-0.5
+        if not fixed:  # a single element: with two or more ranks, some have an empty shard of it
+            self.temperature = nn.Parameter(torch.empty(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attend to the positions up to each one; `[rows, length, width]` in and out."""
         rows, length, width = x.shape
-        query, key, value = self.qkv(x).split([width, _HEAD, _HEAD], dim=-1)
+        one = self.head_width
+        query, key, value = self.qkv(x).split([width, one, one], dim=-1)
         # No fused kernel: on each device those choose their own order of additions.
-        query = query.reshape(rows, length * self.heads, _HEAD)
+        query = query.reshape(rows, length * self.heads, one)
         scores = (self.temperature * (query @ key.transpose(1, 2))).float()
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         scores = scores.masked_fill(future.repeat_interleave(self.heads, dim=0), -torch.inf)
@@ -49,11 +51,11 @@ class Attention(nn.Module):
 class GptBlock(nn.Module):
     """Attention and a perceptron, each with a norm before it and a residual connection."""
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, head_width: int, *, fixed: bool) -> None:
         super().__init__()
-        width, hidden = heads * _HEAD, (3 * heads - 2) * _HEAD
+        width, hidden = heads * head_width, (3 * heads - 2) * head_width
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(heads)
+        self.attention = Attention(heads, head_width, fixed=fixed)
         self.norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, hidden)
         self.down = nn.Linear(hidden, width)
@@ -68,11 +70,11 @@ class GptBlock(nn.Module):
 class LanguageModel(nn.Module):
     """A transformer over 67 tokens, in which one norm is frozen."""
 
-    def __init__(self, heads: int, depth: int) -> None:
+    def __init__(self, heads: int, depth: int, head_width: int, *, fixed: bool) -> None:
         super().__init__()
-        width = heads * _HEAD
+        width = heads * head_width
         self.embedding = nn.Embedding(_VOCABULARY, width)
-        self.blocks = nn.ModuleList(GptBlock(heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(GptBlock(heads, head_width, fixed=fixed) for _ in range(depth))
         # Vectors that are not trained, among those that are.
         self.blocks[0].get_submodule("norm").requires_grad_(False)
         self.norm = nn.LayerNorm(width)
@@ -92,8 +94,12 @@ class Gpt(TrainingRecipe):
     """Prediction of the next token of a noisy affine sequence; 22 thousand parameters.
 
     Args:
-        heads: number of query heads, of width 7 each.
+        heads: number of query heads.
         depth: number of blocks.
+        head_width: width of a head. With 16 and 2 heads, the sizes of all blocks are multiples of
+            32, as Transformer Engine needs them.
+        fixed_temperature: whether scores are divided by the root of `head_width`, as in Transformer
+            Engine's layers, rather than multiplied by a parameter.
         lr: learning rate of the matrices; that of vectors is twice as high.
         seed: seed of the data.
         rounded: whether all weights start as numbers of bf16; else those of one tensor do not, and
@@ -105,6 +111,8 @@ class Gpt(TrainingRecipe):
         *,
         heads: int = 5,
         depth: int = 2,
+        head_width: int = 7,
+        fixed_temperature: bool = False,
         lr: float = 1e-2,
         seed: int = 0,
         rounded: bool = False,
@@ -112,10 +120,13 @@ class Gpt(TrainingRecipe):
         super().__init__(lr=lr, seed=seed, rounded=rounded)
         self.heads = heads
         self.depth = depth
+        self.head_width = head_width
+        self.fixed_temperature = fixed_temperature
 
     def model(self, cell: Cell) -> nn.Module:
         """Make an initialised `LanguageModel`."""
-        model = LanguageModel(self.heads, self.depth)
+        fixed = self.fixed_temperature
+        model = LanguageModel(self.heads, self.depth, self.head_width, fixed=fixed)
         return initialised(model, rounded=self.rounded).to(cell.device)
 
     def examples(

@@ -46,7 +46,7 @@ PARTS = ("compute_in", "resident")
 KEEPS_FP32 = ("autocast",)
 """Layouts that cast no parameter either."""
 
-IN_RANKS = ("te_experts", "te_linears")
+IN_RANKS = ("te_blocks", "te_experts", "te_linears")
 """Layouts that patch torch for good, so that no process of the tests' own can run them."""
 
 

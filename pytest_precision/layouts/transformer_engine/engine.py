@@ -14,7 +14,12 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.transformer_engine import shown
-from pytest_precision.layouts.transformer_engine.layers import InEngineAutocast, padded_layers
+from pytest_precision.layouts.transformer_engine.layers import (
+    InEngineAutocast,
+    Padded,
+    padded_modules,
+    parts_of,
+)
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.workloads.base import Workload
@@ -108,10 +113,10 @@ class TransformerEngine(Engine):
 
     def paths(self) -> set[str]:
         """Return which paths the forwards and backwards took so far."""
-        layers = [*padded_layers(self.model)]
+        parts = [*parts_of(self.model)]
         stored = {
-            "grouped": any(map(shown.is_grouped, layers)),
-            "quantized": any(shown.is_quantized(layer) for layer in layers),
+            "grouped": any(map(shown.is_grouped, parts)),
+            "quantized": any(map(shown.is_quantized, parts)),
         }
         return super().paths() | self._taken | {path for path, there in stored.items() if there}
 
@@ -138,18 +143,12 @@ class TransformerEngine(Engine):
 
     def begin(self) -> None:
         """Have the next forward quantize the weights anew, since they may have changed."""
-        for layer in padded_layers(self.model):
-            layer.first = True
+        for padded in padded_modules(self.model):
+            padded.first = True
 
 
 def _logical_names(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the name of each parameter of a layer, and the logical names of what is in it."""
-    modules = {id(module): name for name, module in model.named_modules()}
-    for padded in padded_layers(model):
-        prefix, single = f"{modules[id(padded)]}.layer", len(padded.logical) == 1
-        for kind in ("weight", "bias"):
-            names = tuple(f"{name}.{kind}" for name in padded.logical)
-            yield f"{prefix}.{kind}", names
-            if not single:
-                for number, name in enumerate(names):
-                    yield f"{prefix}.{kind}{number}", (name,)
+    for name, module in model.named_modules():
+        if isinstance(module, Padded):
+            yield from ((f"{name}.{own}", names) for own, names in module.logical.items())

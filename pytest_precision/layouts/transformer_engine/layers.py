@@ -7,10 +7,11 @@ to be there first.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from torch.nn import functional as F
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.mixture import Expert, Experts
+
+_WEIGHT = re.compile(r"weight\d*|fc\d_weight")
 
 ROWS = 32
 """Rows of each weight's input are padded to a multiple, which is a whole block of each recipe."""
@@ -43,20 +46,61 @@ def recipe_of(precision: str) -> Any:
     return getattr(import_module("transformer_engine.common.recipe"), RECIPES[precision])()
 
 
-class PaddedLayer(nn.Module):
-    """A `Linear` or `GroupedLinear` of Transformer Engine, whose rows are padded with zeros.
+class EngineLayer(NamedTuple):
+    """One module of Transformer Engine with its own caches and scales.
+
+    Attributes:
+        layer: the module.
+        logical: the names of its parameters in it, to those in the workload's model.
+    """
+
+    layer: Any
+    logical: Mapping[str, tuple[str, ...]]
+
+    @property
+    def weights(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Its weights that a GEMM multiplies by, in the order of its GEMMs."""
+        named = self.logical.items()
+        return [(own, names) for own, names in named if _WEIGHT.fullmatch(own)]
+
+
+class Padded(nn.Module):
+    """What stands in a model for modules of Transformer Engine, whose rows are padded with zeros.
+
+    Attributes:
+        logical: the names of its parameters in it, to those in the workload's model; several where
+            one parameter holds the weights of several experts.
+        parts: the modules in it.
+        first: whether the next forward quantizes the weights anew, as the first of a step has to.
+    """
+
+    logical: Mapping[str, tuple[str, ...]]
+    parts: Sequence[EngineLayer]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = True
+
+
+class PaddedLayer(Padded):
+    """A `Linear` or `GroupedLinear` of Transformer Engine.
 
     Attributes:
         layer: the layer itself.
-        logical: names of its weights in the workload's model.
-        first: whether the next forward quantizes the weights anew, as the first of a step has to.
     """
 
     def __init__(self, layer: Any, logical: Sequence[str]) -> None:
         super().__init__()
         self.layer = layer
-        self.logical = tuple(logical)
-        self.first = True
+        own: dict[str, tuple[str, ...]] = {}
+        for kind in ("weight", "bias"):
+            names = tuple(f"{name}.{kind}" for name in logical)
+            if isinstance(getattr(layer, kind, None), nn.Parameter):
+                own[kind] = names
+            elif hasattr(layer, f"{kind}0"):
+                own |= {f"{kind}{number}": (name,) for number, name in enumerate(names)}
+        self.parts = [EngineLayer(layer, own)]
+        self.logical = {f"layer.{name}": names for name, names in own.items()}
 
     def forward(self, rows: Tensor, load: Sequence[int] | None = None) -> Tensor:
         """Apply each weight to its share of the rows.
@@ -107,14 +151,19 @@ class InEngineAutocast(nn.Module):
         engine = import_module("transformer_engine.pytorch")
         with nullcontext() if self.recipe is None else engine.autocast(recipe=self.recipe):
             result = self.model(*args, **kwargs)
-        for layer in padded_layers(self.model):
-            layer.first = False
+        for padded in padded_modules(self.model):
+            padded.first = False
         return result
 
 
-def padded_layers(model: nn.Module) -> Iterator[PaddedLayer]:
-    """Yield the layers of Transformer Engine in a model."""
-    return (module for module in model.modules() if isinstance(module, PaddedLayer))
+def padded_modules(model: nn.Module) -> Iterator[Padded]:
+    """Yield what stands in a model for modules of Transformer Engine."""
+    return (module for module in model.modules() if isinstance(module, Padded))
+
+
+def parts_of(model: nn.Module) -> Iterator[EngineLayer]:
+    """Yield the modules of Transformer Engine in a model that have caches and scales."""
+    return (part for padded in padded_modules(model) for part in padded.parts)
 
 
 def with_linears(model: nn.Module, cell: Cell) -> nn.Module:
@@ -129,10 +178,10 @@ def with_linears(model: nn.Module, cell: Cell) -> nn.Module:
         if type(module) is nn.Linear and name.startswith("blocks.")
     ]
     for name, linear in named:
-        _expect_sizes(name, linear)
+        expect_sizes(name, linear)
         made = _layer(cell, "Linear", [linear], linear.in_features, linear.out_features)
         model.set_submodule(name, PaddedLayer(made, [name]))
-    _expect_some(named, model, "an nn.Linear in `blocks`")
+    expect_some(named, model, "an nn.Linear in `blocks`")
     return model
 
 
@@ -155,7 +204,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
         for which in ("up", "down"):
             linears = [getattr(expert, which) for expert in experts if isinstance(expert, Expert)]
             first = linears[0]
-            _expect_sizes(f"{name}.0.{which}", first)
+            expect_sizes(f"{name}.0.{which}", first)
             made = _layer(
                 cell,
                 "GroupedLinear",
@@ -169,7 +218,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
             logical = [f"{name}.{number}.{which}" for number in range(len(linears))]
             layers[which] = PaddedLayer(made, logical)
         model.set_submodule(name, EngineExperts(**layers))
-    _expect_some(found, model, "mixture.Experts")
+    expect_some(found, model, "mixture.Experts")
     return model
 
 
@@ -182,7 +231,7 @@ def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **o
         weight.copy_(next(weights))
 
     engine = import_module("transformer_engine.pytorch")
-    with _primary_weights(cell):
+    with primary_weights(cell):
         layer = getattr(engine, kind)(
             *sizes,
             bias=linears[0].bias is not None,
@@ -200,7 +249,7 @@ def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **o
     return layer
 
 
-def _primary_weights(cell: Cell) -> AbstractContextManager[Any]:
+def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
     """Return the context in which layers store their weights as the cell says."""
     if cell.primary_weight != "quantized":
         return nullcontext()
@@ -211,7 +260,8 @@ def _primary_weights(cell: Cell) -> AbstractContextManager[Any]:
     return made
 
 
-def _expect_sizes(name: str, linear: nn.Linear) -> None:
+def expect_sizes(name: str, linear: nn.Linear) -> None:
+    """Refuse a layer whose sizes are no whole blocks."""
     if linear.in_features % ROWS or linear.out_features % ROWS:
         raise ValueError(
             expected_but_got(
@@ -222,7 +272,8 @@ def _expect_sizes(name: str, linear: nn.Linear) -> None:
         )
 
 
-def _expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
+def expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
+    """Refuse a model in which nothing was replaced."""
     if not found:
         raise ValueError(
             expected_but_got(

@@ -8,6 +8,7 @@ from torch import nn
 from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.declarations import uses_transformer_engine
 from pytest_precision.layouts.support import supports
+from pytest_precision.layouts.transformer_engine.blocks import with_blocks
 from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
 from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
 from pytest_precision.matrix.cell import Cell
@@ -20,7 +21,7 @@ _SUPPORTED = supports(
 
 @uses_transformer_engine
 @_SUPPORTED
-def te_linears(workload: Workload, cell: Cell, *, masters_in_optimizer: bool = True) -> Engine:
+def te_linears(workload: Workload, cell: Cell, *, masters_in_optimizer: bool = False) -> Engine:
     """Set up a model whose blocks have Transformer Engine's `Linear`.
 
     Args:
@@ -53,6 +54,28 @@ def te_experts(
     made = with_experts(workload.model(cell), cell, single_grouped_weight=single_grouped_weight)
     engine = OptimizerMasters if masters_in_optimizer else OutsideMasters
     return engine(workload, cell, in_bf16(made))
+
+
+@uses_transformer_engine
+@_SUPPORTED
+def te_blocks(
+    workload: Workload,
+    cell: Cell,
+    *,
+    layer: str = "TransformerLayer",
+    masters_in_optimizer: bool = False,
+) -> Engine:
+    """Set up a transformer whose blocks are Transformer Engine's layers, fused more or less.
+
+    Args:
+        workload: `workloads.gpt` with a fixed temperature and sizes that are multiples of 32.
+        cell: the point of the matrix.
+        layer: the largest layer in a block: "TransformerLayer", with unfused attention;
+            "LayerNormMLP", after a `LayerNormLinear`; "Linear", after a `LayerNorm`.
+        masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
+    """
+    model = in_bf16(with_blocks(workload.model(cell), cell, layer=layer))
+    return (OptimizerMasters if masters_in_optimizer else OutsideMasters)(workload, cell, model)
 
 
 def in_bf16(model: nn.Module) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.layouts.transformer_engine.layers import PaddedLayer, padded_layers
+from pytest_precision.layouts.transformer_engine.layers import EngineLayer, parts_of
 from pytest_precision.te.groups import members
 from pytest_precision.te.storages import SIDES, family, operand
 
@@ -22,56 +22,65 @@ def values_of(tensor: Tensor) -> Tensor:
     return tensor.dequantize() if hasattr(tensor, "_quantizer") else tensor
 
 
-def is_grouped(padded: PaddedLayer) -> bool:
+def is_grouped(part: EngineLayer) -> bool:
     """Return whether a single parameter holds all weights of a layer."""
-    return bool(getattr(padded.layer, "single_grouped_weight", False))
+    return any(len(names) > 1 for _, names in part.weights)
 
 
-def weights_of(padded: PaddedLayer) -> list[Any]:
-    """Return the parameters of a layer's weights, each by itself."""
-    layer = padded.layer
-    if is_grouped(padded):
-        return members(layer.weight)
-    if hasattr(layer, "num_gemms"):
-        return [getattr(layer, f"weight{number}") for number in range(layer.num_gemms)]
-    return [layer.weight]
-
-
-def is_quantized(padded: PaddedLayer) -> bool:
+def is_quantized(part: EngineLayer) -> bool:
     """Return whether a layer stores its weights quantized."""
-    return any(family(weight) for weight in weights_of(padded))
+    return any(family(weight) for _, weight in stored_weights(part))
 
 
-def used_weights(padded: PaddedLayer) -> list[Any]:
-    """Return what the last forward multiplied by: the weights, or what is cached of them."""
-    cached = list(getattr(padded.layer, "_fp8_workspaces", {}).values())
-    if not cached:
-        return weights_of(padded)
-    return [one for held in cached for one in ([held] if family(held) else members(held))]
+def stored_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
+    """Yield the logical name and the tensor of each weight that a GEMM multiplies by."""
+    for own, names in part.weights:
+        yield from zip(names, _each(getattr(part.layer, own), names), strict=True)
+
+
+def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
+    """Yield what the last forward multiplied by: the weights, or what is cached of them."""
+    cached = part.layer._fp8_workspaces
+    for own, names in part.weights:
+        held = cached.get(own, getattr(part.layer, own))
+        yield from zip(names, _each(held, names), strict=True)
 
 
 def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     """Yield kind, name and tensor of all quantized state that outlives a step."""
-    for padded in padded_layers(model):
-        for name, weight in zip(padded.logical, weights_of(padded), strict=True):
+    for part in parts_of(model):
+        for name, weight in stored_weights(part):
             for side, field, tensor in _operands(weight):
-                yield KINDS[field], f"{name}.weight.{side}", tensor
+                yield KINDS[field], f"{name}.{side}", tensor
         for direction in ("scaling_fwd", "scaling_bwd"):
-            state = padded.layer.fp8_meta.get(direction)
-            history = getattr(state, "amax_history", None)
-            if history is not None:
-                name = f"{padded.logical[0]}.{direction}"
-                yield "scale", name, state.scale
-                yield "amax", f"{name}.history", history[1:]
-                yield "recorded_amax", f"{name}.history", history[:1]
+            state = part.layer.fp8_meta.get(direction)
+            if getattr(state, "amax_history", None) is not None:
+                yield from _delayed(part, direction, state)
+
+
+def _delayed(part: EngineLayer, direction: str, state: Any) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield the scales and amaxes of the operands of each GEMM, by the name of its weight."""
+    gemms = [name for _, names in part.weights for name in names]
+    scales = state.scale.chunk(len(gemms))
+    histories = state.amax_history.chunk(len(gemms), dim=1)
+    for gemm, scale, history in zip(gemms, scales, histories, strict=True):
+        name = f"{gemm.removesuffix('.weight')}.{direction}"
+        yield "scale", name, scale
+        yield "amax", f"{name}.history", history[1:]
+        yield "recorded_amax", f"{name}.history", history[:1]
 
 
 def used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of the quantized weights that the last forward multiplied by."""
-    for padded in padded_layers(model):
-        for name, weight in zip(padded.logical, used_weights(padded), strict=True):
+    for part in parts_of(model):
+        for name, weight in used_weights(part):
             for side, field, tensor in _operands(weight):
-                yield f"{name}.weight.{side}.{field}", tensor
+                yield f"{name}.{side}.{field}", tensor
+
+
+def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
+    """Return the weights in a parameter or in what is cached of it."""
+    return [held] if len(names) == 1 else members(held)
 
 
 def _operands(weight: Any) -> Iterator[tuple[str, str, Tensor]]:

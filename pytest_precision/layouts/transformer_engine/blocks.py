@@ -1,0 +1,263 @@
+"""The blocks of `workloads.gpt` in Transformer Engine's layers, fused by different degrees.
+
+All of them round at the same places: a linear layer whose output is added to the residual returns
+its bias by itself, as it does in `TransformerLayer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pytest_precision.errors import expect_one_of, expected_but_got
+from pytest_precision.layouts.transformer_engine.layers import (
+    ROWS,
+    EngineLayer,
+    Padded,
+    expect_sizes,
+    expect_some,
+    primary_weights,
+)
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.language_model import GptBlock
+
+
+class Fused(nn.Module):
+    """A block whose norms are in the linear layers that follow them, and whose MLP is one layer."""
+
+    def __init__(self, cell: Cell, block: GptBlock) -> None:
+        super().__init__()
+        engine = import_module("transformer_engine.pytorch")
+        attention, options = block.attention, _options(cell)
+        width, hidden = block.down.out_features, block.down.in_features
+        self.qkv = engine.LayerNormLinear(
+            width, attention.qkv.out_features, init_method=_values(attention.qkv), **options
+        )
+        self.core, self.head_width = _core(block), attention.head_width
+        self.out = engine.Linear(
+            width, width, init_method=_values(attention.out), return_bias=True, **options
+        )
+        self.mlp = engine.LayerNormMLP(
+            width,
+            hidden,
+            init_method=_values(block.up),
+            output_layer_init_method=_values(block.down),
+            return_bias=True,
+            **options,
+        )
+
+    def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor:
+        """Apply the block; `[rows, length, width]` in and out."""
+        first = {"is_first_microbatch": is_first_microbatch}
+        made, bias = self.out(_attended(self.core, self.qkv(x, **first), self.head_width), **first)
+        x = x + (made + bias)
+        made, bias = self.mlp(x, **first)
+        result: Tensor = x + (made + bias)
+        return result
+
+
+class Apart(nn.Module):
+    """A block in which every norm and every linear layer is a module of its own."""
+
+    def __init__(self, cell: Cell, block: GptBlock) -> None:
+        super().__init__()
+        engine = import_module("transformer_engine.pytorch")
+        width, attention, options = block.down.out_features, block.attention, _options(cell)
+
+        def linear(plain: nn.Linear, **more: Any) -> Any:
+            return engine.Linear(
+                plain.in_features,
+                plain.out_features,
+                init_method=_values(plain),
+                **options,
+                **more,
+            )
+
+        self.attention_norm = engine.LayerNorm(width, params_dtype=torch.bfloat16)
+        self.qkv = linear(attention.qkv)
+        self.core, self.head_width = _core(block), attention.head_width
+        self.out = linear(attention.out, return_bias=True)
+        self.norm = engine.LayerNorm(width, params_dtype=torch.bfloat16)
+        self.up = linear(block.up)
+        self.down = linear(block.down, return_bias=True)
+
+    def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor:
+        """Apply the block; `[rows, length, width]` in and out."""
+        first = {"is_first_microbatch": is_first_microbatch}
+        mixed = self.qkv(self.attention_norm(x), **first)
+        made, bias = self.out(_attended(self.core, mixed, self.head_width), **first)
+        x = x + (made + bias)
+        hidden = F.gelu(self.up(self.norm(x), **first), approximate="tanh")
+        made, bias = self.down(hidden, **first)
+        result: Tensor = x + (made + bias)
+        return result
+
+
+def whole(cell: Cell, block: GptBlock) -> nn.Module:
+    """Return the whole block as one `TransformerLayer`."""
+    engine = import_module("transformer_engine.pytorch")
+    first = iter([block.attention.qkv, block.up])
+    last = iter([block.attention.out, block.down])
+    made: nn.Module = engine.TransformerLayer(
+        block.down.out_features,
+        block.down.in_features,
+        block.attention.heads,
+        num_gqa_groups=1,
+        kv_channels=block.attention.head_width,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        init_method=lambda weight: _values(next(first))(weight),
+        output_layer_init_method=lambda weight: _values(next(last))(weight),
+        fuse_qkv_params=True,
+        qkv_weight_interleaved=False,
+        attn_input_format="bshd",
+        **_options(cell),
+    )
+    return made
+
+
+BLOCKS: dict[str, Callable[[Cell, GptBlock], nn.Module]] = {
+    "TransformerLayer": whole,
+    "LayerNormMLP": Fused,
+    "Linear": Apart,
+}
+"""The largest layer of Transformer Engine in a block to what makes the block."""
+
+_NORM = ("attention_norm.weight", "attention_norm.bias")
+_SECOND_NORM = ("norm.weight", "norm.bias")
+_QKV = ("attention.qkv.weight", "attention.qkv.bias")
+_OUT = ("attention.out.weight", "attention.out.bias")
+_MLP = ("up.weight", "up.bias", "down.weight", "down.bias")
+
+_IN_NORM = ("layer_norm_weight", "layer_norm_bias")
+_IN_LINEAR = ("weight", "bias")
+_IN_MLP = ("fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias")
+
+_PARTS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "TransformerLayer": {
+        "self_attention.layernorm_qkv": (_IN_NORM + _IN_LINEAR, _NORM + _QKV),
+        "self_attention.proj": (_IN_LINEAR, _OUT),
+        "layernorm_mlp": (_IN_NORM + _IN_MLP, _SECOND_NORM + _MLP),
+    },
+    "LayerNormMLP": {
+        "qkv": (_IN_NORM + _IN_LINEAR, _NORM + _QKV),
+        "out": (_IN_LINEAR, _OUT),
+        "mlp": (_IN_NORM + _IN_MLP, _SECOND_NORM + _MLP),
+    },
+    "Linear": {
+        "qkv": (_IN_LINEAR, _QKV),
+        "out": (_IN_LINEAR, _OUT),
+        "up": (_IN_LINEAR, _MLP[:2]),
+        "down": (_IN_LINEAR, _MLP[2:]),
+    },
+}
+"""The modules in each form of a block: their parameters, and the names of these in `GptBlock`."""
+
+
+class PaddedBlock(Padded):
+    """A block whose sequences are padded at their end, where no earlier position attends to."""
+
+    def __init__(self, cell: Cell, name: str, block: GptBlock, layer: str) -> None:
+        super().__init__()
+        with primary_weights(cell):
+            self.block = BLOCKS[layer](cell, block)
+        self.parts = [
+            EngineLayer(
+                self.block.get_submodule(path),
+                {own: (f"{name}.{of}",) for own, of in zip(*both, strict=True)},
+            )
+            for path, both in _PARTS[layer].items()
+        ]
+        plain = dict(_parameters(layer))
+        self.logical = {f"block.{own}": (f"{name}.{of}",) for own, of in plain.items()}
+        for own, of in plain.items():
+            made, initial = self.block.get_parameter(own), block.get_parameter(of)
+            made.requires_grad_(initial.requires_grad)
+            if made.dim() == 1:
+                made.data.copy_(initial.data)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block; `[rows, length, width]` in and out."""
+        length = x.shape[1]
+        padded = F.pad(x, (0, 0, 0, -length % ROWS))
+        result: Tensor = self.block(padded, is_first_microbatch=self.first)
+        return result[:, :length]
+
+
+def with_blocks(model: nn.Module, cell: Cell, *, layer: str) -> nn.Module:
+    """Replace each block of a model by Transformer Engine's layers, in place.
+
+    Args:
+        model: the model of `workloads.gpt`.
+        cell: the layers store and accumulate as it says.
+        layer: the largest layer in a block, a key of `BLOCKS`.
+
+    Raises:
+        ValueError: for a model without such blocks, or with sizes that are no multiples of 32.
+    """
+    expect_one_of("layer", layer, BLOCKS)
+    found = [(name, one) for name, one in model.named_modules() if isinstance(one, GptBlock)]
+    for name, block in found:
+        for path, module in block.named_modules():
+            if isinstance(module, nn.Linear):
+                expect_sizes(f"{name}.{path}", module)
+        if isinstance(block.attention.temperature, nn.Parameter):
+            raise ValueError(
+                expected_but_got(
+                    "attention with a fixed temperature",
+                    f"a parameter in {name}",
+                    "give workloads.gpt fixed_temperature=True",
+                )
+            )
+        model.set_submodule(name, PaddedBlock(cell, name, block, layer))
+    expect_some(found, model, "blocks of workloads.gpt")
+    return model
+
+
+def _parameters(layer: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each parameter in a form of the block, and in the workload's block."""
+    for path, both in _PARTS[layer].items():
+        yield from ((f"{path}.{own}", of) for own, of in zip(*both, strict=True))
+    if layer == "Linear":  # whose norms are modules that cache and scale nothing
+        yield from ((name, name) for name in _NORM + _SECOND_NORM)
+
+
+def _options(cell: Cell) -> dict[str, Any]:
+    return {
+        "params_dtype": torch.bfloat16,
+        "fuse_wgrad_accumulation": cell.grad_accum_fusion,
+    }
+
+
+def _values(plain: nn.Linear) -> Callable[[Tensor], None]:
+    @torch.no_grad()
+    def initial(weight: Tensor) -> None:
+        weight.copy_(plain.weight)
+
+    return initial
+
+
+def _core(block: GptBlock) -> Any:
+    engine = import_module("transformer_engine.pytorch")
+    return engine.DotProductAttention(
+        block.attention.heads,
+        block.attention.head_width,
+        num_gqa_groups=1,
+        attention_dropout=0.0,
+        qkv_format="bshd",
+        attn_mask_type="causal",
+    )
+
+
+def _attended(core: Any, qkv: Tensor, head_width: int) -> Tensor:
+    """Attend with several query heads and one head of keys and values, which `qkv` holds."""
+    rows, length, _ = qkv.shape
+    heads = qkv.view(rows, length, -1, head_width)
+    query, key, value = torch.split(heads, [heads.shape[2] - 2, 1, 1], dim=2)
+    result: Tensor = core(query, key, value)
+    return result

@@ -1,0 +1,66 @@
+"""Blocks of a transformer in Transformer Engine's layers, which are fused more or less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+import pytest
+
+from pytest_precision import layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.layouts.transformer_engine.blocks import with_blocks
+from pytest_precision.matrix.cell import Cell
+
+ParityIn = Callable[[Cell], Parity]
+
+GPT = partial(workloads.gpt, heads=2, head_width=16, depth=1, fixed_temperature=True)
+SKIPPED = "train1-skip-eval-skip-train1-save-load-train1"
+RESTARTED = "save-train1-skip-eval-train1-save-restart-train1"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("transformer_engine") is None,
+    reason="needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
+)
+@pytest.mark.parametrize(
+    ("layer", "precision", "primary", "fusion", "ranks", "sequence"),
+    [
+        ("LayerNormMLP", "bf16", "bf16", True, 3, "train1-eval-train1"),
+        ("LayerNormMLP", "fp8_delayed", "quantized", True, 2, RESTARTED),
+        ("LayerNormMLP", "mxfp8", "quantized", True, 1, SKIPPED),
+        ("Linear", "fp8_current", "quantized", False, 1, SKIPPED),
+        ("Linear", "fp8_block", "quantized", True, 1, SKIPPED),
+        ("Linear", "nvfp4", "bf16", False, 2, "train1-eval-train1"),
+    ],
+)
+def test_a_transformer_layer_is_its_parts(
+    parity_in: ParityIn,
+    layer: str,
+    precision: str,
+    primary: str,
+    fusion: bool,
+    ranks: int,
+    sequence: str,
+) -> None:
+    """Caches, scales, checkpoints and weights are those of the modules that it is made of."""
+    cell = Cell(precision, primary, fusion, sequence, ranks)
+    candidate = partial(layouts.te_blocks, layer=layer)
+    parity_in(cell).check(candidate, layouts.te_blocks, workload=GPT)
+
+
+def test_attention_with_a_learned_temperature_is_refused() -> None:
+    """Transformer Engine divides scores by a constant, so it would be another model."""
+    cell = Cell("bf16")
+    learned = GPT(fixed_temperature=False).model(cell)
+    with pytest.raises(ValueError, match="expected attention with a fixed temperature but got"):
+        with_blocks(learned, cell, layer="Linear")
+
+
+def test_an_unknown_layer_is_refused() -> None:
+    """The message names those that there are."""
+    cell = Cell("bf16")
+    with pytest.raises(ValueError, match=r"TransformerLayer.*got layer='Transformer'"):
+        with_blocks(GPT().model(cell), cell, layer="Transformer")
