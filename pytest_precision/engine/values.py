@@ -29,6 +29,9 @@ MOST = 10_000
 EXACT = 1 << 53
 """Integers up to which a float64 holds each of them."""
 
+ADDRESS = 1 << 32
+"""A whole number from which on a key may be the address of an object or of its memory."""
+
 FOREIGN = ("torch", "builtins", "_thread", "weakref")
 """Packages whose objects hold no settings of a loop in attributes."""
 
@@ -69,7 +72,7 @@ def _leaves(
 
 def _entries(value: Any, packages: Collection[str]) -> Mapping[Any, Any]:
     if isinstance(value, Mapping):
-        return {**value}
+        return {_name(key, place): entry for place, (key, entry) in enumerate(value.items())}
     if isinstance(value, (list, tuple, deque)):
         return dict(enumerate(value))
     if isinstance(value, (set, frozenset)):
@@ -78,6 +81,19 @@ def _entries(value: Any, packages: Collection[str]) -> Mapping[Any, Any]:
     if package in FOREIGN or (packages and package not in packages):
         return {}
     return {**getattr(value, "__dict__", {})}
+
+
+def _name(key: Any, place: int) -> Any:
+    """Return what an entry is called: its key, or its place where no other process has that key."""
+    return key if _is_name(key) else f"#{place}"
+
+
+def _is_name(key: Any) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_name, key))
+    if isinstance(key, int):
+        return abs(key) < ADDRESS
+    return key is None or isinstance(key, (str, bytes, float, Enum, torch.dtype, torch.device))
 
 
 def package_of(kind: type) -> str:

@@ -51,6 +51,7 @@ class Notes:
         self.unread: dict[str, str] = {}
         self.fresh = True
         self.step = step
+        self._begun = False
         self._losses = self._norms = 0
         self._given: Counter[tuple[str, str]] = Counter()
         self._hooks = ModelHooks(self._used_by, self._accumulated, self.gradients, clipped)
@@ -84,10 +85,21 @@ class Notes:
 
     def begin(self) -> None:
         """Keep what the run starts with, in its first step."""
-        if self.fresh:
+        if not self._begun:
+            self._begun = True
             self._tape.start(self.sight)
             self._tape.first.keep("rng", "", self.sight.rng())
         self._keep_model()
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Keep what an optimizer starts with that may move weights before it calls its closure.
+
+        Where no model is known yet, nothing has a name, and `meet` keeps it after the closure.
+        """
+        if self.fresh and self.sight.names_all_of(optimizer):
+            self.begin()
+            self.sight.take_in(optimizer)
+            self._keep_start(optimizer, 0)
 
     def end(self, done: int) -> None:
         """Forget a step, after which `done` steps are over."""
@@ -103,14 +115,12 @@ class Notes:
         """
         self.settle(chain.from_iterable(own for _, own in groups.members(optimizer)))
         update = self.sight.meet(optimizer, goes_on=goes_on)
-        name = f"{self.sight.optimizers.index(optimizer)}, update {update}"
         if self.fresh:
+            self._keep_start(optimizer, update)
             self._tape.first.keep("flags", "", self.sight.flags())
-            self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
-            self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
             self._tape.first.keep("loss_scale", "", self.sight.loss_scale())
             self.sight.beside.begin()
-        self._keep("numbers", name, self.sight.numbers(optimizer))
+        self._keep("numbers", self._named(optimizer, update), self.sight.numbers(optimizer))
 
     def settle(self, trained: Iterable[Tensor]) -> None:
         """Name what the step has shown, if it is the first; `trained` as of `LoopNames`."""
@@ -166,6 +176,14 @@ class Notes:
     def rates(self) -> Iterator[Observation]:
         """Yield the learning rates that the step has started with."""
         return (seen for seen in self._tape.step.kept("numbers") if seen.kind == "lr")
+
+    def _keep_start(self, optimizer: Optimizer, update: int) -> None:
+        name = self._named(optimizer, update)
+        self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
+        self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
+
+    def _named(self, optimizer: Optimizer, update: int) -> str:
+        return f"{self.sight.optimizers.index(optimizer)}, update {update}"
 
     def _keep_model(self) -> None:
         """Keep what the models that are known start with, in the first step."""

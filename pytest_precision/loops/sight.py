@@ -59,10 +59,21 @@ class Sight:
         Returns:
             The number of its updates before this one in this step.
         """
+        self.take_in(optimizer)
+        return self._updates.add(optimizer, goes_on=goes_on)
+
+    def take_in(self, optimizer: Optimizer) -> None:
+        """Take in an optimizer that steps, which may not have updated anything yet."""
         if not any(one is optimizer for one in self.optimizers):
             self._take_over(optimizer)
             self.optimizers.append(optimizer)
-        return self._updates.add(optimizer, goes_on=goes_on)
+
+    def names_all_of(self, optimizer: Optimizer) -> bool:
+        """Return whether all that an optimizer updates is in a model that is known by now."""
+        for _ in self.names.parameters():
+            pass
+        held = chain.from_iterable(own for _, own in groups.members(optimizer))
+        return all(self.names.of(tensor) is not None for tensor in held)
 
     def goes_on(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer is about to update what its last step has not."""
@@ -124,12 +135,12 @@ class Sight:
 
     def all_numbers(self) -> Iterator[Observation]:
         """Yield those of all optimizers."""
-        return _first(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
+        return first(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def state(self) -> Iterator[Observation]:
         """Yield everything that outlives a step."""
         kept = (self.kept_by(one, whole=True) for one in self.optimizers)
-        yield from _first(chain.from_iterable(kept))
+        yield from first(chain.from_iterable(kept))
         for _, seen in self.weights_of_models():
             yield from seen
         yield from self.flags()
@@ -225,8 +236,8 @@ class Sight:
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
 
 
-def _first(seen: Iterator[Observation]) -> Iterator[Observation]:
-    """Leave out what an optimizer shows of another one that is in it."""
+def first(seen: Iterator[Observation]) -> Iterator[Observation]:
+    """Leave out what an optimizer shows once more, which another one has shown."""
     shown = set()
     for one in seen:
         held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one

@@ -21,7 +21,7 @@ from pytest_precision.loops.course import Course
 from pytest_precision.loops.locate import Extent, Locate, expect_locate
 from pytest_precision.loops.names import Models
 from pytest_precision.loops.notes import Notes
-from pytest_precision.loops.sight import Sight
+from pytest_precision.loops.sight import Sight, first
 from pytest_precision.loops.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.updates import UpdateMeter, Watched
@@ -175,7 +175,9 @@ class Steps:
             self._next()
         self._running.append(optimizer)
         self._clipped_late = self._given_up = False
-        if not closure:
+        if closure:
+            self.notes.start(optimizer)
+        else:
             self._meet(optimizer, goes_on=goes_on)
             self.notes.read_by(optimizer)
 
@@ -321,7 +323,8 @@ class Steps:
         if self._tape.writes(self.done):
             loaded = self.course.loaded
             moment = Moment(self.course.load, loaded, self.done, "load") if loaded else INIT
-            self._tape.write(moment, self._tape.started())
+            # An optimizer that runs another one may have moved what both of them hold by then.
+            self._tape.write(moment, first(self._tape.started()))
 
     def _write_state(self, op: int, operation: str) -> None:
         if self._tape.writes(self.done):

@@ -1,0 +1,25 @@
+"""Values: what Python objects hold, leaf by leaf."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_precision.engine.values import leaves
+
+
+def names(value: object) -> list[str]:
+    return [path for path, _ in leaves(value)]
+
+
+def test_an_entry_is_called_by_its_key() -> None:
+    """Texts, small numbers and what is made of them are the same in every process."""
+    assert names({"a": 1, 2: 1, (3, "b"): 1, torch.float32: 1}) == [
+        *(".a", ".2", ".(3, 'b')", ".torch.float32")
+    ]
+
+
+def test_an_entry_whose_key_may_be_an_address_is_called_by_its_place() -> None:
+    """Another process has the same memory elsewhere, and no entry is missing there."""
+    held = torch.zeros(2)
+    for key in (id(held), (held.data_ptr(), 2), held, object()):
+        assert names({"first": 1, key: 2}) == [".first", ".#1"]
