@@ -28,6 +28,34 @@ class NVTE_Fused_Attn_Backend(IntEnum):  # noqa: N801
     NVTE_FP8 = 2
 
 
+class NVTE_QKV_Format(IntEnum):  # noqa: N801
+    """The orders of the dimensions of queries, keys and values."""
+
+    NVTE_SBHD = 0
+    NVTE_BSHD = 1
+    NVTE_THD = 2
+    NVTE_BSHD_2SBHD = 3
+    NVTE_SBHD_2BSHD = 4
+    NVTE_THD_2BSHD = 5
+    NVTE_THD_2SBHD = 6
+    NVTE_BHSD = 7
+    NVTE_QKV_Format_NOT_SET = 8
+
+
+class NVTERoutingMapFormat(IntEnum):
+    """How a router says which experts a token goes to: a byte or a bit for each expert."""
+
+    BYTEMAP = 0
+    BITMAP_U8 = 1
+
+
+class NVTEQBHistogramMode(IntEnum):
+    """How many kernels count the bins of quantile balancing; the counts are the same."""
+
+    TWO_KERNEL = 0
+    FUSED_ATOMIC = 1
+
+
 _FORWARD = [f"GEMM{number}_{part}" for number in "123" for part in ("INPUT", "WEIGHT", "OUTPUT")]
 _BACKWARD = [f"GRAD_{part}{number}" for number in "123" for part in ("OUTPUT", "INPUT")]
 

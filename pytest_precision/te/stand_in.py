@@ -182,13 +182,17 @@ def functions() -> dict[str, Callable[..., Any]]:
     from pytest_precision.te import (
         activations,
         amaxes,
+        aux_loss,
         gemm,
         groups,
         masters,
         norms,
         nvfp4_masters,
         optimizers,
+        permutation,
         quantize,
+        rope,
+        router,
         rows,
         softmax,
         transposes,
@@ -196,8 +200,8 @@ def functions() -> dict[str, Callable[..., Any]]:
 
     every = frozenset().union(*NAMES.values())
     areas = (
-        *(amaxes, gemm, groups, masters, norms, nvfp4_masters, optimizers),
-        *(quantize, rows, softmax, transposes),
+        *(amaxes, aux_loss, gemm, groups, masters, norms, nvfp4_masters, optimizers),
+        *(permutation, quantize, rope, router, rows, softmax, transposes),
     )
     made = {name: value for area in areas for name, value in vars(area).items() if name in every}
     return {name: f for name, f in made.items() if not isinstance(f, type)} | activations.FUNCTIONS
@@ -206,13 +210,15 @@ def functions() -> dict[str, Callable[..., Any]]:
 def _classes() -> dict[str, Any]:
     from pytest_precision.te import enums
 
-    known = ("DType", "FP8BwdTensors", "FP8FwdTensors", "FP8TensorMeta", "NVTE_Fused_Attn_Backend")
-    numbered = (
-        "CommOverlap CommOverlapHelper CommOverlapP2P CommOverlapType NVTEQBHistogramMode "
-        "NVTERoutingMapFormat NVTEScalingMode NVTE_Bias_Type NVTE_Mask_Type NVTE_QKV_Format "
-        "NVTE_QKV_Layout NVTE_Softmax_Type"
+    known = (
+        "DType FP8BwdTensors FP8FwdTensors FP8TensorMeta NVTEQBHistogramMode NVTERoutingMapFormat "
+        "NVTE_Fused_Attn_Backend NVTE_QKV_Format"
     )
-    made = {name: getattr(enums, name) for name in known}
+    numbered = (
+        "CommOverlap CommOverlapHelper CommOverlapP2P CommOverlapType NVTEScalingMode "
+        "NVTE_Bias_Type NVTE_Mask_Type NVTE_QKV_Layout NVTE_Softmax_Type"
+    )
+    made = {name: getattr(enums, name) for name in known.split()}
     return made | {name: enums.named_only(name) for name in numbered.split()}
 
 

@@ -1,0 +1,97 @@
+"""Auxiliary loss of a router: scores of all experts, and the loss that keeps their load even."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pytest_precision.te.router import (
+    EPSILON,
+    SCORES,
+    activated,
+    best,
+    of_normalized,
+    of_scores,
+    routing_output,
+)
+
+
+def fused_score_for_moe_aux_loss_fwd(
+    logits: Tensor, topk: int, score_function: str, routing_map_format: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the scores of all experts with sum 1, the map of the best, and what a gradient needs.
+
+    Args:
+        logits: [..., experts].
+        topk: number of experts of a token.
+        score_function: "sigmoid", "softmax" or "sqrtsoftplus".
+        routing_map_format: a byte or a bit for each expert.
+
+    Returns:
+        The scores in fp32, the map, and the scores before they were divided by their sum (the
+        logits of "sqrtsoftplus").
+    """
+    exact = logits.float()
+    raw = SCORES[score_function](exact)
+    kept = exact if score_function == "sqrtsoftplus" else raw
+    softmax = score_function == "softmax"
+    scores = raw if softmax else raw / (raw.sum(-1, keepdim=True) + EPSILON)
+    return scores, routing_output(best(scores, topk), exact, routing_map_format), kept.clone()
+
+
+def fused_score_for_moe_aux_loss_bwd(
+    intermediate_output: Tensor,
+    grad_scores: Tensor,
+    grad_logits: Tensor,
+    topk: int,
+    score_function: str,
+) -> None:
+    """Write the gradient of the logits, rounded once, to `grad_logits`."""
+    scores = activated(intermediate_output, score_function)
+    softmax = score_function == "softmax"
+    gradient = grad_scores if softmax else of_normalized(grad_scores, scores)
+    grad_logits.copy_(of_scores(gradient, scores, intermediate_output, score_function))
+
+
+def fused_moe_aux_loss_fwd(
+    probs: Tensor,
+    tokens_per_expert: Tensor,
+    total_num_tokens: int | Tensor,
+    num_experts: int,
+    num_rows: int,
+    num_cols: int,
+    topk: int,
+    coeff: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss, and a pair of fp32 numbers: its coefficient and its unrounded value.
+
+    Args:
+        probs: [tokens, columns], the scores.
+        tokens_per_expert: [columns], how many tokens each expert gets.
+        total_num_tokens: number of tokens by which the loss is divided, twice.
+        num_experts: number of experts, of which `num_cols` is a multiple.
+        num_rows: number of rows of `probs`; not read.
+        num_cols: number of columns of `probs`; not read.
+        topk: experts of a token.
+        coeff: factor of the loss.
+    """
+    tokens = torch.as_tensor(total_num_tokens, dtype=torch.float32).reshape(())
+    exact = torch.tensor(float(num_experts)) * torch.tensor(coeff)
+    factor = exact / topk / tokens / tokens
+    total = (probs.float().sum(0) * tokens_per_expert.float()).sum() * factor
+    return total.to(probs.dtype), torch.stack((factor, total))
+
+
+fused_moe_aux_loss_fwd_graph_safe = fused_moe_aux_loss_fwd
+
+
+def fused_moe_aux_loss_bwd(
+    Const_buf: Tensor,  # noqa: N803 (the name is the compiled module's)
+    tokens_per_expert: Tensor,
+    num_rows: int,
+    num_cols: int,
+    grad_aux_loss: Tensor,
+) -> Tensor:
+    """Return the gradient of the scores, which is the same in every row."""
+    row = Const_buf[0] * tokens_per_expert.float() * grad_aux_loss.float()
+    return row.to(grad_aux_loss.dtype).expand(num_rows, num_cols).contiguous()

@@ -1,0 +1,105 @@
+"""Permutation of tokens by expert: rows are copied, and come back as a weighted sum.
+
+The kernels multiply and add in the dtype of the rows, one expert of a token after the other, and so
+do these functions. A row that the kernels leave unset is 0 here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def moe_permute_fwd(
+    input: Tensor,
+    dtype: int,
+    indices: Tensor,
+    num_out_tokens: int,
+    workspace: Sequence[Tensor],
+    max_expanded_token_num: int,
+) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+    """Copy each token to the rows of its experts, which lie one expert after the other.
+
+    Args:
+        input: the tokens, [tokens, columns].
+        dtype: not read; the rows have the dtype of the tokens.
+        indices: int32 [tokens, experts of a token]. A negative number sorts behind all experts.
+        num_out_tokens: rows to keep, all of them if 0; copies beyond them are dropped.
+        workspace: memory that only a GPU needs; it is returned.
+        max_expanded_token_num: not read; it is the size of that memory.
+
+    Returns:
+        The rows, and for each choice and token the row of the copy (-1 if it was dropped), flat.
+    """
+    tokens, choices = indices.shape
+    keys = indices.reshape(-1).to(torch.int64) & 0xFFFFFFFF
+    order = keys.argsort(stable=True)
+    kept = num_out_tokens if num_out_tokens > 0 else order.numel()
+    rows = input.new_zeros((kept, input.shape[1]))
+    source = order[:kept] // choices
+    rows[: source.numel()] = input[source]
+    places = torch.arange(order.numel(), dtype=torch.int32)
+    places[kept:] = -1
+    row_id_map = torch.empty_like(places)
+    row_id_map[(order % choices) * tokens + order // choices] = places
+    return rows, row_id_map, workspace
+
+
+def moe_unpermute_fwd(
+    input: Tensor,
+    dtype: int,
+    row_id_map: Tensor,
+    prob: Tensor,
+    num_tokens: int,
+    topK: int,  # noqa: N803 (the name is the compiled module's)
+) -> Tensor:
+    """Return for each token the sum of its rows, multiplied by `prob` if that has elements.
+
+    Args:
+        input: the rows.
+        dtype: not read; the sums have the dtype of the rows.
+        row_id_map: the rows of each choice and token, as `moe_permute_fwd` returns them.
+        prob: fp32 [tokens, choices].
+        num_tokens: number of tokens.
+        topK: choices of a token.
+    """
+    weights = prob.to(input.dtype) if prob.numel() else None
+    total = input.new_zeros((num_tokens, input.shape[1]))
+    for choice, rows in enumerate(row_id_map.view(topK, num_tokens).long()):
+        kept = (rows >= 0).unsqueeze(1)
+        taken = input[rows.clamp(min=0)]
+        if weights is not None:
+            taken = taken * weights[:, choice : choice + 1]
+        total = torch.where(kept, total + taken if choice else taken, total)
+    return total
+
+
+moe_permute_bwd = moe_unpermute_fwd
+
+
+def moe_unpermute_bwd(
+    input_bwd: Tensor, input_fwd: Tensor, dtype: int, row_id_map: Tensor, prob: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the rows and of their weights, which are 0 where a row was dropped.
+
+    Args:
+        input_bwd: the gradients of the tokens.
+        input_fwd: the rows of the forward.
+        dtype: not read; the gradients have the dtype of `input_bwd`.
+        row_id_map: the rows of each choice and token.
+        prob: fp32 [tokens, choices]; without elements, each token has one row of weight 1.
+    """
+    tokens, choices = prob.shape if prob.numel() else (row_id_map.numel(), 1)
+    gradients = input_bwd.new_zeros((input_fwd.shape[0], input_bwd.shape[1]))
+    of_weights = torch.zeros((tokens, choices))
+    for choice, rows in enumerate(row_id_map.view(choices, tokens).long()):
+        kept = (rows >= 0).nonzero().squeeze(1)
+        rows, grad = rows[kept], input_bwd[kept]
+        if prob.numel():
+            gradients[rows] = grad * prob[kept, choice : choice + 1].to(grad.dtype)
+            of_weights[kept, choice] = (grad * input_fwd[rows]).float().sum(1)
+        else:
+            gradients[rows] = grad
+    return gradients, of_weights
