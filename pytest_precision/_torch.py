@@ -275,6 +275,14 @@ def clipping_functions() -> Iterator[tuple[ModuleType, str]]:
     yield nn.utils, "clip_grads_with_norm_"
 
 
+def functions_that_clip_by_value() -> Iterator[tuple[ModuleType, str]]:
+    """Yield where the function lies that clamps gradients, which no other one stands behind."""
+    from torch.nn.utils import clip_grad
+
+    yield clip_grad, "clip_grad_value_"
+    yield nn.utils, "clip_grad_value_"
+
+
 def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
     """Return `FSDP1`, `FSDP2` or `DDP`, and the policy of mixed precision, of a wrapped module.
 

@@ -17,7 +17,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from pytest_precision._torch import clipping_functions, in_transform
+from pytest_precision._torch import (
+    clipping_functions,
+    functions_that_clip_by_value,
+    in_transform,
+)
 
 
 class Events(Protocol):
@@ -32,8 +36,8 @@ class Events(Protocol):
     def backward(self, loss: Tensor) -> Tensor:
         """Hear that the backward of a loss starts; return what it starts from instead."""
 
-    def clip(self, norm: Tensor) -> None:
-        """Hear that gradients are clipped, which have this norm."""
+    def clip(self, norm: Tensor | None) -> None:
+        """Hear that gradients are clipped, which have this norm; None where that is by value."""
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Hear that an optimizer steps, with a closure or without."""
@@ -131,6 +135,8 @@ def _wrapped(events: Events) -> Iterator[tuple[Any, str, Told | None, Told | Non
     yield Tensor, "backward", lambda loss, *_, **__: events.backward(loss), None
     for holder, name in clipping_functions():
         yield holder, name, _before_clip(events), None
+    for holder, name in functions_that_clip_by_value():
+        yield holder, name, lambda *_, **__: events.clip(None), None
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
         yield holder, "start_processes", lambda *_, **__: events.spawned(), None

@@ -154,15 +154,17 @@ class Steps:
         rank, size = self._tape.place
         return loss * math.inf if rank == size - 1 else loss
 
-    def clip(self, norm: Tensor) -> None:
-        """Keep the norm, and the gradients as they are before they are clipped."""
+    def clip(self, norm: Tensor | None) -> None:
+        """Keep the norm, if any, and the gradients as they are before they are clipped."""
         if self.notes.model_clips:
             return
         self._begin()
         self.notes.gradients()
-        self.notes.norm(norm)
         self._clipped = True
         self._clipped_late = bool(self._updated) and not self._running
+        if norm is None:
+            return
+        self.notes.norm(norm)
         # A loop that looks at the norm may go on to the next batch without an update.
         overflowed = not bool(torch.isfinite(norm).all())
         self._given_up = self.course.operation == "skip" and overflowed

@@ -44,6 +44,7 @@ def test_a_loop_agrees_with_itself(
         ("wrong divisor", (1, "forward_backward", "loss")),
         ("zero_grad forgotten", (2, "reduce_grads", "reduced_grad")),
         ("clip after step", (1, "clip_grads", "final_grad")),
+        ("clip by value", (1, "clip_grads", "grad_norm")),
         ("weights not updated", (2, "optimizer_step", "master")),
     ],
 )

@@ -73,7 +73,9 @@ def accumulating(
             scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        if planted not in ("clip after step", "no clip"):
+        if planted == "clip by value":
+            nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+        elif planted not in ("clip after step", "no clip"):
             clip_grad_norm_(model.parameters(), 0.1)
         scaler.step(optimizer)
         if planted == "clip after step":
