@@ -5,9 +5,10 @@ from __future__ import annotations
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.diagnosis import Diagnosis
 from pytest_precision.parity.judge import Finding, Judgement
-from pytest_precision.parity.statistics import NotFinite, Statistics
+from pytest_precision.parity.statistics import Element, NotFinite, Statistics
 from pytest_precision.parity.uncalled import reads
-from pytest_precision.parity.words import percent
+from pytest_precision.parity.unlike import other_number, other_weights
+from pytest_precision.parity.words import percent, power_of_two
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
 
@@ -17,6 +18,9 @@ FEW = 10
 NEAR = 1024
 """Distance in units in the last place up to which it says more than a relative error."""
 
+SCALES = ("loss_scale", "scale")
+"""Kinds whose values are powers of two, as a rule."""
+
 OTHER = {"candidate": "reference", "reference": "candidate"}
 """Each side to the other one."""
 
@@ -25,17 +29,19 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     """Say on one line what differs first, when, what it looks like, where and by how much."""
     finding = diagnosis.finding
     pair = finding.pair
-    then = when(pair.moment)
+    then, agreed = when(pair.moment), _agreed(pair.moment, judgement)
+    others = other_weights(finding, judgement)
+    if others:
+        step = f"at step {pair.moment.step}" if pair.moment.step else "in the first step"
+        return f"other weights are updated {step}: {others}{agreed}"
+    number = other_number(finding, judgement)
+    if number:
+        return f"{pair.kind} differs {then}: {number}{agreed}"
     if finding.problem in ("missing", "extra"):
-        sides = ("candidate", "reference")
-        lacks, has = sides if finding.problem == "missing" else sides[::-1]
-        lost = f"{pair.kind} of {pair.name} is missing from the {lacks} {then}; the {has} has it"
-        held = "no call of its module was seen, and no param of that name before the step"
-        return f"{lost}: {held}" if reads(pair.kind) else lost
+        return _lost(finding)
     if finding.fault is not None:
         fault = finding.fault
         return f"{pair.kind} of {pair.name} in the {finding.faulty_side}: {fault.text} {then}"
-    agreed = _agreed(pair.moment, judgement)
     if finding.problem in ("dtype", "shape"):
         ours, theirs = property_of(finding)
         both = f"{pair.name} is {ours} here, {theirs} in the reference"
@@ -48,6 +54,16 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     looks = f", {diagnosis.signature}" * diagnosis.telling
     much = extent(finding, finding.difference.statistics)
     return f"{pair.kind} differs {then}{looks}: {much}{agreed}"
+
+
+def _lost(finding: Finding) -> str:
+    """Say on one line which side lacks a tensor."""
+    pair, sides = finding.pair, ("candidate", "reference")
+    lacks, has = sides if finding.problem == "missing" else sides[::-1]
+    where = f"the {lacks} {when(pair.moment)}; the {has} has it"
+    lost = f"{pair.kind} of {pair.name} is missing from {where}"
+    held = "no call of its module was seen, and no param of that name before the step"
+    return f"{lost}: {held}" if reads(pair.kind) else lost
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
@@ -88,7 +104,8 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
     """
     name, ours, theirs = finding.pair.name, statistics.candidate_first, statistics.reference_first
     if statistics.numel == 1:
-        return f"{name} is {ours!r}{where(finding, statistics.first)}, not {theirs!r}"
+        here, there = value_of(finding, ours), value_of(finding, theirs)
+        return f"{name} is {here}{where(finding, statistics.first)}, not {there}"
     share = f"{percent(statistics.mismatched, statistics.numel)} of {name}"
     if statistics.mismatched < FEW:
         share = f"{statistics.mismatched} of {statistics.numel} elements of {name}"
@@ -100,6 +117,13 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
     else:
         worst = f"relative L2 error {statistics.rel_l2:.2g}, worst"
     return f"{share}, {worst} at {statistics.worst}{where(finding, statistics.worst)}"
+
+
+def value_of(finding: Finding, value: Element | None) -> str:
+    """Format an element; of a scale that is a power of two, the exponent says more."""
+    if isinstance(value, float) and finding.pair.kind in SCALES:
+        return power_of_two(value) or repr(value)
+    return repr(value)
 
 
 def not_finite(statistics: Statistics, other: str) -> str:
@@ -173,9 +197,11 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
         f"Mismatched elements: {s.mismatched} / {s.numel} ({share}), "
         f"{s.beyond} beyond the criterion",
         f"First at index {s.first}{where(finding, s.first)}: "
-        f"{s.candidate_first!r} here, {s.reference_first!r} {other}",
+        f"{value_of(finding, s.candidate_first)} here, "
+        f"{value_of(finding, s.reference_first)} {other}",
         f"Worst at index {s.worst}{where(finding, s.worst)}: "
-        f"{s.candidate_worst!r} here, {s.reference_worst!r} {other}{limit}",
+        f"{value_of(finding, s.candidate_worst)} here, "
+        f"{value_of(finding, s.reference_worst)} {other}{limit}",
     ]
     if any(s.candidate_not_finite) or any(s.reference_not_finite):
         lines.append(f"It {not_finite(s, other)}")
@@ -235,11 +261,13 @@ def when(moment: Moment) -> str:
 def _agreed(moment: Moment, judgement: Judgement) -> str:
     if moment.op < 0:
         return ""
+    differ = {op for (_, op), tally in judgement.spread.items() if tally.findings}
     before = [m for m in judgement.moments if m.op < moment.op and m.operation == "train"]
-    if before:
-        return f"; step {before[-1].step} agreed"
+    agreed = [m for m in before if m.op not in differ]
+    if agreed:
+        return f"; step {agreed[-1].step} agreed"
     assert judgement.first is not None
     position = causal_rank(judgement.first.pair.kind)
-    kinds = sorted({kind for kind, op in judgement.spread if op == moment.op}, key=causal_rank)
-    same_op = [kind for kind in kinds if causal_rank(kind) < position]
+    own = {kind for (kind, op), t in judgement.spread.items() if op == moment.op and not t.findings}
+    same_op = [kind for kind in sorted(own, key=causal_rank) if causal_rank(kind) < position]
     return f"; {', '.join(same_op)} agreed" if same_op else "; the start agreed"

@@ -15,12 +15,21 @@ from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, bit
 from pytest_precision.parity.noise import NoiseMeter
 from pytest_precision.parity.noise_criterion import Noise
 from pytest_precision.parity.statistics import Statistics
-from pytest_precision.parity.uncalled import Uncalled
+from pytest_precision.parity.uncalled import Uncalled, reads
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
 TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
 """Kinds that only say more about another one."""
+
+
+SHOWN_LATER = ("flag", "lr")
+"""Kinds that follow from no number of a step, and that a step shows after its losses: the mode in
+which its modules were, and the rates of what it updates."""
+
+
+GENERATORS = ("rng", "host_rng")
+"""Kinds that numbers of a step follow from, and that differ where two steps draw other numbers."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,8 @@ class Judgement:
     Attributes:
         observations: number of pairs compared.
         bytes: number of bytes of the candidate's tensors in them.
-        first: the first finding in causal order.
+        first: the first finding in causal order; where a forward of the same weights came to
+            another loss, the finding of the same step that explains it.
         spread: kind and index of the operation to tally.
         moments: moments of the candidate that were compared.
         left_out: kinds that were not compared, each with the reason.
@@ -128,7 +138,25 @@ def judge(
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
     judgement.left_out |= uncalled.left_out()
+    judgement.first = _explained(judgement)
     return judgement
+
+
+def _explained(judgement: Judgement) -> Finding | None:
+    """Return the first finding, or the one of the same step that it follows from.
+
+    A script's generator is seen where the next step begins, which may have drawn its data already.
+    """
+    first = judgement.first
+    if first is None or reads(first.pair.kind):
+        return first
+    op = first.pair.moment.op
+    if first.pair.kind in GENERATORS:
+        op = min((later for _, later in judgement.spread if later > op), default=op)
+    elif first.pair.moment.phase != "forward_backward":
+        return first
+    later = (judgement.spread.get((kind, op)) for kind in SHOWN_LATER)
+    return next((tally.findings[0] for tally in later if tally and tally.findings), first)
 
 
 def _measured(

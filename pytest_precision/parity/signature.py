@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import lgamma, log
+from math import lgamma, log, log2
 
 import torch
 from torch import Tensor
+
+from pytest_precision.parity.words import power_of_two
 
 VALUES = "values"
 """The signature of a difference in which nothing stands out."""
 
 NOT_FINITE = ("all NaN", "not finite")
+
+SAME = 1e-6
+"""Relative distance within which six digits are the same."""
 
 SEGMENTS = 4
 """Parts of a tensor, each with a constant ratio, up to which edges of buffers explain them."""
@@ -93,7 +98,14 @@ def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
 
 def times(ratio: float | None) -> str:
     """Say a constant factor; nothing where there is none."""
-    return "" if ratio is None else f"{ratio:.6g} times the reference"
+    return "" if ratio is None else f"{_factor(ratio)} times the reference"
+
+
+def _factor(ratio: float) -> str:
+    """Format a factor; that of a loss scale is a power of two, up to the rounding of a sum."""
+    nearest = 2.0 ** round(log2(abs(ratio)))
+    exact = abs(abs(ratio) / nearest - 1) < SAME and power_of_two(nearest)
+    return f"{'-' * (ratio < 0)}{exact}" if exact else f"{ratio:.6g}"
 
 
 def _rounded(candidate: Tensor, reference: Tensor) -> str:
@@ -132,7 +144,7 @@ def _segments(ours: Tensor, theirs: Tensor, eps: float) -> str:
     parts = [ratios[start:stop] for start, stop in pairwise(edges)]
     if min(map(len, parts)) < SHORTEST:
         return ""
-    first, *others = (f"{float(part.median()):.6g}" for part in parts)
+    first, *others = (_factor(float(part.median())) for part in parts)
     if {first} == {*others}:  # Ratios that read alike differ by rounding alone.
         return ""
     changes = [

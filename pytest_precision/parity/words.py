@@ -1,6 +1,11 @@
-"""Words: how shares are written, in a terminal and on a page."""
+"""Words: how shares and factors are written, in a terminal and on a page."""
 
 from __future__ import annotations
+
+import math
+
+PLAIN = 10
+"""Exponent below which a power of two is read as easily as a number."""
 
 
 def percent(part: float, whole: float) -> str:
@@ -9,3 +14,9 @@ def percent(part: float, whole: float) -> str:
     if 0 < share < 1:
         return f"{share:.1g} %"
     return "over 99 %" if 99 < share < 100 else f"{share:.0f} %"
+
+
+def power_of_two(value: float) -> str:
+    """Format a power of two that nobody knows by its digits, such as 2^22; nothing for others."""
+    mantissa, exponent = math.frexp(value)
+    return f"2^{exponent - 1}" if mantissa == 0.5 and abs(exponent - 1) >= PLAIN else ""

@@ -1,0 +1,113 @@
+"""The first line about two scripts that differ names the cause, and not what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.__main__ import main
+
+RecordFile = Callable[..., Path]
+Output = pytest.CaptureFixture[str]
+
+MODEL = """
+import sys
+import torch
+from torch import nn
+
+own = sys.argv[1]
+torch.manual_seed(0)
+data = torch.Generator().manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Linear(16, 6))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+"""
+
+FORGETS_TRAIN = """
+for step in range(5):
+    model(torch.randn(12, 8, generator=data)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 1:
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(3, 8))
+        model.train(own != "planted")
+"""
+
+ACCUMULATES = """
+number = 4 if own == "planted" else 2
+for step in range(3):
+    for part in torch.randn(12, 8, generator=data).chunk(number):
+        (model(part).square().mean() / number).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+SCALED = """
+scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
+for step in range(3):
+    scaler.scale(model(torch.randn(12, 8, generator=data)).square().mean()).backward()
+    if UNSCALED:
+        scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+
+IN_TURN = """
+from pytest_precision import record
+
+critic = nn.Linear(6, 1)
+second = torch.optim.AdamW(critic.parameters(), lr=0.01)
+record({"model": model, "critic": critic})
+
+def train(one):
+    judged = critic(model(torch.randn(12 if one is optimizer else 9, 8))).mean()
+    judged.backward()
+    one.step()
+    optimizer.zero_grad()
+    second.zero_grad()
+
+for turn in PLANTED if own == "planted" else "mcmcmc":
+    train(optimizer if turn == "m" else second)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        (FORGETS_TRAIN, "flag differs at step 3 after optimizer_step: training is False on rank 0"),
+        (ACCUMULATES, "loss differs at step 1 after forward_backward: 4 microbatches here, 2 in"),
+        (
+            SCALED.replace("UNSCALED", "own != 'planted'").replace("SCALE", "2.0**22"),
+            "reduced_grad differs at step 1 after reduce_grads, 2^22 times the reference in each",
+        ),
+        (
+            SCALED.replace("UNSCALED", "True").replace("SCALE", "2.0**(22 - 6 * (own == 'plain'))"),
+            "loss_scale differs before the first step: scale is 2^22 on rank 0, not 2^16",
+        ),
+        (
+            IN_TURN.replace("PLANTED", "'mccmcm'"),
+            "other weights are updated at step 3: critic.weight and 1 more here, model.0.weight "
+            "and 3 more in the reference; step 1 agreed",
+        ),
+        (
+            IN_TURN.replace("PLANTED", "'cmcmcm'"),
+            "other weights are updated in the first step: critic.weight and 1 more here, "
+            "model.0.weight and 3 more in the reference",
+        ),
+    ],
+    ids=["eval", "microbatches", "unscaled", "loss scale", "later turn", "first turn"],
+)
+def test_the_first_line_names_the_cause(
+    record: RecordFile, in_folder: Path, capsys: Output, loop: str, words: str
+) -> None:
+    """Whatever else differs in the same step is told below it."""
+    (in_folder / "loop.py").write_text(MODEL + loop)
+    for name in ("plain", "planted"):
+        record(name, "--steps", "3", script=("loop.py", name))
+    assert main(["compare", "planted", "plain"]) == 1
+    assert capsys.readouterr().out.startswith(f"planted against plain: {words}")
