@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -88,17 +90,39 @@ def _hooks(name: str, module: nn.Module) -> Leaves:
 def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observation]:
     """Yield what modules save beside parameters and buffers, leaf by leaf.
 
-    Bytes that were pickled are an `attribute`: they may differ where nothing else does.
+    Bytes that the module has pickled are the objects in them, since equal ones may have unequal
+    bytes. Those that cannot be taken apart are an `attribute`.
     """
     for name, module in modules:
         if type(module).get_extra_state is not nn.Module.get_extra_state:
+            of = name or "the model"
             for path, leaf in leaves(module.get_extra_state()):
                 held = as_tensor(leaf)
                 assert held is not None
-                flat = held.numel() > 1 and held.dim() == 1 and held.element_size() == 1
-                pickled = flat and bytes(held[:2].tolist()).startswith(OPAQUE)
-                kind = "attribute" if pickled else "extra_state"
-                yield whole(kind, f"extra state{path} of {name or 'the model'}", held, local=True)
+                begins = _bytes(held[:2]) if held.dim() == 1 and held.element_size() == 1 else b""
+                if not begins.startswith(OPAQUE):
+                    yield whole("extra_state", f"extra state{path} of {of}", held, local=True)
+                    continue
+                unpickled = _unpickled(held)
+                for inner, part in leaves(unpickled) if unpickled is not None else ():
+                    shown = as_tensor(part)
+                    assert shown is not None
+                    full = f"extra state{path}{inner} of {of}"
+                    yield whole("extra_state", full, shown, local=True)
+                if unpickled is None:
+                    yield whole("attribute", f"extra state{path} of {of}", held, local=True)
+
+
+def _bytes(held: Tensor) -> bytes:
+    return bytes(held.view(torch.uint8).tolist())
+
+
+def _unpickled(held: Tensor) -> Any:
+    """Return what a module of this process has just pickled; None where that is not known."""
+    try:
+        return pickle.loads(_bytes(held))
+    except Exception:  # whatever a class of the user's own raises
+        return None
 
 
 def state_by_name(optimizer: Optimizer) -> Iterator[Observation]:

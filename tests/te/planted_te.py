@@ -10,9 +10,11 @@ import torch
 
 from pytest_precision import formats, layouts
 from pytest_precision.engine.engine import Engine
-from pytest_precision.layouts.transformer_engine.layers import with_experts
+from pytest_precision.layouts.transformer_engine import casting
+from pytest_precision.layouts.transformer_engine.casting import store
+from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
 from pytest_precision.layouts.transformer_engine.layouts import in_bf16
-from pytest_precision.layouts.transformer_engine.masters import OutsideMasters, store
+from pytest_precision.layouts.transformer_engine.masters import OutsideMasters
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.te import storages
@@ -74,6 +76,64 @@ class AsLoaded(OutsideMasters):
                 master.copy_(saved)
 
 
+class KeptHistory(OutsideMasters):
+    """The amaxes of the forward are recorded, and neither rolled nor made into scales."""
+
+    def forward_backward(self, step: int) -> None:
+        from transformer_engine.pytorch.quantization import FP8GlobalStateManager as State
+
+        update = State.reduce_and_update_fp8_tensors
+        State.reduce_and_update_fp8_tensors = lambda forward=True: forward or update(forward)
+        try:
+            super().forward_backward(step)
+        finally:
+            State.reduce_and_update_fp8_tensors = update
+
+
+class OwnAmaxes(OutsideMasters):
+    """Ranks keep their own amaxes: their scales are not the same."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.forward_model.recipe.reduce_amax = False
+
+
+class WithoutExtraState(OutsideMasters):
+    """A checkpoint is loaded without what modules keep beside their weights."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in state["model"]:
+            if name.endswith("_extra_state"):
+                state["model"][name] = torch.empty(0, dtype=torch.uint8)
+        super().load_state_dict(state)
+
+
+class StaleColumns(OutsideMasters):
+    """The operand of the backward stays as it was made at first."""
+
+    def store_masters(self) -> None:
+        kept = [
+            (weight, weight._columnwise_data.clone())
+            for weight, _ in self.pairs
+            if storages.family(weight)
+        ]
+        super().store_masters()
+        for weight, columns in kept:
+            weight._columnwise_data.copy_(columns)
+
+
+class OwnBytes(OutsideMasters):
+    """Each rank casts its elements, and the bytes of the other ranks never arrive."""
+
+    def store_masters(self) -> None:
+        self.cast_by_shards = True
+        send, casting._send = casting._send, lambda *given: None
+        try:
+            super().store_masters()
+        finally:
+            casting._send = send
+
+
 def _made(kind: type[OutsideMasters], workload: Workload, cell: Cell) -> Engine:
     model = with_experts(workload.model(cell), cell, single_grouped_weight=True)
     return kind(workload, cell, in_bf16(model))
@@ -82,6 +142,11 @@ def _made(kind: type[OutsideMasters], workload: Workload, cell: Cell) -> Engine:
 @layouts.uses_transformer_engine
 def planted(workload: Workload, cell: Cell, *, kind: type[OutsideMasters]) -> Engine:
     return _made(kind, workload, cell)
+
+
+@layouts.uses_transformer_engine
+def planted_linears(workload: Workload, cell: Cell, *, kind: type[OutsideMasters]) -> Engine:
+    return kind(workload, cell, in_bf16(with_linears(workload.model(cell), cell)))
 
 
 def quantizers() -> dict[str, Callable[[], Any]]:

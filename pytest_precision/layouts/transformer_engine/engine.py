@@ -24,6 +24,8 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.workloads.base import Workload
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
 
 class TransformerEngine(Engine):
     """Whole weights on every rank, in Transformer Engine's layers.
@@ -67,11 +69,16 @@ class TransformerEngine(Engine):
                 parameter.main_grad.zero_()  # type: ignore[attr-defined]
 
     def microbatch_done(self) -> None:
-        """Add the gradients that no GEMM has added to their buffers."""
+        """Add the gradients that no GEMM has added to their buffers, and show the next scales."""
         for parameter in self._trained if self.cell.grad_accum_fusion else []:
             if getattr(parameter, "grad_added_to_main_grad", False):
                 self._taken.add("fused")
             accumulate(parameter)
+        # Delayed scaling makes new scales after each microbatch, which the next one reads.
+        for name, tensor in shown.delayed_state(self.model):
+            full = f"microbatch {self.microbatch}: {name}"
+            seen = self.show("used_quantized", full, tensor, self.capture, split=False, local=True)
+            self.capture.keep("used_quantized", full, seen)
 
     def evaluate(self) -> None:
         """Evaluate with the weights as they are now, and leave nothing cached."""
@@ -82,6 +89,10 @@ class TransformerEngine(Engine):
         """Split a single grouped weight or bias into those of the experts."""
         parts = self._split.get(name, (name,))
         return zip(parts, tensor.unbind(), strict=True) if len(parts) > 1 else [(parts[0], tensor)]
+
+    def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
+        """Observe the values of a tensor of Transformer Engine."""
+        return super().piece(kind, name, shown.values_of(tensor), local=local)
 
     def show(
         self,
@@ -94,12 +105,16 @@ class TransformerEngine(Engine):
         local: bool = False,
     ) -> Iterator[Observation]:
         """Yield the values of a tensor of Transformer Engine; its bytes are kinds of their own."""
-        values = shown.values_of(tensor)
+        values = shown.codes_of(tensor) if kind in MOMENTS else shown.values_of(tensor)
         return super().show(kind, name, values, capture, split=split, local=local)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, with the bytes and scales of the weights."""
         yield from super().observe_state(capture)
+        for name, parameter in self.masters():
+            first, _ = next(iter(self.logical(name, parameter)))
+            for key, scale in shown.state_scales(self.optimizer, parameter):
+                yield from self.show(f"{key}_scale", first, scale, capture, split=False)
         for kind, name, tensor in shown.quantized_state(self.model):
             local = kind == "recorded_amax"
             yield from self.show(kind, name, tensor, capture, split=False, local=local)
@@ -107,6 +122,7 @@ class TransformerEngine(Engine):
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
         """Yield what every engine yields, and after a forward the weights that it multiplied by."""
         yield from super().observe(phase, capture)
+        yield from capture.kept("used_quantized")
         if phase in ("forward_backward", "evaluate"):
             for name, tensor in shown.used_quantized(self.model):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)

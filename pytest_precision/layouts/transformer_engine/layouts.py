@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -21,16 +24,19 @@ _SUPPORTED = supports(
 
 @uses_transformer_engine
 @_SUPPORTED
-def te_linears(workload: Workload, cell: Cell, *, masters_in_optimizer: bool = False) -> Engine:
+def te_linears(
+    workload: Workload, cell: Cell, *, masters_in_optimizer: bool = False, **adam: Any
+) -> Engine:
     """Set up a model whose blocks have Transformer Engine's `Linear`.
 
     Args:
         workload: what is trained; the sizes in its blocks are multiples of 32.
         cell: the point of the matrix.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
+        adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_linears(workload.model(cell), cell))
-    return (OptimizerMasters if masters_in_optimizer else OutsideMasters)(workload, cell, model)
+    return _engine(masters_in_optimizer)(workload, cell, model, **adam)
 
 
 @uses_transformer_engine
@@ -41,6 +47,7 @@ def te_experts(
     *,
     single_grouped_weight: bool = False,
     masters_in_optimizer: bool = False,
+    **adam: Any,
 ) -> Engine:
     """Set up a mixture whose experts are Transformer Engine's `GroupedLinear`.
 
@@ -50,10 +57,10 @@ def te_experts(
         single_grouped_weight: one parameter for all weights of a layer, rather than one per expert.
         masters_in_optimizer: whether `FusedAdam` has the masters, which it cannot have of a single
             grouped weight, or they stand beside the model.
+        adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     made = with_experts(workload.model(cell), cell, single_grouped_weight=single_grouped_weight)
-    engine = OptimizerMasters if masters_in_optimizer else OutsideMasters
-    return engine(workload, cell, in_bf16(made))
+    return _engine(masters_in_optimizer)(workload, cell, in_bf16(made), **adam)
 
 
 @uses_transformer_engine
@@ -64,6 +71,7 @@ def te_blocks(
     *,
     layer: str = "TransformerLayer",
     masters_in_optimizer: bool = False,
+    **adam: Any,
 ) -> Engine:
     """Set up a transformer whose blocks are Transformer Engine's layers, fused more or less.
 
@@ -73,9 +81,14 @@ def te_blocks(
         layer: the largest layer in a block: "TransformerLayer", with unfused attention;
             "LayerNormMLP", after a `LayerNormLinear`; "Linear", after a `LayerNorm`.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
+        adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_blocks(workload.model(cell), cell, layer=layer))
-    return (OptimizerMasters if masters_in_optimizer else OutsideMasters)(workload, cell, model)
+    return _engine(masters_in_optimizer)(workload, cell, model, **adam)
+
+
+def _engine(masters_in_optimizer: bool) -> Callable[..., Engine]:
+    return OptimizerMasters if masters_in_optimizer else OutsideMasters
 
 
 def in_bf16(model: nn.Module) -> nn.Module:

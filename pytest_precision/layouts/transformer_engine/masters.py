@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.layouts.dtypes import MASTERS, MOMENTS, state_dtype
+from pytest_precision.layouts.transformer_engine.casting import store, store_by_shards
 from pytest_precision.layouts.transformer_engine.engine import TransformerEngine
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.optim import remainder
 from pytest_precision.te.groups import members
 from pytest_precision.workloads.base import Workload
 
@@ -30,13 +33,47 @@ def initial_of(parameter: Any) -> Tensor:
     return torch.stack([initial_of(part) for part in members(parameter)])
 
 
-class OptimizerMasters(TransformerEngine):
-    """`FusedAdam` has the masters: it updates them, and rounds or quantizes them to the weights."""
+def moments(exp_avg_dtype: str, exp_avg_sq_dtype: str) -> dict[str, torch.dtype]:
+    """Return the dtypes of the moments as arguments of `FusedAdam`."""
+    return {
+        "exp_avg_dtype": state_dtype("exp_avg_dtype", exp_avg_dtype, MOMENTS),
+        "exp_avg_sq_dtype": state_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, MOMENTS),
+    }
 
-    def __init__(self, workload: Workload, cell: Cell, model: nn.Module) -> None:
+
+class OptimizerMasters(TransformerEngine):
+    """`FusedAdam` has the masters: it updates them, and rounds or quantizes them to the weights.
+
+    Args:
+        workload: what is trained.
+        cell: the point of the matrix.
+        model: the model, stored as the cell says.
+        store_param_remainders: keep a master of a bf16 parameter as that and 16 bits.
+        master_weight_dtype: dtype of the masters otherwise: fp32, fp16.
+        exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8.
+        exp_avg_sq_dtype: dtype of the second moment, likewise.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        cell: Cell,
+        model: nn.Module,
+        *,
+        store_param_remainders: bool = False,
+        master_weight_dtype: str = "fp32",
+        exp_avg_dtype: str = "fp32",
+        exp_avg_sq_dtype: str = "fp32",
+    ) -> None:
         optimizers = import_module("transformer_engine.pytorch.optimizers")
-        groups = workload.groups(model)
-        optimizer = optimizers.FusedAdam(groups, master_weights=True, use_decoupled_grad=True)
+        optimizer = optimizers.FusedAdam(
+            workload.groups(model),
+            master_weights=True,
+            use_decoupled_grad=True,
+            store_param_remainders=store_param_remainders,
+            master_weight_dtype=state_dtype("master_weight_dtype", master_weight_dtype, MASTERS),
+            **moments(exp_avg_dtype, exp_avg_sq_dtype),
+        )
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if hasattr(parameter, "get_high_precision_init_val"):
                 optimizer.initialize_state(parameter, False)
@@ -57,8 +94,14 @@ class OptimizerMasters(TransformerEngine):
 
     def effective(self, parameter: Tensor) -> Tensor:
         """Return the master that the next update starts from."""
-        state: dict[str, Tensor] = self.optimizer.state[parameter]
-        return state.get("master_param", values_of(parameter).float())
+        stored: Tensor | None = self.optimizer.state[parameter].get("master_param")
+        if stored is None:
+            return values_of(parameter).float()
+        if stored.dtype is torch.int16:
+            return remainder.join(parameter.detach(), stored)
+        optimizer: Any = self.optimizer
+        master: Tensor = optimizer.get_unscaled_state(parameter, "master_param")
+        return master
 
 
 class OutsideMasters(TransformerEngine):
@@ -67,13 +110,32 @@ class OutsideMasters(TransformerEngine):
     This is how Megatron does it, and the only way for a single grouped weight, which has no memory
     of its own that a kernel could update.
 
+    Args:
+        workload: what is trained.
+        cell: the point of the matrix.
+        model: the model, stored as the cell says.
+        cast_by_shards: whether each rank casts its own elements by `quantize_master_weights`, and
+            gets the bytes of the others, as with Megatron's distributed optimizer.
+        exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8.
+        exp_avg_sq_dtype: dtype of the second moment, likewise.
+
     Attributes:
         pairs: each trained parameter with its master.
     """
 
-    def __init__(self, workload: Workload, cell: Cell, model: nn.Module) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        cell: Cell,
+        model: nn.Module,
+        *,
+        cast_by_shards: bool = False,
+        exp_avg_dtype: str = "fp32",
+        exp_avg_sq_dtype: str = "fp32",
+    ) -> None:
         optimizers = import_module("transformer_engine.pytorch.optimizers")
         groups = workload.groups(model)
+        self.cast_by_shards = cast_by_shards
         self.pairs: list[tuple[Any, nn.Parameter]] = [
             (parameter, nn.Parameter(initial_of(parameter)))
             for group in groups
@@ -82,7 +144,8 @@ class OutsideMasters(TransformerEngine):
         made = iter([master for _, master in self.pairs])
         held = [{**group, "params": [next(made) for _ in group["params"]]} for group in groups]
         self._names = {id(p): name for name, p in model.named_parameters()}
-        super().__init__(workload, cell, model, optimizers.FusedAdam(held))
+        optimizer = optimizers.FusedAdam(held, **moments(exp_avg_dtype, exp_avg_sq_dtype))
+        super().__init__(workload, cell, model, optimizer)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the masters by the names of the weights that are stored from them."""
@@ -99,8 +162,7 @@ class OutsideMasters(TransformerEngine):
     def update_weights(self) -> None:
         """Update the masters, and round or quantize them to the weights."""
         super().update_weights()
-        for parameter, master in self.pairs:
-            store(parameter, master)
+        self.store_masters()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the masters too, which are more than the weights."""
@@ -118,15 +180,10 @@ class OutsideMasters(TransformerEngine):
                 master.copy_(saved)
                 store(parameter, master)
 
-
-def store(parameter: Any, master: Tensor) -> None:
-    """Round or quantize a master into a parameter, member by member."""
-    if not hasattr(parameter, "split_into_quantized_tensors"):
-        parts: list[tuple[Any, Tensor]] = [(parameter, master)]
-    else:
-        parts = list(zip(members(parameter), master.unbind(), strict=True))
-    for part, exact in parts:
-        if hasattr(part, "quantize_"):
-            part.quantize_(exact.to(part.dtype))
-        else:
-            part.copy_(exact)
+    def store_masters(self) -> None:
+        """Round or quantize the masters to the weights."""
+        if self.cast_by_shards:
+            store_by_shards(self.pairs, self.rank, self.cell.world_size)
+            return
+        for parameter, master in self.pairs:
+            store(parameter, master)

@@ -22,6 +22,21 @@ def values_of(tensor: Tensor) -> Tensor:
     return tensor.dequantize() if hasattr(tensor, "_quantizer") else tensor
 
 
+def codes_of(state: Any) -> Tensor:
+    """Return what a moment is stored as: the bytes of fp8, or the tensor itself."""
+    codes: Tensor = state._data if family(state) else state
+    return codes
+
+
+def state_scales(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and scale of what `FusedAdam` stores of a parameter in fp8 or fp16."""
+    for name, stored in optimizer.state.get(parameter, {}).items():
+        if family(stored):
+            yield name, stored._scale_inv.view(())
+        elif stored.dtype is torch.float16:
+            yield name, optimizer._scales[parameter][name].view(())
+
+
 def is_grouped(part: EngineLayer) -> bool:
     """Return whether a single parameter holds all weights of a layer."""
     return any(len(names) > 1 for _, names in part.weights)
@@ -52,22 +67,30 @@ def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
         for name, weight in stored_weights(part):
             for side, field, tensor in _operands(weight):
                 yield KINDS[field], f"{name}.{side}", tensor
-        for direction in ("scaling_fwd", "scaling_bwd"):
-            state = part.layer.fp8_meta.get(direction)
-            if getattr(state, "amax_history", None) is not None:
-                yield from _delayed(part, direction, state)
+        for name, scale, history in _delayed(part):
+            yield "scale", name, scale
+            yield "amax", f"{name}.history", history[1:]
+            yield "recorded_amax", f"{name}.history", history[:1]
 
 
-def _delayed(part: EngineLayer, direction: str, state: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the scales and amaxes of the operands of each GEMM, by the name of its weight."""
+def delayed_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and tensor of the newest amaxes of delayed scaling, and of the next scales."""
+    for part in parts_of(model):
+        for name, scale, history in _delayed(part):
+            yield f"{name}.amax", history[-1]
+            yield f"{name}.scale", scale
+
+
+def _delayed(part: EngineLayer) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield name, scales and amaxes of the operands of each GEMM, by the name of its weight."""
     gemms = [name for _, names in part.weights for name in names]
-    scales = state.scale.chunk(len(gemms))
-    histories = state.amax_history.chunk(len(gemms), dim=1)
-    for gemm, scale, history in zip(gemms, scales, histories, strict=True):
-        name = f"{gemm.removesuffix('.weight')}.{direction}"
-        yield "scale", name, scale
-        yield "amax", f"{name}.history", history[1:]
-        yield "recorded_amax", f"{name}.history", history[:1]
+    for direction in ("scaling_fwd", "scaling_bwd"):
+        state = part.layer.fp8_meta.get(direction)
+        if getattr(state, "amax_history", None) is not None:
+            scales = state.scale.chunk(len(gemms))
+            histories = state.amax_history.chunk(len(gemms), dim=1)
+            for gemm, scale, history in zip(gemms, scales, histories, strict=True):
+                yield f"{gemm.removesuffix('.weight')}.{direction}", scale, history
 
 
 def used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

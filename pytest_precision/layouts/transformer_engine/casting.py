@@ -1,0 +1,78 @@
+"""From masters to weights: cast whole, or by shards whose bytes the ranks exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision.te.groups import members
+from pytest_precision.te.storages import family
+
+BYTES = ("_data", "_rowwise_data", "_columnwise_data")
+"""Attributes of Transformer Engine's tensors with the bytes that a shard of masters decides."""
+
+
+def store(parameter: Any, master: Tensor) -> None:
+    """Round or quantize a master into a parameter, member by member."""
+    if not hasattr(parameter, "split_into_quantized_tensors"):
+        parts: list[tuple[Any, Tensor]] = [(parameter, master)]
+    else:
+        parts = list(zip(members(parameter), master.unbind(), strict=True))
+    for part, exact in parts:
+        if hasattr(part, "quantize_"):
+            part.quantize_(exact.to(part.dtype))
+        else:
+            part.copy_(exact)
+
+
+def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) -> None:
+    """Have each rank cast its own elements of all quantized weights, and exchange the bytes.
+
+    Args:
+        pairs: weights with whole masters.
+        rank: that of this process.
+        ranks: number of ranks.
+    """
+    utils = import_module("transformer_engine.pytorch.tensor.utils")
+    quantized = [(weight, master) for weight, master in pairs if family(weight)]
+    for weight, master in pairs:
+        if not family(weight):
+            store(weight, master)
+    weights = [weight for weight, _ in quantized]
+    own = [_range(weight, rank, ranks) for weight in weights]
+    shards = [
+        master.detach().view(-1)[start:stop] if start < stop else None
+        for (_, master), (start, stop) in zip(quantized, own, strict=True)
+    ]
+    utils.quantize_master_weights(
+        weights,
+        shards,
+        [start if start < stop else None for start, stop in own],
+        dist.group.WORLD,
+        manual_post_all_gather_processing=True,
+    )
+    for weight in weights:
+        for owner in range(ranks):
+            _send(weight, _range(weight, owner, ranks), owner)
+    utils.post_all_gather_processing(weights)
+
+
+def _range(weight: Any, rank: int, ranks: int) -> tuple[int, int]:
+    """Return where the elements of a rank begin and end; two of NVFP4 share a byte."""
+    together = 2 if family(weight) == "nvfp4" else 1
+    each = -(-weight.numel() // (ranks * together)) * together
+    return min(rank * each, weight.numel()), min((rank + 1) * each, weight.numel())
+
+
+def _send(weight: Any, elements: tuple[int, int], owner: int) -> None:
+    """Send the bytes of some elements from their owner to all ranks; a collective."""
+    for name in BYTES:
+        held = getattr(weight, name, None)
+        made_later = name == "_columnwise_data" and family(weight) != "mxfp8"
+        if held is not None and not made_later and elements[0] < elements[1]:
+            start, stop = (place * held.numel() // weight.numel() for place in elements)
+            dist.broadcast(held.view(-1)[start:stop], owner)
