@@ -80,11 +80,9 @@ class Copies:
         known = self._known() | without
         shapes = self._shapes()
         taken: set[int] = set()
-        for one in _alive():
-            own = _tensors(one)
-            ids = {id(tensor) for tensor in own.values()}
-            if tuple(tensor.shape for tensor in own.values()) not in shapes or ids & known:
-                continue
+        fitting = [one for one in _alive() if _shapes_of(one) in shapes and not _ids(one) & known]
+        for one in sorted(fitting, key=_depth, reverse=True):
+            ids = _ids(one)
             if not ids & taken:
                 self._adopt(one)
             taken |= ids
@@ -93,12 +91,13 @@ class Copies:
         """Yield the tensors of each copy that has moved, and of each module that was called."""
         known = self._known()
         self._found = [copy for copy in self._found if copy.is_held()]
-        for copy in self._found:
-            own = {path: held for path, held in _tensors(copy.one).items() if not _elsewhere(held)}
-            if known & {id(tensor) for tensor in own.values()}:
-                continue  # it is trained by now
-            copy.moved |= copy.start != _fingerprint(own)
+        untrained = [copy for copy in self._found if not known & _ids(copy.one)]
+        for copy in untrained:
+            copy.moved |= copy.start != _fingerprint(_tensors(copy.one))
+        # Where in memory they lie differs from run to run, what they hold does not.
+        for copy in sorted(untrained, key=lambda copy: repr(_fingerprint(_tensors(copy.one)))):
             if copy.moved:
+                own = {path: one for path, one in _tensors(copy.one).items() if not _elsewhere(one)}
                 copy.name = copy.name or self._new_name(copy.one)
                 own |= {} if not isinstance(copy.one, nn.Module) else dict(copy.one.named_buffers())
                 for path, tensor in own.items():
@@ -136,11 +135,25 @@ class Copies:
 
 
 def _alive() -> list[Any]:
-    """List modules, lists and dicts in memory; modules first, as their own dicts are no copies."""
+    """List the modules, lists and dicts in memory, in an order that differs from run to run."""
     everything = gc.get_objects()
     modules = {kind for kind in {*map(type, everything)} if issubclass(kind, nn.Module)}
     found = [one for one in everything if type(one) in modules]
     return found + [one for one in everything if type(one) in (list, dict) and len(one) >= FEWEST]
+
+
+def _depth(one: Any) -> tuple[int, bool]:
+    """Return what is largest for a whole module, then for its parts, a dict and a list of them."""
+    parts = sum(1 for _ in one.modules()) if isinstance(one, nn.Module) else 0
+    return parts, isinstance(one, dict)
+
+
+def _ids(one: Any) -> set[int]:
+    return {id(tensor) for tensor in _tensors(one).values()}
+
+
+def _shapes_of(one: Any) -> tuple[torch.Size, ...]:
+    return tuple(tensor.shape for tensor in _tensors(one).values())
 
 
 def _tensors(one: Any) -> dict[str, Tensor]:
