@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slack import slack
+from slack import START, slack
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "fixtures" / "downstream"
@@ -52,7 +52,7 @@ def test_no_job_leaks_wherever_torch_lies(place: Callable[[Path], Found], tmp_pa
     command = [interpreter, "-m", "pytest", *options, "-p", "no:cacheprovider", *SOME]
     around = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     ended = subprocess.run(
-        command, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=60 + slack()
+        command, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=START + slack()
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "PrecisionLeakWarning" not in ended.stdout
