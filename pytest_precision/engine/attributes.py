@@ -90,8 +90,8 @@ def _hooks(name: str, module: nn.Module) -> Leaves:
 def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observation]:
     """Yield what modules save beside parameters and buffers, leaf by leaf.
 
-    Bytes that the module has pickled are the objects in them, since equal ones may have unequal
-    bytes. Those that cannot be taken apart are an `attribute`.
+    What a module has pickled is an `attribute`, which an evaluation may change, as it records
+    amaxes. It is shown as the objects in the bytes, since equal ones may have unequal bytes.
     """
     for name, module in modules:
         if type(module).get_extra_state is not nn.Module.get_extra_state:
@@ -104,13 +104,12 @@ def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observatio
                     yield whole("extra_state", f"extra state{path} of {of}", held, local=True)
                     continue
                 unpickled = _unpickled(held)
-                for inner, part in leaves(unpickled) if unpickled is not None else ():
+                parts = [("", held)] if unpickled is None else leaves(unpickled)
+                for inner, part in parts:
                     shown = as_tensor(part)
                     assert shown is not None
                     full = f"extra state{path}{inner} of {of}"
-                    yield whole("extra_state", full, shown, local=True)
-                if unpickled is None:
-                    yield whole("attribute", f"extra state{path} of {of}", held, local=True)
+                    yield whole("attribute", full, shown, local=True)
 
 
 def _bytes(held: Tensor) -> bytes:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pytest_precision.formats.delayed import DelayedScaling
 from pytest_precision.formats.format import Format
-from pytest_precision.formats.per_tensor import quantize_by
+from pytest_precision.formats.per_tensor import CurrentScaling, quantize_by
 from pytest_precision.formats.recipes import recipe
 from pytest_precision.formats.registry import by_name
 from pytest_precision.formats.scaling import FP32_MAXIMUM, tensor_amax
@@ -83,6 +83,7 @@ class Quantization:
                 found = identities.equal(claim, got, exact)
                 if found is not None:
                     yield found
+        yield from self._turned(moment, "used_quantized", held, ".data")
 
     def updated(self, moment: Moment, held: Held, state: Held) -> Iterator[Contradiction]:
         """Yield what a train step has made of bytes, histories and scales, and should not have.
@@ -94,6 +95,7 @@ class Quantization:
         """
         moved = {name for name in self._resident if self._moved(name, held, state)}
         yield from self._bytes(moment, moved, held, state)
+        yield from self._turned(moment, "quantized", held, "")
         amaxes = dict(self._amaxes(moved, held))
         for name in held["scale"]:
             operand = _OPERAND.fullmatch(name)
@@ -140,6 +142,20 @@ class Quantization:
                     found = identities.equal(claim, got, exact)
                     if found is not None:
                         yield found
+
+    def _turned(self, moment: Moment, kind: str, held: Held, part: str) -> Iterator[Contradiction]:
+        """Yield bytes with one scale per tensor whose transposed copy is another tensor's."""
+        if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
+            return
+        for full, entries in held[kind].items():
+            name, columnwise, rest = full.rpartition(f".columnwise{part}")
+            got = self._shown.whole(entries) if columnwise and not rest else None
+            exact = self._shown.whole(held[kind].get(f"{name}.rowwise{part}"))
+            if got is not None and exact is not None:
+                claim = self._shown.claim(moment, kind, full, "its rowwise bytes, transposed")
+                found = identities.equal(claim, got, exact.t().contiguous())
+                if found is not None:
+                    yield found
 
     def _amaxes(self, moved: Collection[str], held: Held) -> Iterator[tuple[str, Tensor]]:
         """Yield, per operand that is a weight, the amax of what was cast in this step."""

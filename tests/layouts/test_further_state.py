@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import pickle
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +22,6 @@ from pytest_precision.workloads.base import Workload
 ParityIn = Callable[[Cell], Parity]
 
 CELL = Cell(sequence="train2")
-PROTOCOLS = itertools.cycle((2, 3, 4))
 
 
 def verdict(parity_in: ParityIn, layout: Any, cell: Cell = CELL) -> Verdict:
@@ -83,21 +80,6 @@ def extra(workload: Workload, cell: Cell, planted: bool = False) -> Engine:
     return engine(workload, cell, model)
 
 
-class Pickling(Counting):
-    """Saves the number in bytes, as Transformer Engine's modules save theirs."""
-
-    def get_extra_state(self) -> Any:
-        """Return what a checkpoint keeps; equal states have unequal bytes."""
-        made = pickle.dumps({"count": self.count}, next(PROTOCOLS))
-        return torch.frombuffer(bytearray(made), dtype=torch.uint8)
-
-
-def pickling(workload: Workload, cell: Cell, planted: bool = False) -> Engine:
-    model = workload.model(cell)
-    model.counting = Pickling(2 if planted else 1)
-    return engine(workload, cell, model)
-
-
 def named_state(workload: Workload, cell: Cell, planted: bool = False) -> Engine:
     made = engine(workload, cell, workload.model(cell))
     made.optimizer.state["global"] = {"seen": 2 if planted else 1}
@@ -150,7 +132,6 @@ def averaging(workload: Workload, cell: Cell, planted: bool = False) -> Engine:
         (conjugated, "buffer", "minus"),
         (quantized, "buffer.scale", "table"),
         (extra, "extra_state", "extra state.count of counting"),
-        (pickling, "extra_state", "extra state.count of counting"),
         (named_state, "extra_state", "global.seen of the optimizer"),
         (two_optimizers, "hyper", None),
         (averaging, "average", None),

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import golden_vectors as golden
 import torch
 
 from pytest_precision import formats, layouts
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
+from pytest_precision.layouts.optimizers import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
 from pytest_precision.layouts.transformer_engine.casting import store
 from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
 from pytest_precision.layouts.transformer_engine.layouts import in_bf16
-from pytest_precision.layouts.transformer_engine.masters import OutsideMasters
+from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.te import storages
+from pytest_precision.modules.slots import Quantizers
+from pytest_precision.te import cuda, storages
 from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.batches import Microbatch
+from pytest_precision.workloads.perceptron import Mlp
 
 LARGEST = 1 << 15
 """Elements of the golden inputs that are quantized here; all of them are in `tests/formats`."""
@@ -147,6 +152,80 @@ def planted(workload: Workload, cell: Cell, *, kind: type[OutsideMasters]) -> En
 @layouts.uses_transformer_engine
 def planted_linears(workload: Workload, cell: Cell, *, kind: type[OutsideMasters]) -> Engine:
     return kind(workload, cell, in_bf16(with_linears(workload.model(cell), cell)))
+
+
+@layouts.fresh_ranks
+@layouts.uses_transformer_engine
+def on_hopper(workload: Workload, cell: Cell, **options: Any) -> Engine:
+    """Train linear layers where the GEMM of fp8 reads one order, so that transposes are held."""
+    cuda.enter((9, 0))
+    return layouts.te_linears(workload, cell, **options)
+
+
+class OneMicrobatch(Mlp):
+    """Steps of one microbatch, after which Transformer Engine and the emulation both update."""
+
+    def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
+        return super().microbatches(cell, step)[-1:]
+
+
+class Emulated(FusedAdamEngine):
+    """Hides amaxes that Transformer Engine's tensors do not hold, and what the other has apart."""
+
+    unobservable: ClassVar = {"scale": "other names", "amax": "likewise"}
+
+    def show(self, kind: str, name: str, *given: Any, **more: Any) -> Iterator[Observation]:
+        apart = kind == "recorded_amax" or (name.endswith(".amax") and "fp8" in self.cell.precision)
+        return iter(()) if apart else super().show(kind, name, *given, **more)
+
+
+def emulated(workload: Workload, cell: Cell) -> Engine:
+    """Train emulated linear layers, whose gradients are rounded to nearest in NVFP4 too."""
+    engine = layouts.fused_adam(workload, cell)
+    engine.__class__ = Emulated
+    for module in engine.model.modules():
+        if isinstance(module, Quantizers) and cell.precision == "nvfp4":
+            module.gradient = formats.by_name("nvfp4_1d_rht")
+    return engine
+
+
+class Real(OptimizerMasters):
+    """Hides the scales of delayed scaling, which the emulation has under other names."""
+
+    unobservable: ClassVar = {"scale": "other names", "amax": "likewise"}
+
+    def show(self, kind: str, name: str, *given: Any, **more: Any) -> Iterator[Observation]:
+        apart = kind == "recorded_amax" or name.startswith("microbatch ")
+        return iter(()) if apart else super().show(kind, name, *given, **more)
+
+
+@layouts.uses_transformer_engine
+def real(workload: Workload, cell: Cell) -> Engine:
+    """Train Transformer Engine's linear layers, likewise."""
+    engine = Real(workload, cell, in_bf16(with_linears(workload.model(cell), cell)))
+    if cell.precision == "nvfp4":
+        from transformer_engine.common.recipe import NVFP4BlockScaling
+
+        engine.forward_model.recipe = NVFP4BlockScaling(disable_stochastic_rounding=True)
+    return engine
+
+
+@layouts.uses_transformer_engine
+def remainders_of_bytes() -> tuple[str, bool]:
+    """Update quantized weights with remainders; return the dtype of the master, and if it went."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common.recipe import MXFP8BlockScaling
+    from transformer_engine.pytorch.optimizers import FusedAdam
+
+    with te.quantized_model_init(recipe=MXFP8BlockScaling()):
+        weight = te.Linear(32, 32, bias=False, params_dtype=torch.bfloat16).weight
+    adam = FusedAdam([weight], master_weights=True, store_param_remainders=True)
+    weight.grad = torch.ones(32, 32, dtype=torch.bfloat16)
+    try:
+        adam.step()
+    except TypeError:
+        return str(adam.state[weight]["master_param"].dtype), False
+    return str(adam.state[weight]["master_param"].dtype), True
 
 
 def quantizers() -> dict[str, Callable[[], Any]]:

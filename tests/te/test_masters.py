@@ -9,9 +9,10 @@ from importlib.util import find_spec
 import planted_te as planted
 import pytest
 
-from pytest_precision import layouts, workloads
+from pytest_precision import layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.errors import ParityError
+from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters
 from pytest_precision.matrix.cell import Cell
 
 pytestmark = [
@@ -87,3 +88,40 @@ def test_a_defect_in_what_outlives_a_step_is_red(
     assert found is not None, failure.value
     assert (found.step, found.kind) == (1, where[0])
     assert found.name.endswith(f"blocks.0.linear.{where[1]}")
+
+
+@pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current"])
+def test_transposed_copies_are_made_anew_where_the_gpu_needs_them(
+    parity_in: ParityIn, precision: str
+) -> None:
+    """A cast of the masters beside the model makes the copy too, and computes the same."""
+    cell = Cell(precision, "quantized", sequence="train2")
+    parity_in(cell).check(planted.on_hopper, layouts.te_linears, workload=MLP)
+
+
+def test_fused_adam_leaves_a_stale_transposed_copy_in_delayed_scaling(parity_in: ParityIn) -> None:
+    """Transformer Engine's kernel writes the bytes, and the backward reads those before them."""
+    cell = Cell("fp8_delayed", "quantized", sequence="train2")
+    options = {"masters_in_optimizer": True}
+    candidate = partial(planted.on_hopper, **options)
+    reference = partial(layouts.te_linears, **options)
+    with pytest.raises(ParityError, match=r"columnwise at step 1 is not its rowwise bytes") as red:
+        parity_in(cell).check(candidate, reference, workload=MLP)
+    found = red.value.verdict.divergence
+    assert found is not None, red.value
+    assert (found.step, found.kind, found.name) == (
+        *(1, "quantized"),
+        "blocks.0.linear.weight.columnwise",
+    )
+
+
+def test_fused_adam_quantizes_masters_that_are_not_rounded_first(parity_in: ParityIn) -> None:
+    """`quantize_master_weights`, and a weight in bf16 that a forward quantizes, are rounded."""
+    cell = Cell("mxfp8", "quantized", sequence="train2")
+    own = partial(layouts.te_linears, masters_in_optimizer=True)
+    same = partial(planted.planted_linears, kind=OptimizerMasters)
+    with pytest.raises(ParityError, match=r"is not its master, quantized in both sides"):
+        parity_in(cell).check(own, same, workload=MLP)
+    fp32 = "FusedAdam quantizes the masters in fp32"
+    left_out = {kind: unchecked(reason=fp32) for kind in ("quantized", "scale")}
+    parity_in(cell).check(own, same, workload=MLP, oracle=left_out)

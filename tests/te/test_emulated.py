@@ -1,0 +1,58 @@
+"""Transformer Engine's own layers against this package's emulation of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+import planted_te as planted
+import pytest
+
+from pytest_precision import layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("transformer_engine") is None,
+        reason="needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
+    ),
+]
+
+ParityIn = Callable[[Cell], Parity]
+
+MOE = partial(workloads.moe, experts=3, depth=1, width=32, hidden=64)
+SIZES = {"width": 64, "depth": 2}
+
+
+@pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "nvfp4"])
+def test_real_linears_are_the_emulated_ones(parity_in: ParityIn, precision: str) -> None:
+    """In every recipe, a frozen layer and an evaluation included, all bits are the same.
+
+    In NVFP4 gradients are rounded to nearest, since random bits are torch's on both sides. In
+    delayed scaling a step has one microbatch, after which both update their scales.
+    """
+    mlp = planted.OneMicrobatch if precision == "fp8_delayed" else workloads.mlp
+    cell = Cell(precision, sequence="train2-eval-train1")
+    parity_in(cell).check(planted.real, planted.emulated, workload=partial(mlp, **SIZES))
+
+
+def test_the_emulation_updates_delayed_scaling_once_a_step(parity_in: ParityIn) -> None:
+    """Transformer Engine does after each microbatch, so the second one is cast by other scales."""
+    with pytest.raises(ParityError) as red:
+        parity_in(Cell("fp8_delayed", sequence="train1")).check(
+            planted.real, planted.emulated, workload=partial(workloads.mlp, **SIZES)
+        )
+    found = red.value.verdict.divergence
+    assert found is not None, red.value
+    assert (found.step, found.kind, found.index) == (1, "loss", (1,))
+
+
+@pytest.mark.parametrize("precision", ["fp8_block", "mxfp8"])
+def test_real_experts_are_the_emulated_ones(parity_in: ParityIn, precision: str) -> None:
+    """Grouped layers compute what this package emulates, where an expert is idle too."""
+    real = partial(layouts.te_experts, masters_in_optimizer=True)
+    parity_in(Cell(precision)).check(real, layouts.fused_adam, workload=MOE)
