@@ -82,7 +82,8 @@ def _compared(
     ruling = _same(candidate, reference) or ruled(case, RECORDED_GATES)
     apart = tuple(made_otherwise(*sides))
     if ruling is not None:
-        ruling = ruling._replace(details=(*apart, *ruling.details))
+        brief = ruling.brief and (*apart, *ruling.brief)
+        ruling = ruling._replace(details=(*apart, *ruling.details), brief=brief)
     verdict = Verdict(
         nodeid=nodeid,
         axes=_axes(sides[0]) if axes is None else dict(axes),

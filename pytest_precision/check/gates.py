@@ -59,17 +59,18 @@ def agreement(case: Case) -> Ruling | None:
         of_finding(found.finding),
         needed.columns(closer.judgement),
         closer.identities(),
+        brief=(*_notes(case, closer, found.finding), "", *spread.rows(closer.judgement)),
     )
 
 
 def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
     """Describe a divergence: its figures, what explains it, and how far it spreads."""
     return (
+        *explain.name_lines(found.finding, closer.judgement, *case.sides),
         *explain.statistics_lines(found.finding),
         *explain.likewise_lines(found),
         *explain.swap_lines(found.finding, *case.sides),
-        *_digests_only(case, found.finding),
-        *(f"In the {s.name}: {words}" for s in closer.sides for words in s.trace.header.violations),
+        *_notes(case, closer, found.finding),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         *(
             f"It contradicts itself: {consistency.words(b, f'the {n}')}"
@@ -79,17 +80,19 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         "",
         *spread.table(closer.judgement),
         "",
-        *needed.table(closer.judgement),
+        *needed.table(closer.judgement, case.terms.write),
         "",
     )
 
 
-def _digests_only(case: Case, finding: Finding) -> Iterator[str]:
-    """Say how to get the elements of a recording of which digests were kept."""
+def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
+    """Say what sides do that no loop should, and how to get elements where digests were kept."""
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
         yield f"Digests alone were kept of step {step}; to see elements, record both again:"
         yield from (f"  {s.origin.again(str(step))}" for s in case.sides if s.origin is not None)
+    for side in closer.sides:
+        yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
 def undisturbed(case: Case) -> Ruling | None:
@@ -185,9 +188,10 @@ def hidden_kinds(case: Case) -> Ruling | None:
         found = guards.hidden(side.trace, case.terms.criteria, case.compared)
         if found is not None:
             kind, reason = found
+            accepted = case.terms.write({kind: 'unchecked(reason="...")'})
             return _vacuous(
                 f"the {side.name} hides {kind} ({reason}); if nothing has to be proved of it, say "
-                f"so with criterion={{{kind!r}: unchecked(reason=...)}}"
+                f"so with {accepted}"
             )
     return None
 

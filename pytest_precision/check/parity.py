@@ -27,7 +27,7 @@ from pytest_precision.errors import (
     is_bad_input,
     named,
 )
-from pytest_precision.loops.script import expect_signature, is_script, resumes
+from pytest_precision.loops.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -213,12 +213,12 @@ class Parity:
         return (
             Side.of(
                 *(ours, theirs, made_by, cell, mine, caller),
-                is_script=scripts[0],
+                way_in=way_in(candidate),
                 resumes=resumes(candidate),
             ),
             Side.of(
                 *(theirs, ours, made_by, other_cell, others, caller),
-                is_script=scripts[1],
+                way_in=way_in(reference),
                 resumes=resumes(reference),
             ),
         )

@@ -86,7 +86,8 @@ class Recordings:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.trace.recording import Recording
 
-        return Recording.read("reference", self.reference.cell, folder, window)
+        side = self.reference
+        return Recording.read("reference", side.cell, folder, window, side.way_in)
 
     def ours(self, window: Window | None, delays: int = 0, mutant: str = "") -> Recording:
         """Record the candidate alone.
@@ -107,7 +108,7 @@ class Recordings:
             lambda: self._cache.record(lambda into: self._record(side, window, into))[0],
         )
         self._folders.append(folder)
-        return Recording.read("candidate", self.candidate.cell, folder, window)
+        return Recording.read("candidate", side.cell, folder, window, side.way_in)
 
     def _recorded(self, side: str, record: Callable[[], Path]) -> Path:
         started = time.perf_counter()

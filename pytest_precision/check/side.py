@@ -12,6 +12,7 @@ from pytest_precision.matrix.declarations import Declared
 from pytest_precision.matrix.reads import reads
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.matrix.variables import plain
+from pytest_precision.matrix.ways_in import LAYOUT, WayIn
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
@@ -28,7 +29,7 @@ class Side:
         other: the other side's layout, where the cell's sequence has a `swap`.
         workload: the workload of both sides; a script does without.
         cell: the cell in which it runs.
-        is_script: whether the layout is a script.
+        way_in: whether the layout is one, or a script, or a command.
         resumes: whether the script says how it is resumed.
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
@@ -41,7 +42,7 @@ class Side:
     other: ImportPath | None
     workload: ImportPath | None
     cell: Cell
-    is_script: bool = False
+    way_in: WayIn = LAYOUT
     resumes: bool = False
     needs: Needs = field(default_factory=Needs)
     delays: int = 0
@@ -58,7 +59,7 @@ class Side:
         declared: Declared | None = None,
         caller: Environment | None = None,
         *,
-        is_script: bool = False,
+        way_in: WayIn = LAYOUT,
         resumes: bool = False,
     ) -> Side:
         """Return a side that names the other layout only if its sequence has a `swap`.
@@ -70,7 +71,7 @@ class Side:
             cell: the cell in which it runs.
             declared: what the layouts and the workload declare.
             caller: environment of both sides; the current one unless given.
-            is_script: whether the layout is a script.
+            way_in: as of the attribute.
             resumes: whether the script says how it is resumed.
         """
         declared = declared or Declared()
@@ -82,8 +83,8 @@ class Side:
             declared.fresh_ranks,
             declared.may_leave,
         )
-        own = None if is_script else workload
-        return cls(layout, swapped, own, cell, is_script, resumes, needs)
+        own = workload if way_in == LAYOUT else None
+        return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
     def needs_of(self, stretch: Stretch) -> Needs:
         """Return what the ranks of a stretch need; new processes have run no job before."""
@@ -121,8 +122,8 @@ def incomparable(candidate: Side, reference: Side) -> Ruling | None:
         reason = "the candidate and the reference are the same layout in the same cell"
         return Ruling("vacuous", reason)
     for side in (candidate, reference):
-        lacking = side.is_script and unrecordable(side.layout.name, side.cell, resumes=side.resumes)
-        if lacking:
+        lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
+        if side.way_in != LAYOUT and lacking:
             return Ruling("error", lacking)
     cells = candidate.cell, reference.cell
     ours, theirs = (cell.operations.count("train") for cell in cells)

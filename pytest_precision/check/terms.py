@@ -10,6 +10,7 @@ from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Criterion, Unchecked
 from pytest_precision.parity.exempt import Exempt
+from pytest_precision.parity.written import Write, in_a_test
 
 __tracebackhide__ = is_bad_input
 
@@ -22,6 +23,7 @@ class Terms(NamedTuple):
         max_lost_updates: largest share of updates that the candidate may lose; None for any share.
         contract: what the candidate must have stored and done, in addition to its cell's own.
         exempt: what is judged neither by the workload's rule nor by identities.
+        write: writes criteria down as they were asked for.
         jitter: how many runs of the candidate with delays must have the bits of the one without.
     """
 
@@ -30,6 +32,7 @@ class Terms(NamedTuple):
     contract: Contract | None = None
     exempt: Exempt = Exempt()
     jitter: int = 0
+    write: Write = in_a_test
 
     @classmethod
     def of(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FEW = 5
 """Lines about what is not compared that are printed unless all are asked for."""
 
+MORE = "  -v shows the figures, the bounds that would pass, and what is not compared"
+"""The last line about two recordings that differ."""
+
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
@@ -42,7 +45,12 @@ def add_to(commands: Any) -> None:
         type=Path,
         help="write report.json and a page there",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="say all that is not compared")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say all: figures, bounds that would pass, and what is not compared",
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -51,10 +59,11 @@ def run(given: argparse.Namespace) -> int:
     from pytest_precision.check.compare import compare
     from pytest_precision.check.terms import Terms
     from pytest_precision.commands.criterion import keyed_criterion
+    from pytest_precision.parity.written import on_the_command_line
 
     try:
         criteria = dict(map(keyed_criterion, given.criterion))
-        terms = Terms.of(criteria or None)
+        terms = Terms.of(criteria or None)._replace(write=on_the_command_line)
         words = [str(given.candidate), str(given.reference)]
         options = [word for text in given.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
@@ -71,7 +80,9 @@ def run(given: argparse.Namespace) -> int:
 def lines(verdict: Verdict, *, verbose: bool = False) -> list[str]:
     """Return what is printed of a verdict."""
     if verdict.outcome != "pass":
-        return [verdict.reason, *verdict.details]
+        if verbose or not verdict.brief:
+            return [verdict.reason, *verdict.details]
+        return [verdict.reason, *verdict.brief, "", f"  Repeat with: {verdict.repeat}", MORE]
     size = (
         f"{verdict.observations} tensors in {verdict.axes['sequence'].removeprefix('train')} steps"
     )

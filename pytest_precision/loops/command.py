@@ -16,6 +16,7 @@ from pytest_precision.layouts.declarations import with_environment
 from pytest_precision.loops.script import script
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.variables import plain
+from pytest_precision.matrix.ways_in import COMMAND
 from pytest_precision.ranks.state.environment import patched
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def run(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> No
 
 
 run.fresh_ranks = True  # type: ignore[attr-defined]
+run.way_in = COMMAND  # type: ignore[attr-defined]
 run.may_leave = ("*",)  # type: ignore[attr-defined]
 
 

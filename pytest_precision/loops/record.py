@@ -18,6 +18,7 @@ from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import Enough, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.ways_in import SCRIPT, WayIn
 from pytest_precision.trace.products import COMPUTED, Products
 from pytest_precision.trace.updates import UpdateMeter
 
@@ -43,11 +44,12 @@ class Record:
         folder: Path,
         products: Products,
         meter: UpdateMeter | None = None,
+        way_in: WayIn = SCRIPT,
     ) -> None:
         self.folder = folder
         self._cell, self._tape, self._course = cell, tape, course
         self._steps: Steps | None = None
-        self._products, self._meter = products, meter
+        self._products, self._meter, self._way_in = products, meter, way_in
 
     @property
     def save_after(self) -> int | None:
@@ -144,8 +146,8 @@ class Record:
             raise RuntimeError(
                 expected_but_got(
                     f"a loop of {self._course.asked} train steps, those of the cell,",
-                    f"{self._course.made} in the block of record()",
-                    "give it more data or epochs, and keep optimizer.step() in the block",
+                    f"{self._course.made} {self._way_in.ended}",
+                    self._way_in.longer,
                 )
             )
         if self._course.ends_trained:

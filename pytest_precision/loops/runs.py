@@ -13,12 +13,13 @@ import torch.distributed as dist
 from pytest_precision.engine import groups
 from pytest_precision.loops.course import Course
 from pytest_precision.loops.record import Record
-from pytest_precision.loops.script import resumed
+from pytest_precision.loops.script import resumed, way_in
 from pytest_precision.loops.steps import ON_DEMAND, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.reads import so_far
 from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.matrix.ways_in import WayIn
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.environment import SEED, environment_of
 from pytest_precision.trace.moment import EVERYTHING, Window
@@ -57,19 +58,19 @@ def record_script(
     for one in (place, checkpoint):
         one.mkdir(exist_ok=True)
     cell = cell.of_stretch(stretch)
-    run = _course(cell.operations, stretch, window)
+    run, way = _course(cell.operations, stretch, window), way_in(script)
     runs, products = [], Products()
     meter = UpdateMeter() if window in (None, EVERYTHING) else None
     with Tape(place, len(cell.operations), window) as tape:
         while run is not None:
             torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
-            record = Record(cell, tape, run, checkpoint, products, meter)
+            record = Record(cell, tape, run, checkpoint, products, meter, way)
             (script if run.load < 0 else resumed(script))(cell, record)
             runs.append(record.end())
             # A rank must not load, or save over, what another has not finished.
             dist.barrier()
             run = run.next_run()
-        return finished(tape, runs, cell, place, products, meter)
+        return finished(tape, runs, cell, place, products, way, meter)
 
 
 def _course(operations: Sequence[str], stretch: Stretch, window: Window | None) -> Course | None:
@@ -85,6 +86,7 @@ def finished(
     cell: Cell,
     folder: Path,
     products: Products,
+    way: WayIn,
     meter: UpdateMeter | None = None,
 ) -> int:
     """Finish a trace and the logs beside it; return the number of observations."""
@@ -93,7 +95,7 @@ def finished(
     return tape.end(
         Header(
             tape.place.world_size,
-            {kind: why for run in runs for kind, why in unobservable(run)},
+            {kind: why for run in runs for kind, why in unobservable(run, way)},
             environment_of(cell),
             violations=tuple(words for run in runs for words in run.violations),
             products=tuple(sorted(products.dtypes)),
@@ -109,11 +111,11 @@ def finished(
     )
 
 
-def unobservable(steps: Steps) -> Iterator[tuple[str, str]]:
+def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
     """Yield what was not seen of a loop, or could not be named, each with the reason."""
     seen = steps.notes.seen
     if ON_DEMAND not in seen:
-        yield ON_DEMAND, 'record(see={"grad"}) shows it, on the command line --see grad'
+        yield ON_DEMAND, way.shows_grad
     if "used_param" not in seen:
         yield "used_param", "no module was called while gradients were on"
     if "loss" not in seen:

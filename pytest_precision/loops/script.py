@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.loops.course import lacking
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.ways_in import LAYOUT, SCRIPT, WayIn
 
 __tracebackhide__ = is_bad_input
 
@@ -58,7 +59,7 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
     """
 
     def declared(function: Any) -> Any:
-        function.is_script, function.resume = True, resume
+        function.way_in, function.resume = SCRIPT, resume
         return function
 
     return declared if function is None else declared(function)
@@ -66,7 +67,13 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
 
 def is_script(function: object) -> bool:
     """Return whether a callable, or the function of a `functools.partial`, is a script."""
-    return getattr(_declared(function), "is_script", False) is True
+    return way_in(function) is not LAYOUT
+
+
+def way_in(function: object) -> WayIn:
+    """Return in which way a callable, or the function of a `functools.partial`, is a side."""
+    found = getattr(_declared(function), "way_in", LAYOUT)
+    return found if isinstance(found, WayIn) else LAYOUT
 
 
 def resumes(function: object) -> bool:

@@ -21,6 +21,7 @@ from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import ON_DEMAND, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.trace.environment import SEED
 from pytest_precision.trace.origin import Origin
 from pytest_precision.trace.products import Products
@@ -71,7 +72,8 @@ def record_file(
                 )
             )
         seen.write_end()
-        finished(tape, [seen], Cell(world_size=tape.place.world_size), folder, Products())
+        cell = Cell(world_size=tape.place.world_size)
+        finished(tape, [seen], cell, folder, Products(), RECORDING)
     Origin.seal(folder, tape.place.rank, tape.place.world_size)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could

@@ -18,6 +18,9 @@ FEW = 10
 NEAR = 1024
 """Distance in units in the last place up to which it says more than a relative error."""
 
+WEIGHTS = ("lr", "master", "param")
+"""Kinds of which each weight has one tensor."""
+
 SCALES = ("loss_scale", "scale")
 """Kinds whose values are powers of two, as a rule."""
 
@@ -181,11 +184,6 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
         finding: what differs.
         other: where the second value of each pair was found.
     """
-    if finding.problem in ("missing", "extra") and finding.pair.kind in ("lr", "master", "param"):
-        return [
-            "Tensors are matched by name. If a wrapper adds a prefix, pass the bare model and give "
-            "the wrapper as Engine(..., forward_model=wrapper)"
-        ]
     if finding.difference is None or finding.difference.statistics is None:
         return []
     s = finding.difference.statistics
@@ -222,6 +220,15 @@ def likewise_lines(diagnosis: Diagnosis) -> list[str]:
     names = diagnosis.likewise[:FEW]
     rest = f" and {len(diagnosis.likewise) - FEW} more" * (len(diagnosis.likewise) > FEW)
     return [f"The same of: {', '.join(names)}{rest}"] if names else []
+
+
+def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
+    """Say how models are named on either side, where one lacks a weight of the other's name."""
+    lost = finding.problem in ("missing", "extra") and finding.pair.kind in WEIGHTS
+    if not lost or other_weights(finding, judgement):
+        return []
+    ways = dict.fromkeys(side.way_in.named for side in sides)
+    return [f"Tensors are matched by name. If a wrapper adds a prefix, {way}" for way in ways]
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:

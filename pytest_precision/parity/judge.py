@@ -127,7 +127,7 @@ def judge(
             pair = uncalled.stand_in(aligned, moments)
             unlike = "" if pair is None else optional.aside(pair)
             if pair is None or unlike is not None:
-                judgement.left_out |= {f"{aligned.kind} {_what(aligned)}": unlike} if unlike else {}
+                optional.note(aligned, unlike or "")
                 continue
             tally = judgement.spread[pair.kind, pair.moment.op]
             tally.pairs += 1
@@ -137,7 +137,7 @@ def judge(
             compare_pair(pair, _measured(rule.criterion, pair, moments[1], noise), tally)
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
-    judgement.left_out |= uncalled.left_out()
+    judgement.left_out |= optional.left_out() | uncalled.left_out()
     judgement.first = _explained(judgement)
     return judgement
 
@@ -185,6 +185,8 @@ class _Optional:
         loads = ([m.op for m in side.moments if m.operation in LOADS] for side in sides)
         self._first_loads = [min(ops, default=sys.maxsize) for ops in loads]
         self._loaded = False
+        self._aside: dict[tuple[str, str, str, str], str] = {}
+        self._has: set[tuple[str, str, str]] = set()
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
         """Take in that the pairs of two moments are next."""
@@ -195,6 +197,10 @@ class _Optional:
         """Return why a pair is not compared, empty if that goes without saying; else None."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
+        if optional in ("tensor", "value"):
+            sides = {"candidate": pair.candidate, "reference": pair.reference}
+            for side in (side for side, own in sides.items() if own):
+                self._has |= {(side, pair.kind, pair.name), (side, pair.kind, _what(pair))}
         if pair.candidate is None or pair.reference is None:
             if optional not in ("tensor", "value"):
                 return None
@@ -209,6 +215,26 @@ class _Optional:
             return None
         may = key not in self._agreed or (optional == "value" and self._loaded)
         return "it differs from the start" if may else None
+
+    def note(self, pair: Pair, why: str) -> None:
+        """Take in that a pair was not compared; an empty reason goes without saying."""
+        lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
+        if why:
+            self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)
+
+    def left_out(self) -> dict[str, str]:
+        """Return what was not compared with the reason: an option, or that of some tensors."""
+        found: dict[str, str] = {}
+        some: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for (lacks, kind, what, name), why in self._aside.items():
+            if (lacks, kind, what) not in self._has:
+                found[f"{kind} {what}"] = why
+                continue
+            named = (lacks, kind, name) in self._has
+            some[kind, f"{why} {'in some steps' if named else 'of that name'}"].append(name)
+        for (kind, why), (first, *others) in some.items():
+            found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
+        return found
 
 
 def _is_switch(pair: Pair) -> bool:

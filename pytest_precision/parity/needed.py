@@ -10,6 +10,7 @@ from typing import Any
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.judge import Finding, Judgement, Tally
 from pytest_precision.parity.statistics import Statistics
+from pytest_precision.parity.written import Write, in_a_test
 
 ROOM = 2
 """Times what was needed: the share that a bound leaves for the next seed or machine.
@@ -131,14 +132,14 @@ def columns(judgement: Judgement) -> dict[str, Any] | None:
     return found or None
 
 
-def table(judgement: Judgement) -> list[str]:
-    """Return the bounds as a table, and the `criterion=` that would let the pair pass."""
+def table(judgement: Judgement, write: Write = in_a_test) -> list[str]:
+    """Return the bounds as a table, and the criteria that would let the pair pass, written down."""
     found = bounds(judgement)
     rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]
     rows += [[kind, *_cells(own)] for kind, own in found.items()]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [*lines, *_paste(found, judgement)]
+    return [*lines, *_paste(found, judgement, write)]
 
 
 def _cells(own: Bounds) -> Iterable[str]:
@@ -148,12 +149,12 @@ def _cells(own: Bounds) -> Iterable[str]:
     return f"{own.rel:.2g}", ulp, f"{own.atol:.2g}", own.of
 
 
-def _paste(found: dict[str, Bounds], judgement: Judgement) -> Iterator[str]:
+def _paste(found: dict[str, Bounds], judgement: Judgement, write: Write) -> Iterator[str]:
     if any(not own.call for own in found.values()):
         return
     proposed = {kind: own.call for kind, own in found.items()} | _following(found, judgement)
-    calls = ", ".join(f'"{kind}": {proposed[kind]}' for kind in sorted(proposed, key=causal_rank))
-    yield f"If the cause is known and meant, with room for other data: criterion={{{calls}}}"
+    calls = {kind: proposed[kind] for kind in sorted(proposed, key=causal_rank)}
+    yield f"If the cause is known and meant, with room for other data: {write(calls)}"
 
 
 def _following(found: dict[str, Bounds], judgement: Judgement) -> dict[str, str]:

@@ -19,6 +19,12 @@ MOST = 40
 
 
 def table(judgement: Judgement) -> list[str]:
+    """Return the table of kinds by operations, and below it what was not compared."""
+    left_out = judgement.left_out.items()
+    return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
+
+
+def rows(judgement: Judgement) -> list[str]:
     """Return a table of kinds by operations: where a difference starts and how it spreads.
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
@@ -26,20 +32,18 @@ def table(judgement: Judgement) -> list[str]:
     `.` is not observed.
     """
     moments = _columns(judgement, COLUMNS)
-    rows, notes = [["kind", "dtype", *(_label(moment) for moment in moments)]], []
+    cells, notes = [["kind", "dtype", *(_label(moment) for moment in moments)]], []
     for kind in _kinds(judgement):
         tallies = _row(judgement, kind, moments)
         dtypes = _dtypes(tallies)
-        rows.append([kind, ", ".join(sorted({ours for ours, _ in dtypes})), *map(_mark, tallies)])
+        cells.append([kind, ", ".join(sorted({ours for ours, _ in dtypes})), *map(_mark, tallies)])
         notes += [
             f"{kind}: {ours} here, {theirs} in the reference"
             for ours, theirs in dtypes
             if ours != theirs
         ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    notes += [f"{kind} is not compared: {reason}" for kind, reason in judgement.left_out.items()]
-    return lines + notes
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells] + notes
 
 
 def columns(judgement: Judgement) -> dict[str, Any]:

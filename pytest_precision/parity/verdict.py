@@ -63,6 +63,7 @@ class Ruling(NamedTuple):
         histogram: of the tensor that diverges first, as `Verdict.histogram`.
         needed: as `Verdict.needed`, where the divergence was recorded again as values.
         identities: as `Verdict.identities`, likewise.
+        brief: those of `details` that show it at a look.
     """
 
     outcome: str
@@ -73,6 +74,7 @@ class Ruling(NamedTuple):
     histogram: dict[str, Any] | None = None
     needed: dict[str, Any] | None = None
     identities: dict[str, Any] | None = None
+    brief: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Verdict:
         mutants: known defects that were planted into a candidate that passed, as
             `mutation.mutants` lists them; None where that was not asked for.
         repeat: the command that makes the check again, unless it passed.
+        brief: those of `details` that show a divergence at a look; not in report.json.
     """
 
     nodeid: str
@@ -149,6 +152,7 @@ class Verdict:
     unexercised: list[str] | None = None
     mutants: dict[str, Any] | None = None
     repeat: str | None = None
+    brief: tuple[str, ...] = ()
 
     def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any], repeat: str = "") -> Verdict:
         """Return this verdict with the figures of its case and, if it does not pass, the ruling.
@@ -176,6 +180,7 @@ class Verdict:
             outcome=ruling.outcome,
             reason=visible(f"{cell}: {word}{ruling.reason}"),
             details=tuple(map(visible, lines)),
+            brief=tuple(visible(f"  {line}") for line in ruling.brief),
             divergence=ruling.divergence,
             spread=ruling.spread,
             histogram=ruling.histogram,
@@ -188,6 +193,7 @@ class Verdict:
         """Return the entry of report.json: builtins only, so that xdist can send it."""
         data = asdict(self)
         data["details"] = list(self.details)
+        del data["brief"]
         if self.divergence is not None and self.divergence.index is not None:
             data["divergence"]["index"] = list(self.divergence.index)
         return {name: value for name, value in data.items() if value is not None}

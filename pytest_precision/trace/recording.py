@@ -10,6 +10,7 @@ from typing import Any
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.reads import note
+from pytest_precision.matrix.ways_in import LAYOUT, RECORDING, WayIn
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle.log import OracleLog
@@ -35,19 +36,28 @@ class Recording:
         cell: where it ran.
         trace: digests or values of everything observed.
         origin: how it was made, if it is one that outlives its session.
+        way_in: what its author can change.
     """
 
     name: str
     cell: Cell
     trace: Trace
     origin: Origin | None = None
+    way_in: WayIn = LAYOUT
 
     @classmethod
-    def read(cls, name: str, cell: Cell, folder: Path, window: Window | None) -> Recording:
+    def read(
+        cls,
+        name: str,
+        cell: Cell,
+        folder: Path,
+        window: Window | None,
+        way_in: WayIn = LAYOUT,
+    ) -> Recording:
         """Read what all ranks of `cell` wrote into `folder`."""
         trace = Trace(folder, *(stretch.world_size for stretch in recorded(cell, window)))
         note(trace.header.read)  # the ranks' cells were copies, and the trace may be a kept one
-        return cls(name, cell, trace)
+        return cls(name, cell, trace, way_in=way_in)
 
     @classmethod
     def of_folder(cls, name: str, folder: Path) -> Recording:
@@ -75,7 +85,7 @@ class Recording:
             expect_updates(files.data(updates))
         trace = Trace(folder, origin.world_size, files=files)
         cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=origin.world_size)
-        return cls(name, cell, trace, origin)
+        return cls(name, cell, trace, origin, RECORDING)
 
     @cached_property
     def updates(self) -> UpdateLog:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,7 +59,7 @@ def test_two_runs_of_a_script_agree(record: RecordFile, capsys: Output) -> None:
     assert main(["compare", "a", "b"]) == 0
     found = capsys.readouterr().out
     assert found.startswith("a against b: 686 tensors in 9 steps agree; criterion bitwise\n")
-    assert "grad is not compared: candidate: record(see={" in found
+    assert "grad is not compared: candidate: --see grad shows it" in found
 
 
 def test_how_they_were_made_is_said_of_those_that_agree(
@@ -120,7 +122,7 @@ def test_elements_are_named_where_both_have_values(
     """Of the step in question alone, so that little is kept."""
     record("a", "--values", "3")
     record("b", "--values", "3", script=other)
-    main(["compare", "b", "a", "--criterion", "hyper=unchecked(reason='planted')"])
+    main(["compare", "b", "a", "-v", "--criterion", "hyper=unchecked(reason='planted')"])
     found = capsys.readouterr().out
     assert "exp_avg differs at step 3 after optimizer_step: 100 % of 0.weight" in found
     assert "Greatest absolute difference" in found
@@ -251,11 +253,78 @@ def test_a_rate_is_no_number_of_units_in_the_last_place(record: RecordFile, caps
     """It was chosen and not computed; how far apart two of them are is said in other words."""
     record("a", "--steps", "1")
     record("b", "--steps", "1", script=("train.py", "0.011", "9"))
-    assert main(["compare", "b", "a"]) == 1
+    assert main(["compare", "b", "a", "-v"]) == 1
     found = capsys.readouterr().out
     assert "lr differs before the first step" in found
     assert "Greatest absolute difference: 0.001" in found
     assert "units in the last place" not in found
+
+
+def test_the_table_follows_the_first_line(
+    record: RecordFile, other: tuple[str, ...], capsys: Output
+) -> None:
+    """How they were made stands between them, and the rest is said with -v."""
+    record("a")
+    record("b", script=other)
+    main(["compare", "b", "a"])
+    brief = capsys.readouterr().out.splitlines()
+    main(["compare", "b", "a", "-v"])
+    whole = capsys.readouterr().out.splitlines()
+    assert brief[0] == whole[0]
+    assert brief[1:3] == ["  script: other.py here, train.py in the reference", "  "]
+    assert brief[3].split()[:3] == ["kind", "dtype", "init"]
+    assert (
+        brief[-1] == "  -v shows the figures, the bounds that would pass, and what is not compared"
+    )
+    rest = [line for line in whole if line not in brief]
+    for words in (
+        "Mismatched elements",
+        "would pass",
+        "grad is not compared",
+        "criterion  bitwise",
+    ):
+        assert any(words in line for line in rest)
+        assert not any(words in line for line in brief[:-1])
+
+
+def test_what_is_offered_to_paste_is_an_option(record: RecordFile, capsys: Output) -> None:
+    """The command line takes it as it stands, and then both agree."""
+    record("a", "--steps", "1")
+    record("b", "--steps", "1", script=("train.py", "0.0100001", "9"))
+    words = ["compare", "b", "a", "--criterion", "lr=unchecked(reason='planted')"]
+    assert main([*words, "-v"]) == 1
+    found = re.search(r"with room for other data: (--criterion .*)", capsys.readouterr().out)
+    assert found is not None
+    assert main([*words, *shlex.split(found[1])]) == 0
+
+
+def test_a_hidden_kind_is_accepted_by_an_option(
+    record: RecordFile, in_folder: Path, capsys: Output
+) -> None:
+    """A loop that does not call `Tensor.backward` shows no loss."""
+    text = (in_folder / "train.py").read_text()
+    hidden = text.replace("loss.backward()", "torch.autograd.backward(loss)")
+    (in_folder / "hides.py").write_text(hidden)
+    for name in ("a", "b"):
+        record(name, "--steps", "1", script=("hides.py", "0.01", "9"))
+    assert main(["compare", "a", "b"]) == 1
+    found = re.search(r"say so with (--criterion .*)", capsys.readouterr().out)
+    assert found is not None
+    assert main(["compare", "a", "b", *shlex.split(found[1])]) == 0
+
+
+def test_names_are_given_in_the_file(record: RecordFile, in_folder: Path, capsys: Output) -> None:
+    """A recorded file has no engine, and takes the package's `record`."""
+    text = (in_folder / "train.py").read_text()
+    named = "from pytest_precision import record\nrecord({'net': model})\nfor step in"
+    (in_folder / "named.py").write_text(text.replace("for step in", named))
+    record("a", "--steps", "1")
+    record("b", "--steps", "1", script=("named.py", "0.01", "9"))
+    assert main(["compare", "b", "a", "-v"]) == 1
+    found = capsys.readouterr().out
+    assert "let the file name the bare model: `from pytest_precision import record`" in found
+    assert "Engine" not in found
+    assert "--see grad shows it" in found
 
 
 def test_five_lines_say_what_was_not_compared() -> None:

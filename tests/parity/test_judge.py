@@ -242,6 +242,32 @@ def test_a_number_that_one_optimizer_lacks_is_left_out(write_trace: Write, lacks
     assert judgement.left_out == {"hyper momentum": f"the {lacks} has none"}
 
 
+@pytest.mark.parametrize("lacks", ["candidate", "reference"])
+def test_a_number_that_both_have_under_other_names_is_left_out_by_name(
+    write_trace: Write, lacks: str
+) -> None:
+    """Neither side has none of it."""
+    bare, wrapped = (
+        write_trace(run([whole("hyper", f"eps of {name}", torch.tensor(1e-8)) for name in names]))
+        for names in (("w", "c"), ("w", "net.a", "net.b"))
+    )
+    sides = (bare, wrapped) if lacks == "candidate" else (wrapped, bare)
+    judgement = judge(*sides, Criteria.of(None))
+    other = "reference" if lacks == "candidate" else "candidate"
+    assert judgement.left_out == {
+        "hyper eps of net.a and 1 more": f"the {lacks} has none of that name",
+        "hyper eps of c": f"the {other} has none of that name",
+    }
+
+
+def test_a_gradient_that_is_read_in_some_steps_is_left_out_there(write_trace: Write) -> None:
+    """An optimizer that takes its turn later is not one that reads none."""
+    seen = [whole("final_grad", "w", torch.ones(1))]
+    ours, theirs = write_trace(run([], seen)), write_trace(run(seen, seen))
+    judgement = judge(ours, theirs, Criteria.of(None))
+    assert judgement.left_out == {"final_grad w": "the candidate has none in some steps"}
+
+
 HEAD = "used_param of head.weight"
 INSTEAD = (
     "no call of its module was seen in the {}; the weight before the step was compared instead"
