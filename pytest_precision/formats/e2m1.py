@@ -16,7 +16,10 @@ import torch
 from pytest_precision.formats.elements import Coding
 from pytest_precision.formats.tiles import scratch
 
-MAXIMUM = 6.0
+GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The magnitudes of codes 0 to 7."""
+
+MAXIMUM = GRID[-1]
 STEPS = 256
 """The random bits of stochastic rounding are integers below this number."""
 
@@ -142,8 +145,7 @@ E2M1 = PackedE2m1()
 @cache
 def _pairs(device: torch.device) -> torch.Tensor:
     """Return a table of the bits of the two fp32 values of each byte, int64 [256]."""
-    grid = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, MAXIMUM)
-    magnitudes = torch.tensor(grid, dtype=torch.float32, device=device)
+    magnitudes = torch.tensor(GRID, dtype=torch.float32, device=device)
     values = torch.cat((magnitudes, -magnitudes))
     high, low = torch.meshgrid(values, values, indexing="ij")
     return torch.stack((low, high), -1).view(torch.int64).flatten()

@@ -32,10 +32,12 @@ from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import tensor_amax
 
 # The quantizers have neither torchao's and the OCP document's arithmetic, nor the cast of masters,
-# nor reductions other than over a process group.
+# nor reductions other than over a process group; newer ones of NVFP4 are not used natively.
 _OTHERWISE = {
     "rounding": "ceil",
     "scaling": "transformer_engine",
+    "row_scaled": False,
+    "four_over_six": False,
     "if_infinite": None,
     "reduce_amax": None,
 }

@@ -13,6 +13,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import hadamard
 from pytest_precision.formats.amaxes import block_amaxes, by_block
 from pytest_precision.formats.format import Makers, Reducible
+from pytest_precision.formats.four_over_six import ErrorMode, quantized_with_less_error
 from pytest_precision.formats.inputs import (
     RandomBits,
     Usage,
@@ -28,6 +29,7 @@ from pytest_precision.formats.scaling import (
     ReduceAmax,
     nvfp4_scaling,
     nvfp4_scaling_torchao,
+    row_amaxes,
     tensor_amax,
 )
 from pytest_precision.formats.tiles import Block, tiles
@@ -48,6 +50,11 @@ class Nvfp4(Reducible):
         stochastic: whether to round stochastically, by random bits that the caller passes. The
             kernels draw theirs in their own order: equal bits give equal codes, equal seeds do not.
         scaling: whose arithmetic computes the scales of blocks.
+        row_scaled: whether each row of an operand has an amax of its own instead of the tensor.
+        four_over_six: whether each block gets that of two scales which leaves the smaller error.
+        error: the error of a block, as a sum of magnitudes or of squares.
+        scale_maximum: the largest scale of a block, 448 or 256.
+        scaled_error: whether errors are those of values before the division by the tensor's scale.
         reduce_amax: MAX over the ranks that hold parts of the tensor; None if one rank holds all.
     """
 
@@ -56,10 +63,25 @@ class Nvfp4(Reducible):
     hadamard: bool = False
     stochastic: bool = False
     scaling: Literal["transformer_engine", "torchao"] = "transformer_engine"
+    row_scaled: bool = False
+    four_over_six: bool = False
+    error: ErrorMode = "MAE"
+    scale_maximum: int = 448
+    scaled_error: bool = False
     reduce_amax: ReduceAmax | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        other = self.hadamard or self.stochastic or self.scaling == "torchao"
+        alone = self.two_dimensional or self.reduce_amax is not None
+        choices = (self.error, self.scale_maximum, self.scaled_error) != ("MAE", 448, False)
+        for problem, expected in (
+            (self.row_scaled and (other or alone), "an amax per tensor, or 1-D blocks on one rank"),
+            (self.four_over_six and other, "one scale per block, or 4over6 alone"),
+            (choices and not self.four_over_six, "4over6 with its options, or neither"),
+        ):
+            if problem:
+                raise ValueError(expected_but_got(expected, repr(self), "choose one of them"))
 
     @property
     def block_multiple(self) -> int:
@@ -94,10 +116,11 @@ class Nvfp4(Reducible):
         operands: dict[str, PackedOperand] = {}
         if rowwise:
             operands["rowwise"] = PackedOperand(
-                x, self._amax(x), self._kind, bits[0], transposed=False
+                x, self._amax(x, transposed=False), self._kind, bits[0], transposed=False
             )
         if columnwise:
-            amax = operands["rowwise"].amax if rowwise and turned is x else self._amax(turned)
+            known = rowwise and turned is x and not self.row_scaled
+            amax = operands["rowwise"].amax if known else self._amax(turned, transposed=True)
             operands["columnwise"] = PackedOperand(
                 turned, amax, self._kind, bits[1], transposed=True
             )
@@ -135,8 +158,8 @@ class Nvfp4(Reducible):
 
         Raises:
             TypeError: `x` is not a tensor of fp32, bf16 or fp16.
-            ValueError: `x` is not a matrix of multiples of 16, or the format rounds stochastically
-                or applies the Hadamard transform.
+            ValueError: `x` is not a matrix of multiples of 16, or the amaxes of the format are not
+                those of parts of the input.
         """
         x = self._read_as_it_is(x)
         return torch.cat((self._own_amax(x), block_amaxes(x, self._blocks)))
@@ -149,8 +172,7 @@ class Nvfp4(Reducible):
         Raises:
             TypeError: `quantize` would raise it, or `amaxes` is not fp32.
             ValueError: `quantize` would raise it, `amaxes` has another number of elements, or the
-                format rounds stochastically or applies the Hadamard transform, so that its amaxes
-                are not those of parts of the input.
+                amaxes of the format are not those of parts of the input.
         """
         x = self._read_as_it_is(x)
         amax, known = amaxes[:1], by_block(amaxes[1:], x, self._blocks)
@@ -169,24 +191,28 @@ class Nvfp4(Reducible):
 
     @property
     def _kind(self) -> ScaleKind:
-        return "nvfp4_torchao" if self.scaling == "torchao" else "nvfp4"
+        if self.scaling == "torchao":
+            return "nvfp4_torchao"
+        return "nvfp4_256" if self.scale_maximum == 256 else "nvfp4"
 
     @property
     def _blocks(self) -> tuple[Block, ...]:
         return ((SIDE, SIDE),) if self.two_dimensional else ((1, SIDE), (SIDE, 1))
 
     def _read_as_it_is(self, x: torch.Tensor) -> torch.Tensor:
-        if self.hadamard or self.stochastic:
+        if self.hadamard or self.stochastic or self.row_scaled or self.four_over_six:
             raise ValueError(
                 expected_but_got(
-                    "a format without Hadamard transform and stochastic rounding",
+                    "a format whose amaxes are those of the tensor and of its blocks alone",
                     f"{self.name} (Nvfp4)",
                     "quantize the whole matrix",
                 )
             )
         return checked_matrix(x, multiple=SIDE)
 
-    def _amax(self, x: torch.Tensor) -> torch.Tensor:
+    def _amax(self, x: torch.Tensor, *, transposed: bool) -> torch.Tensor:
+        if self.row_scaled:
+            return row_amaxes(x.t() if transposed else x)
         amax = self._own_amax(x)
         return amax if self.reduce_amax is None else self.reduce_amax(amax)
 
@@ -200,13 +226,21 @@ class Nvfp4(Reducible):
         known: Mapping[Block, torch.Tensor] | None = None,
     ) -> None:
         scaling_of = nvfp4_scaling_torchao if self.scaling == "torchao" else nvfp4_scaling
-        scalings = [scaling_of(operand.amax) for operand in operands]
         for tile in tiles(source, (SIDE, SIDE), known):
             codes = scale = None
-            for operand, scaling in zip(operands, scalings, strict=True):
+            for operand in operands:
                 block = (SIDE, SIDE) if self.two_dimensional else operand.block
-                if codes is None or not self.two_dimensional:
-                    scale, multiplier = scaling(tile.amax(block))
+                if self.four_over_six:
+                    codes, scale = quantized_with_less_error(
+                        tile,
+                        operand,
+                        block,
+                        mode=self.error,
+                        scale_maximum=self.scale_maximum,
+                        scaled_error=self.scaled_error,
+                    )
+                elif codes is None or not self.two_dimensional:
+                    scale, multiplier = scaling_of(operand.amax_of(tile))(tile.amax(block))
                     codes = operand.codes(tile, multiplier, block)
                 assert scale is not None
                 operand.store(tile, codes, scale)
@@ -218,5 +252,9 @@ FORMATS: Makers = {
     "nvfp4_1d_rht": partial(Nvfp4, hadamard=True),
     "nvfp4_1d_rht_sr": partial(Nvfp4, hadamard=True, stochastic=True),
     "nvfp4_1d_torchao": partial(Nvfp4, scaling="torchao"),
+    "nvfp4_1d_row": partial(Nvfp4, row_scaled=True),
+    "nvfp4_1d_4over6": partial(Nvfp4, four_over_six=True),
+    "nvfp4_1d_row_4over6": partial(Nvfp4, row_scaled=True, four_over_six=True),
     "nvfp4_2d": partial(Nvfp4, two_dimensional=True),
+    "nvfp4_2d_4over6": partial(Nvfp4, two_dimensional=True, four_over_six=True),
 }

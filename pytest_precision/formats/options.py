@@ -23,7 +23,9 @@ def _is_device(value: Any) -> bool:
 
 _CHOICES = {
     "algorithm": ("max", "most_recent"),
+    "error": ("MAE", "MSE"),
     "rounding": ("ceil", "floor"),
+    "scale_maximum": (448, 256),
     "scaling": ("transformer_engine", "torchao"),
     "update": ("fused", "unfused"),
 }
@@ -46,7 +48,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "margin": ("an integer", lambda value: isinstance(value, int)),
     "reduce_amax": ("None or a callable", lambda value: value is None or callable(value)),
     **{
-        option: (f"one of {', '.join(known)}", known.__contains__)
+        option: (f"one of {', '.join(map(str, known))}", known.__contains__)
         for option, known in _CHOICES.items()
     },
 }

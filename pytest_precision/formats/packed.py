@@ -22,7 +22,7 @@ class PackedOperand:
 
     Attributes:
         block: rows and columns of the source that share a scale.
-        amax: fp32 [1], the amax of the source.
+        amax: fp32, the amax of the source [1], or of each row of the operand [rows].
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PackedOperand:
 
         Args:
             source: the matrix to quantize, [rows, columns].
-            amax: fp32 [1], the amax of the source.
+            amax: fp32, the amax of the source [1], or of each row of the operand [rows].
             kind: how a scale is read back.
             random_bits: uint8 in the shape of the unpacked operand; None to round to nearest.
             transposed: whether the operand is that of the transposed source.
@@ -51,6 +51,14 @@ class PackedOperand:
         self._random_bits = random_bits
         self._data = torch.empty((rows, columns // 2), dtype=torch.uint8, device=source.device)
         self._scale = torch.empty((rows, columns // SIDE), dtype=torch.uint8, device=source.device)
+
+    def amax_of(self, tile: Tile) -> torch.Tensor:
+        """Return the amax for each block or element of a tile, in a shape that broadcasts."""
+        if self.amax.numel() == 1:
+            return self.amax
+        if self._transposed:
+            return self.amax[tile.columns].unsqueeze(0)
+        return self.amax[tile.rows].unsqueeze(1)
 
     def codes(self, tile: Tile, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
         """Compute the codes of a tile, uint8 in scratch.

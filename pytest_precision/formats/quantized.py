@@ -13,9 +13,9 @@ from pytest_precision.formats.inputs import DTYPES
 from pytest_precision.formats.scaling import NVFP4_RANGE
 from pytest_precision.formats.tiles import scratch, spans, split_blocks
 
-ScaleKind = Literal["fp32", "e8m0", "nvfp4", "nvfp4_torchao"]
-"""How a scale is read. "nvfp4" is e4m3 times a factor from the amax of the tensor; "nvfp4_torchao"
-is the same with torchao's order of operations."""
+ScaleKind = Literal["fp32", "e8m0", "nvfp4", "nvfp4_256", "nvfp4_torchao"]
+"""How a scale is read. "nvfp4" is e4m3 times a factor from the amax of the tensor, "nvfp4_256" the
+same with scales up to 256 instead of 448; "nvfp4_torchao" has torchao's order of operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class Operand:
             elements share a byte.
         scale: the factor of a decoded element: fp32 (the kernels call it scale_inv), or uint8 codes
             of e8m0 or e4m3; one per block, without padding.
-        amax: fp32 [1], the largest magnitude of the tensor; None if the format keeps none.
+        amax: fp32, the largest magnitude of the tensor [1] or of each row of `data` [rows]; None if
+            the format keeps none.
         storage: how `data` is laid out.
     """
 
@@ -83,13 +84,13 @@ class Operand:
             product = target if dtype is torch.float32 else values
             self.storage.element.decode(part, values)
             if block is None:
-                torch.mul(values, self._factors(self.scale), out=product)
+                torch.mul(values, self._factors(self.scale, down), out=product)
             else:
                 here = self.scale[
                     down.start // block[0] : -(-down.stop // block[0]),
                     across.start // block[1] : -(-across.stop // block[1]),
                 ]
-                _multiply_blocks(values, self._factors(here), block, product)
+                _multiply_blocks(values, self._factors(here, down), block, product)
             if product is not target:
                 target.copy_(product)
         return out.t() if self.storage.transposed else out
@@ -98,17 +99,20 @@ class Operand:
         """Return the codes in `data`, one byte per element."""
         return self.storage.element.unpacked(self.data)
 
-    def _factors(self, scale: torch.Tensor) -> torch.Tensor:
-        """Return the fp32 factors that a part of `scale` stands for."""
+    def _factors(self, scale: torch.Tensor, rows: slice) -> torch.Tensor:
+        """Return the fp32 factors that a part of `scale` stands for, that of these rows."""
         if self.storage.scale == "fp32":
             return scale
         if self.storage.scale == "e8m0":
             return e8m0_decode(scale)
         assert self.amax is not None
         decoded = E4M3.decode(scale, torch.empty_like(scale, dtype=torch.float32))
-        largest = torch.full_like(self.amax, NVFP4_RANGE)
-        if self.storage.scale == "nvfp4":
-            return decoded.mul_(self.amax).mul_(largest.reciprocal())
+        largest = torch.full_like(self.amax[:1], NVFP4_RANGE)
+        if self.storage.scale != "nvfp4_torchao":
+            if self.storage.scale == "nvfp4_256":
+                largest.fill_(256.0 * 6.0)
+            amax = self.amax if self.amax.numel() == 1 else self.amax[rows].unsqueeze(1)
+            return decoded.mul_(amax).mul_(largest.reciprocal())
         tensor_scale = (self.amax / largest).masked_fill_(self.amax == 0, 1.0)
         return decoded.mul_(tensor_scale)
 

@@ -41,6 +41,11 @@ def tensor_amax(x: torch.Tensor, *, keep_nan: bool = False) -> torch.Tensor:
     return torch.stack(peaks).amax(0, keepdim=True).view(x.dtype).float()
 
 
+def row_amaxes(x: torch.Tensor) -> torch.Tensor:
+    """Compute the largest magnitude of each row of a matrix, fp32 [rows]; NaN is ignored."""
+    return x.abs().masked_fill_(x.isnan(), 0.0).amax(1).float()
+
+
 def scale_from_amax(
     amax: torch.Tensor,
     maximum: float,
@@ -108,17 +113,27 @@ BlockScaling = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Computes the uint8 codes of scales, and fp32 multipliers, from the fp32 amaxes of blocks."""
 
 
+def nvfp4_tensor_scale(
+    tensor_amax: torch.Tensor, scale_maximum: float = E4M3.maximum
+) -> torch.Tensor:
+    """Compute the factor that scales the amax of a tensor to the largest scale and element.
+
+    It is 1 where the amax is 0, or so large that the factor would be 0.
+    """
+    scale = torch.full_like(tensor_amax, scale_maximum * 6.0).div_(tensor_amax)
+    scale.clamp_(max=FP32_MAXIMUM)
+    return scale.masked_fill_((tensor_amax == 0) | (scale == 0), 1.0)
+
+
 def nvfp4_scaling(tensor_amax: torch.Tensor) -> BlockScaling:
     """Return the function that computes e4m3 scales of NVFP4 blocks of a tensor with this amax.
 
     A block whose scale has code 0 is multiplied by the largest finite number.
 
     Args:
-        tensor_amax: fp32 [1].
+        tensor_amax: fp32 [1], or one for each block.
     """
-    tensor_scale = torch.full_like(tensor_amax, NVFP4_RANGE).div_(tensor_amax)
-    tensor_scale.clamp_(max=FP32_MAXIMUM)
-    tensor_scale.masked_fill_((tensor_amax == 0) | (tensor_scale == 0), 1.0)
+    tensor_scale = nvfp4_tensor_scale(tensor_amax)
     encoding = tensor_scale * torch.full_like(tensor_amax, 6.0).reciprocal_()
     decoding = tensor_scale.reciprocal()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -18,6 +19,9 @@ from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
 from pytest_precision.te import storages
 from pytest_precision.te.storages import DTYPES, ELEMENTS, Side, family, matrix
 
+SCALED_ERROR = "NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"
+"""Environment variable by which the kernels choose how 4over6 computes errors."""
+
 
 def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None) -> Any:
     """Quantize a tensor into `output`, or into a new one; do nothing if `noop` is 1."""
@@ -27,6 +31,10 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
         output = create_empty_quantized_tensor(quantizer, tensor.shape, tensor.dtype)
     elif family(output) in ("mxfp8", "nvfp4"):
         output._with_gemm_swizzled_scales = bool(quantizer.optimize_for_gemm)
+    if family(output) == "nvfp4":
+        output._row_scaled_nvfp4 = quantizer.row_scaled_nvfp4
+        output._nvfp4_use_4over6 = quantizer.nvfp4_use_4over6
+        output._nvfp4_e4m3_max = quantizer.nvfp4_e4m3_max
     write(tensor, quantizer, output)
     return output
 
@@ -157,21 +165,29 @@ def _mxfp8(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
 
 
 def _nvfp4(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
-    if quantizer.row_scaled_nvfp4 or quantizer.nvfp4_use_4over6:
-        raise NotImplementedError(
-            "expected NVFP4 with one amax per tensor but got row_scaled_nvfp4="
-            f"{quantizer.row_scaled_nvfp4}, nvfp4_use_4over6={quantizer.nvfp4_use_4over6}, which "
-            "the stand-in for Transformer Engine 2.20 lacks; leave both out of the recipe"
-        )
-    reduce = _reduction(quantizer)
-    if quantizer.with_2d_quantization:
-        return formats.by_name("nvfp4_2d", reduce_amax=reduce).quantize(x, usage=usage)
+    options: dict[str, Any] = {"reduce_amax": _reduction(quantizer)}
+    if quantizer.nvfp4_use_4over6:
+        options["error"] = quantizer.nvfp4_4over6_err_mode
+        options["scale_maximum"] = quantizer.nvfp4_e4m3_max
+        options["scaled_error"] = os.environ.get(SCALED_ERROR, "0") not in ("", "0")
     bits = None
     if quantizer.stochastic_rounding:
         shapes = tuple(x.shape), tuple(x.shape[::-1])
         bits = tuple(torch.randint(0, 256, shape, dtype=torch.uint8) for shape in shapes)
-    name = f"nvfp4_1d{'_rht' if quantizer.with_rht else ''}{'_sr' if bits else ''}"
-    return formats.by_name(name, reduce_amax=reduce).quantize(x, bits, usage=usage)
+    parts = {
+        "_row": quantizer.row_scaled_nvfp4,
+        "_4over6": quantizer.nvfp4_use_4over6,
+        "_rht": quantizer.with_rht,
+        "_sr": bits is not None,
+    }
+    name = "nvfp4_2d" if quantizer.with_2d_quantization else "nvfp4_1d"
+    name += "".join(part for part, there in parts.items() if there)
+    if name not in formats.names():
+        raise NotImplementedError(
+            f"expected one of {', '.join(formats.names())} but got {name}, which the stand-in for "
+            "Transformer Engine 2.20 lacks; change the recipe"
+        )
+    return formats.by_name(name, **options).quantize(x, bits, usage=usage)
 
 
 _FORMATS = {

@@ -15,7 +15,7 @@ from pytest_precision.formats.layout import (
     swizzled_scale,
     unswizzled_scale,
 )
-from pytest_precision.formats.quantized import Operand, Storage
+from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
 from pytest_precision.te.enums import DType
 
 Side = Literal["rowwise", "columnwise"]
@@ -91,7 +91,8 @@ def operand(tensor: Any, side: Side) -> Operand | None:
     shape = packed.shape[0], packed.shape[1] * 2 // 16
     amax = tensor._amax_columnwise if across else tensor._amax_rowwise
     stored = _unpadded(scale, shape, tensor._with_gemm_swizzled_scales)
-    return Operand(packed, stored, amax, Storage(E2M1, "nvfp4", (1, 16), across))
+    read: ScaleKind = "nvfp4_256" if tensor._nvfp4_e4m3_max == 256 else "nvfp4"
+    return Operand(packed, stored, amax, Storage(E2M1, read, (1, 16), across))
 
 
 def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float32) -> Tensor:
@@ -127,7 +128,12 @@ def store(tensor: Any, side: Side, made: Operand) -> None:
         target.copy_(_as_stored(tensor, side, made).reshape(target.shape))
     data.copy_(made.data.reshape(data.shape))
     if kind == "nvfp4":
-        getattr(tensor, f"_amax_{side}").copy_(made.amax)
+        assert made.amax is not None
+        amax = getattr(tensor, f"_amax_{side}")
+        if amax.numel() == made.amax.numel():
+            amax.copy_(made.amax)
+        else:  # the memory was made for one amax, and each row has its own
+            setattr(tensor, f"_amax_{side}", made.amax)
 
 
 def swizzle(tensor: Any) -> None:

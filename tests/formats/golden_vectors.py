@@ -34,6 +34,21 @@ INPUTS = {
 }
 """The files of the formats without a state, and the files of their inputs."""
 
+OF_REFERENCE: dict[str, tuple[str, dict[str, object]]] = {
+    "nvfp4_1d_row": ("nvfp4_1d_row", {}),
+    "nvfp4_1d_4over6": ("nvfp4_1d_4over6", {}),
+    "nvfp4_1d_row_4over6_mse_256": (
+        "nvfp4_1d_row_4over6",
+        {"error": "MSE", "scale_maximum": 256},
+    ),
+    "nvfp4_2d_4over6_256_scaled": (
+        "nvfp4_2d_4over6",
+        {"scale_maximum": 256, "scaled_error": True},
+    ),
+}
+"""The files that Transformer Engine's reference in Python made of the inputs of NVFP4 but for the
+special case, and the formats with the options that they are in."""
+
 SPECIAL = 19
 """The case with inf and NaN: it records what the kernels say, and references differ on it."""
 

@@ -89,6 +89,24 @@ def test_files_hold_nothing_else(name: str) -> None:
     assert len(golden.arrays(name)) == 20 * len(FIELDS[family] | extra)
 
 
+@pytest.mark.parametrize("case", range(golden.SPECIAL))
+@pytest.mark.parametrize("file", golden.OF_REFERENCE)
+def test_what_the_reference_of_transformer_engine_makes(file: str, case: int) -> None:
+    """Bytes, scales and amaxes of both operands are those of its own Python, but for -0."""
+    name, options = golden.OF_REFERENCE[file]
+    expected = golden.fields(file, case)
+    quantized = formats.by_name(name, **options).quantize(golden.matrix("nvfp4_1d", case))
+    sides = {"": quantized.rowwise, "_t": quantized.columnwise}
+    assert expected.keys() == {f"{f}{s}" for f in ("data", "scale", "amax") for s in sides}
+    for suffix, operand in sides.items():
+        for field in ("data", "scale", "amax"):
+            ours = getattr(operand, field)
+            theirs = golden.tensor(expected[f"{field}{suffix}"])
+            if field == "data":
+                ours, theirs = map(golden.without_zero_signs, (ours, theirs))
+            assert golden.differing_bytes(ours, theirs) == 0, f"{field}{suffix}"
+
+
 def one_nan(name: str, field: str, values: torch.Tensor) -> torch.Tensor:
     """The same values with one NaN for all of them, whose bits are not the same on all machines."""
     if values.is_floating_point():

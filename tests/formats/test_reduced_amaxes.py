@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pytest_precision import formats
 
-REDUCIBLE = [
-    name for name in formats.names() if not name.endswith("_sr") and not name.endswith("_rht")
-]
+WHOLE = [name for name in formats.names() if name.endswith(("_sr", "_rht", "_row", "_4over6"))]
+"""Formats whose amaxes are not those of parts of the input."""
+
+REDUCIBLE = [name for name in formats.names() if name not in WHOLE]
 SHAPE = (144, 160)
 """Several blocks of every size; no whole number of the largest ones."""
 
@@ -90,10 +91,10 @@ def test_a_nan_is_cast_as_ever(name: str) -> None:
     assert torch.equal(made.rowwise.scale, whole.rowwise.scale)
 
 
-@pytest.mark.parametrize("name", ["nvfp4_1d_rht", "nvfp4_1d_sr"])
+@pytest.mark.parametrize("name", WHOLE)
 def test_what_has_no_parts_is_refused(name: str) -> None:
-    """A transform mixes elements of several ranks, and random bits belong to a whole matrix."""
-    with pytest.raises(ValueError, match="expected a format without Hadamard transform"):
+    """A transform or a row mixes elements of several ranks; others need a whole matrix."""
+    with pytest.raises(ValueError, match="expected a format whose amaxes are those of the tensor"):
         reducible(name).amaxes(sample(0))
 
 

@@ -442,5 +442,12 @@ def test_an_unknown_quantizer_is_refused_by_name() -> None:
     with pytest.raises(NotImplementedError, match="got a MyQuantizer, for which the stand-in"):
         quantized(drawn(16, 16), MyQuantizer(), ["rowwise"])
     nvfp4 = type("NVFP4Quantizer", (SimpleNamespace,), {})
-    with pytest.raises(NotImplementedError, match="row_scaled_nvfp4=True"):
-        quantized(drawn(16, 16), nvfp4(row_scaled_nvfp4=True, nvfp4_use_4over6=False), ["rowwise"])
+    mixed = nvfp4(
+        row_scaled_nvfp4=True,
+        nvfp4_use_4over6=False,
+        with_2d_quantization=True,
+        with_rht=False,
+        stochastic_rounding=False,
+    )
+    with pytest.raises(NotImplementedError, match="got nvfp4_2d_row, which the stand-in"):
+        quantized(drawn(16, 16), mixed, ["rowwise"])
