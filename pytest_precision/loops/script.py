@@ -96,16 +96,19 @@ def expect_signature(function: Function) -> None:
         TypeError: one takes other arguments than the cell and `record`.
     """
     for one in (function, resumed(function)) if resumes(function) else (function,):
-        name, own = getattr(_declared(one), "__name__", repr(one)), signature(one)
+        own: Any = _declared(one)
+        name = getattr(own, "__name__", repr(own))
         try:
-            own.bind("cell", "record")
-        except TypeError as error:
+            signature(one).bind("cell", "record")
+        # A ValueError is of a `functools.partial` that binds what its function does not take.
+        except (TypeError, ValueError) as error:
             raise TypeError(
                 expected_but_got(
                     f"a script that is called as {name}(cell, record)",
-                    f"{name}{own} ({error})",
+                    f"{name}{signature(own)} ({error.__cause__ or error})",
                     "let its first two parameters be the cell and record, and give each other one "
-                    f"a default or a value, as in functools.partial({name}, argument=value)",
+                    f"a default or a value, as in functools.partial({name}, argument=value); what "
+                    "resumes a script is given the same",
                 )
             ) from None
 

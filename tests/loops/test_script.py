@@ -31,6 +31,15 @@ def no_resume() -> None:
     """Takes nothing."""
 
 
+def takes_no_stage(cell: Cell, record: object) -> None:
+    """Lacks an argument of what it resumes."""
+
+
+@script(resume=takes_no_stage)
+def with_a_stage(cell: Cell, record: object, stage: int = 1) -> None:
+    """Is right by itself."""
+
+
 @script(resume=no_resume)
 def resumed_wrongly(cell: Cell, record: object) -> None:
     """Is right by itself."""
@@ -40,6 +49,10 @@ WRONG = {
     "lacks_record(cell, record) but got lacks_record(cell: ": lacks_record,
     "missing a required argument: 'stage'": asks_for_more,
     "too many positional arguments": partial(right, "fp32", 1),
+    "called as takes_no_stage(cell, record) but got takes_no_stage(cell: ": partial(
+        with_a_stage, stage=2
+    ),
+    "got an unexpected keyword argument 'stage'); ": partial(with_a_stage, stage=3),
     "called as no_resume(cell, record) but got no_resume() -> ": resumed_wrongly,
 }
 
