@@ -31,6 +31,8 @@ GONE = f"{PREFIX}gone-"
 LOCK = ".owner"
 YOUNG_SECONDS = 60.0
 """A folder younger than this may have an owner that is about to lock it."""
+OLD_SECONDS = 86400.0
+"""Age from which an empty folder without an owner's file is one whose maker was killed at once."""
 BURY_SECONDS = 1.0
 """Time for the kernel to release the locks of a process that ends."""
 
@@ -194,9 +196,11 @@ def lives(process: int) -> bool:
 def sweep(parent: str) -> None:
     """Remove the folders in `parent` that dead processes of this user have left."""
     for folder in _folders(parent):
-        with contextlib.suppress(OSError):  # gone, or has no lock file
+        with contextlib.suppress(OSError):  # gone, or not empty
             if folder.name.startswith(GONE) or _is_left(folder):
                 _remove_if_free(folder)
+            elif not (folder / LOCK).exists() and _age(folder) > OLD_SECONDS:
+                folder.rmdir()  # nobody says whose it is, so that what is in it stays
 
 
 def bury(process: int, parents: set[str]) -> None:
@@ -226,9 +230,14 @@ def _folders(parent: str) -> list[Path]:
 
 
 def _is_left(folder: Path) -> bool:
+    if not (folder / LOCK).exists():
+        return False
     owner = Owner.of(folder)
-    young = time.time() - (folder / LOCK).stat().st_mtime < YOUNG_SECONDS
-    return not young and (owner is None or not owner.elsewhere)
+    return _age(folder / LOCK) >= YOUNG_SECONDS and (owner is None or not owner.elsewhere)
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.lstat().st_mtime
 
 
 def _is_of(folder: Path, process: int) -> bool:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,20 @@ def test_what_is_not_ours_stays(tmp_path, left):
     sweep(str(tmp_path))
     assert len([*tmp_path.iterdir()]) == 3
     assert (tmp_path / "other" / "file").exists()
+
+
+@pytest.mark.parametrize(("days", "holds"), [(2, []), (0.5, ["bare"]), (2, ["bare", "file"])])
+def test_an_old_folder_without_an_owner_goes_if_it_is_empty(tmp_path, days, holds):
+    """Its maker was killed before it could sign; nobody says whose a full one is."""
+    bare = tmp_path / "pytest-precision-bare"
+    bare.mkdir()
+    if "file" in holds:
+        (bare / "file").touch()
+    then = time.time() - days * 86400
+    os.utime(bare, (then, then))
+    sweep(str(tmp_path))
+    left = [path.name.removeprefix("pytest-precision-") for path in tmp_path.rglob("*")]
+    assert sorted(left) == holds
 
 
 def test_a_forked_child_removes_nothing(tmp_path):

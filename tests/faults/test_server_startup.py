@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,15 +42,21 @@ if "forkserver" in sys.orig_argv[-1]:
 
 
 @pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary folder whose path is short enough for the server's socket."""
+    with tempfile.TemporaryDirectory(prefix="short-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def starting(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> Iterator[Callable[..., tuple[subprocess.Popen[str], psutil.Process]]]:
     """Start a session whose fork server runs a module and gets no further, and wait until then.
 
     Afterwards nothing is left of it, neither a process nor a folder.
     """
     slack()  # measured before this session's own fork server would find the modules below
-    temporary = pytester.mkdir("temporary")
     sign = pytester.path / "sign"
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
@@ -67,6 +74,7 @@ def starting(
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.02)
+        assert [*temporary.glob("pytest-precision-server-*")]
         return process, psutil.Process(int(sign.read_text()))
 
     yield start
@@ -103,12 +111,14 @@ def test_an_end_while_the_server_imports(starting, number):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_end_before_the_server_knows_its_parent(starting, whole):
-    """It is told whose folders to remove; a signal to the whole session does not end it first."""
+    """It is told whose folders to remove; a signal to the whole session does not end it first.
+
+    A batch system sends SIGTERM to all processes and SIGKILL to those that are left.
+    """
     process, _ = starting("sitecustomize", STARTS)
     if whole:
         os.killpg(process.pid, signal.SIGTERM)
-    else:
-        process.kill()
+    process.kill()
     process.wait()
 
 

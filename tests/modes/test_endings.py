@@ -138,3 +138,32 @@ def test_a_temporary_folder_of_each_node(tmp_path: Path) -> None:
             process.kill()
     assert told.count(words) == 2
     assert told.count("(set TMPDIR to one on a shared filesystem)") == 2
+
+
+def test_what_a_launch_left_whose_processes_have_not_met_goes(tmp_path: Path) -> None:
+    """Rank 1 of 2 is killed while it waits; a session that comes later removes its folder."""
+    temp = tmp_path / "temp"
+    temp.mkdir()
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    settings = {"cwd": tmp_path, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    environment = {**launches.clean(), "TMPDIR": str(temp)}
+    alone = {**environment, **launches.of_srun(1, launches.free_port())}
+    killed = subprocess.Popen(launches.PYTEST, env=alone, start_new_session=True, **settings)
+    try:
+        until = time.monotonic() + launches.SECONDS
+        while not [*temp.glob("pytest-precision-launch-*/rank1.json")]:
+            assert killed.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    [left] = temp.glob("pytest-precision-launch-*")
+    then = time.time() - 2 * 86400
+    for path in (*left.iterdir(), left):
+        os.utime(path, (then, then))
+    command = [*launches.PYTEST, "-k", "controller", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, env=environment, timeout=launches.SECONDS, **settings)
+    assert done.returncode == 0
+    assert [*temp.glob("pytest-precision-*")] == []
