@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -158,6 +159,15 @@ def global_hooks() -> Iterator[tuple[str, str, object]]:
             if name.startswith("_global_") and name.endswith("hooks") and isinstance(hooks, dict):
                 for hook in hooks.values():
                     yield what, name.removeprefix("_global_"), hook
+
+
+def call_first(module: nn.Module, handle: Any) -> None:
+    """Let the forward pre-hook of a handle run before the others that a module has by now.
+
+    `register_forward_pre_hook(prepend=True)` says so when a hook is registered, and not later.
+    """
+    hooks: Any = module._forward_pre_hooks
+    hooks.move_to_end(handle.id, last=False)
 
 
 def process_groups() -> Any:
@@ -353,3 +363,33 @@ def start_cuda_at_once() -> None:
             "_lazy_call": lambda call, **_: call(),
         }.items():
             setattr(holder, name, value)
+
+
+def collect_one_by_one() -> None:
+    """Run what a `_coalescing_manager` collects one after another, for as long as a process lives.
+
+    gloo gathers tensors that are coalesced in the dtype of the first: where a later one is wider,
+    as bf16 after the bytes of NVFP4, both come out mixed up, without a word. Nothing is left to
+    wait for when the context ends, since what reads a tensor may not know that it is gathered. The
+    manager has no public name, and neither has the table in which collectives note themselves.
+    """
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    noted, manager = process_groups().pg_coalesce_state, distributed_c10d._CoalescingManager
+
+    @contextmanager
+    def one_by_one(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Any]:
+        own = group or dist.group.WORLD
+        noted[own] = []
+        try:
+            yield manager()
+        finally:
+            collected = noted.pop(own)
+        for each in collected:
+            tensors = (t for t in (each.dst_tensor, each.tensor) if t is not None)
+            reduction = {} if each.redop is None else {"op": each.redop}
+            each.op(*tensors, group=own, **reduction)
+
+    for holder in (dist, distributed_c10d):
+        setattr(holder, "_coalescing_manager", one_by_one)  # noqa: B010

@@ -116,6 +116,7 @@ def _patch_tensors() -> None:
         "pin_memory": lambda tensor, *_: tensor,
         "is_pinned": lambda tensor, *_: False,
         "record_stream": lambda tensor, *_: None,
+        "type": _naming(Tensor.type),
     }
     for name, value in replaced.items():
         setattr(Tensor, name, value)
@@ -179,6 +180,20 @@ def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
         return _marked(moved.clone() if leaves and moved is tensor else moved, device)
 
     return move
+
+
+def _naming(name_or_cast: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Tensor.type`, which names the legacy type of a tensor by its device."""
+
+    @functools.wraps(name_or_cast)
+    def type_of(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return name_or_cast(tensor, *args, **kwargs)
+        with _torch.without_torch_functions():  # a subclass would be handed this function
+            named: str = name_or_cast(tensor)
+        return named.replace("torch.", "torch.cuda.") if tensor.is_cuda else named
+
+    return type_of
 
 
 def _names_device(value: Any) -> bool:

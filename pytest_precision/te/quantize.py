@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -74,6 +75,11 @@ def create_empty_quantized_tensor(
     if type(quantizer).__name__ == "Float8Quantizer":
         return _empty_delayed(quantizer, tuple(shape), dtype)
     inner = quantizer.alloc_tensors(tuple(shape), device="cuda")
+    if type(quantizer).__name__ == "NVFP4Quantizer" and "_columnwise_data" in inner:
+        # The kernels make it of the flattened matrix. The description of the buffers halves the
+        # dimension before the last instead, which is 1 in a batch of one sequence.
+        flat = shape[-1], math.prod(shape[:-1]) // 2
+        inner["_columnwise_data"] = torch.empty(flat, dtype=torch.uint8, device="cuda")
     metadata = quantizer.create_metadata(tuple(shape), dtype=dtype)
     return metadata["cls"].__tensor_unflatten__(inner, metadata, tuple(shape), None)
 

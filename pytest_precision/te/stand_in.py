@@ -86,11 +86,14 @@ def install() -> None:
     if problem:
         raise RuntimeError(problem)
     os.environ.update({k: os.environ.get(k, v) for k, v in VARIABLES.items()})
-    from pytest_precision.te import cuda, device, triton
+    from pytest_precision import _torch
+    from pytest_precision.te import apex, cuda, device, triton
 
     device.enter()
     cuda.enter()
     triton.enter()
+    _torch.collect_one_by_one()
+    sys.modules.update(apex.modules())
     sys.modules[MODULE] = _StandIn(release(version("transformer-engine")))
     _import_package()
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import golden_vectors as golden
 import torch
+import torch.distributed as dist
 
 from pytest_precision import formats, layouts
 from pytest_precision.engine.engine import Engine
@@ -331,3 +332,41 @@ def _gradient() -> torch.Tensor:
     x.square().sum().backward()
     assert x.grad is not None
     return x.grad
+
+
+@layouts.uses_transformer_engine
+def gathered_together() -> list[list[float]]:
+    """Gather bytes and then bf16 in one block, as Megatron-core does for NVFP4, and with a wait."""
+    found = []
+    for waits in (False, True):
+        given = torch.full((4,), 10, dtype=torch.uint8), torch.ones(6, dtype=torch.bfloat16)
+        made = [torch.zeros_like(tensor) for tensor in given]
+        with dist._coalescing_manager(async_ops=waits) as manager:
+            for out, tensor in zip(made, given, strict=True):
+                dist.all_gather_into_tensor(out, tensor, async_op=waits)
+        found += [tensor.tolist() for tensor in made]
+        manager.wait()
+    return found
+
+
+@layouts.uses_transformer_engine
+def told_types() -> list[str]:
+    """Return the types of a quantized weight, of a tensor and of one on the CPU."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common import recipe
+
+    with te.quantized_model_init(recipe=recipe.MXFP8BlockScaling()):
+        weight = te.Linear(32, 32, bias=False, params_dtype=torch.bfloat16).weight
+    return [str(one.type()) for one in (weight, torch.zeros(2), torch.zeros(2, device="cpu"))]
+
+
+@layouts.uses_transformer_engine
+def odd_batches() -> list[bool]:
+    """Quantize [32, n, 64] and the matrix of its rows; return whether the bytes are the same."""
+    found = []
+    for n in (1, 3):
+        x = torch.randn(32, n, 64).bfloat16()
+        batch, rows = (quantizers()["nvfp4_1d"]()(one) for one in (x, x.reshape(-1, 64)))
+        pairs = ((storages.operand(one, side) for one in (batch, rows)) for side in storages.SIDES)
+        found.append(all(torch.equal(a.data, b.data) for a, b in pairs if a and b))
+    return found

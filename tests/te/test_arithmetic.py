@@ -14,6 +14,7 @@ from pytest_precision.formats.scaling import NVFP4_RANGE
 from pytest_precision.te import (
     activations,
     amaxes,
+    apex,
     gemm,
     groups,
     kernels,
@@ -451,3 +452,19 @@ def test_an_unknown_quantizer_is_refused_by_name() -> None:
     )
     with pytest.raises(NotImplementedError, match="got nvfp4_2d_row, which the stand-in"):
         quantized(drawn(16, 16), mixed, ["rowwise"])
+
+
+def test_gradients_of_megatrons_own_layers_are_added_in_their_buffers_dtype() -> None:
+    """In fp32 the sum is exact to fp32; in bf16 it is rounded once, and not the product before."""
+    rows, gradient = drawn(3, 2, 8).bfloat16(), drawn(3, 2, 4, seed=1).bfloat16()
+    product = gradient.flatten(0, 1).double().t() @ rows.flatten(0, 1).double()
+    main = drawn(4, 8, seed=2)
+    exact = main.double() + product
+    apex.wgrad_gemm_accum_fp32(rows, gradient, main)
+    close(main, exact)
+    short = drawn(4, 8, seed=2).bfloat16()
+    once = (short.double() + product).float().bfloat16()
+    twice = short + product.float().bfloat16()
+    apex.wgrad_gemm_accum_fp16(rows, gradient, short)
+    assert torch.equal(short, once)
+    assert not torch.equal(short, twice)

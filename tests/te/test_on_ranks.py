@@ -96,6 +96,24 @@ def test_fused_adam_keeps_remainders_of_quantized_weights(
     assert on_a_rank(planted.remainders_of_bytes) == ("torch.int16", False)
 
 
+def test_what_is_gathered_together_is_gathered_apart(
+    on_a_rank: Callable[..., list[list[float]]],
+) -> None:
+    """Each is gathered by itself before the block ends; gloo mixes up bf16 after bytes."""
+    assert on_a_rank(planted.gathered_together) == [[10.0] * 4, [1.0] * 6, [10.0] * 4, [1.0] * 6]
+
+
+def test_types_name_the_device(on_a_rank: Callable[..., list[str]]) -> None:
+    """Megatron-core tells the dtypes of parameters by them."""
+    named = ["torch.cuda.BFloat16Tensor", "torch.cuda.FloatTensor", "torch.FloatTensor"]
+    assert on_a_rank(planted.told_types) == named
+
+
+def test_nvfp4_takes_batches_of_one_and_three(on_a_rank: Callable[..., list[bool]]) -> None:
+    """A quantized batch is the quantized matrix, although its last but one dimension is odd."""
+    assert on_a_rank(planted.odd_batches) == [True, True]
+
+
 @pytest.mark.parametrize("fusion", [False, True], ids=["unfused", "fused"])
 @pytest.mark.parametrize(("precision", "primary"), STORED)
 def test_single_grouped_weight_is_discrete_weights(
