@@ -7,21 +7,21 @@ from importlib.metadata import version
 from pytest_precision.errors import expected_but_got
 
 
-def expect_release(package: str, tested: str) -> None:
+def expect_release(package: str, *tested: str) -> None:
     """Look at which release of a framework is installed.
 
     Args:
         package: its name.
-        tested: beginning of the releases that the recipe was tested with.
+        tested: beginnings of the releases that the recipe was tested with.
 
     Raises:
         RuntimeError: it is another one.
     """
     installed = version(package)
-    if not f"{installed}.".startswith(f"{tested}."):
+    if not f"{installed}.".startswith(tuple(f"{release}." for release in tested)):
         raise RuntimeError(
             expected_but_got(
-                f"{package} {tested}, with which this recipe was tested,",
+                f"{package} {' or '.join(tested)}, with which this recipe was tested,",
                 f"{package} {installed}",
                 "install that release, or write a `locate` of your own after this one",
             )

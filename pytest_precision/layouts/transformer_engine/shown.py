@@ -65,7 +65,7 @@ def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     """Yield kind, name and tensor of all quantized state that outlives a step."""
     for part in parts_of(model):
         for name, weight in stored_weights(part):
-            for side, field, tensor in _operands(weight):
+            for side, field, tensor in operands_of(weight):
                 yield KINDS[field], f"{name}.{side}", tensor
         for name, scale, history in _delayed(part):
             yield "scale", name, scale
@@ -97,7 +97,7 @@ def used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of the quantized weights that the last forward multiplied by."""
     for part in parts_of(model):
         for name, weight in used_weights(part):
-            for side, field, tensor in _operands(weight):
+            for side, field, tensor in operands_of(weight):
                 yield f"{name}.{side}.{field}", tensor
 
 
@@ -106,7 +106,7 @@ def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
     return [held] if len(names) == 1 else members(held)
 
 
-def _operands(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
+def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
     """Yield side, field and tensor of each operand of a weight; nothing of one in bf16."""
     for side in SIDES if family(weight) else ():
         held = operand(weight, side)

@@ -1,0 +1,33 @@
+"""Megatron-core: its flat shards for a recorder, its CUDA calls on a CPU, and an engine of it.
+
+locate, on_cpu                 for a script with DDP, the distributed optimizer, tensor parallelism
+initialize, config, MegatronEngine, Tokens
+                               for a layout over Transformer Engine, on a CPU too
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_precision import _lazy
+
+if TYPE_CHECKING:
+    from pytest_precision.recipes.megatron.core_engine import MegatronEngine as MegatronEngine
+    from pytest_precision.recipes.megatron.cuda_calls import on_cpu as on_cpu
+    from pytest_precision.recipes.megatron.flat_shards import locate as locate
+    from pytest_precision.recipes.megatron.started import config as config
+    from pytest_precision.recipes.megatron.started import initialize as initialize
+    from pytest_precision.recipes.megatron.tokens import Tokens as Tokens
+
+__all__ = ["MegatronEngine", "Tokens", "config", "initialize", "locate", "on_cpu"]
+
+__getattr__, __dir__ = _lazy.exports(
+    __name__,
+    {
+        "core_engine": ("MegatronEngine",),
+        "cuda_calls": ("on_cpu",),
+        "flat_shards": ("locate",),
+        "started": ("config", "initialize"),
+        "tokens": ("Tokens",),
+    },
+)

@@ -1,0 +1,49 @@
+"""Checkpoints of Megatron-core's own format, `torch_dist`: of all state, or of weights alone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from pytest_precision.recipes.megatron.core_engine import MegatronEngine
+
+RESHARDABLE = {"distrib_optim_sharding_type": "dp_reshardable"}
+"""The format of the optimizer's state that any number of data-parallel ranks can load, and the only
+one that takes single grouped weights."""
+
+
+def save(engine: MegatronEngine, folder: Path) -> None:
+    """Write weights, masters, moments and each rank's generator."""
+    folder.mkdir(exist_ok=True)
+    dist.barrier()
+    model = engine.model.sharded_state_dict(metadata=dict(RESHARDABLE))  # type: ignore[operator]
+    state = {"model": model, "optimizer": _optimizer(engine, model, is_loading=False)}
+    _serialization().save(state, str(folder))
+    torch.save(engine.state_beside_weights(), folder / f"rank{engine.rank}.pt")
+
+
+def load(engine: MegatronEngine, folder: Path) -> None:
+    """Load what `save` has written, from any number of ranks."""
+    model = engine.model.sharded_state_dict(metadata=dict(RESHARDABLE))  # type: ignore[operator]
+    state = {"model": model, "optimizer": _optimizer(engine, model, is_loading=True)}
+    loaded = _serialization().load(state, str(folder))
+    engine.model.load_state_dict(loaded["model"])
+    engine.updates.load_state_dict(loaded["optimizer"])
+    own = folder / f"rank{engine.rank}.pt"
+    beside = torch.load(own if own.exists() else folder / "rank0.pt")
+    engine.load_state_beside_weights({"model": {}, **beside})
+
+
+def _optimizer(engine: MegatronEngine, model: Any, *, is_loading: bool) -> Any:
+    return engine.updates.sharded_state_dict(
+        model, is_loading=is_loading, metadata=dict(RESHARDABLE)
+    )
+
+
+def _serialization() -> Any:
+    return import_module("megatron.core.dist_checkpointing")

@@ -1,0 +1,253 @@
+"""An engine of Megatron-core's own DDP and optimizer, around a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_precision import _torch
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation, Span
+from pytest_precision.layouts.transformer_engine.shown import KINDS, values_of
+from pytest_precision.loops.locate import PieceFields
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.recipes.megatron import core_checkpoint, memory
+from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, parts_of
+from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
+from pytest_precision.workloads.base import Workload
+
+
+class MegatronEngine(Engine):
+    """Megatron-core's DDP, its optimizer, and its checkpoints in the format `torch_dist`.
+
+    A step is what `train_step` of Megatron-LM does: zero the buffers, accumulate under `no_sync`,
+    `finish_grad_sync`, and `optimizer.step()`, which also clips and gathers. Reduced gradients are
+    shown as they are before that call.
+
+    Args:
+        workload: gives the data and the loss, such as `recipes.megatron.Tokens`.
+        cell: the point of the matrix.
+        model: as Megatron-core builds it, of a `TransformerConfig` with `recipes.megatron.config`.
+        ddp: further options of `DistributedDataParallelConfig`.
+        optimizer: further options of `OptimizerConfig`; `clip_grad` is 0 unless given, since a norm
+            is summed in fp32 over what is stored together.
+
+    Attributes:
+        ddp: the model in `DistributedDataParallel` and `Float16Module`.
+        updates: what `get_megatron_optimizer` has returned.
+    """
+
+    fused_step: ClassVar = True
+
+    def __init__(
+        self,
+        workload: Workload,
+        cell: Cell,
+        model: Any,
+        *,
+        ddp: Mapping[str, Any] | None = None,
+        optimizer: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.ddp = wrapped(model, cell, ddp or {})
+        self.updates = optimizer_of(self.ddp, optimizer or {})
+        (inner,) = getattr(self.updates, "chained_optimizers", [self.updates])
+        self._parts = {name: [*parts_of(name, p)] for name, p in model.named_parameters()}
+        located = locate(model, self.updates)
+        self._shards: dict[str, list[PieceFields]] = {}
+        self._masters: dict[int, str] = {}
+        for name, master in named_masters(model, inner):
+            self._shards[name] = [*(located(master) or self._parts[name])]
+            self._masters[id(master)] = name
+        self._places = {str(one[0]): one for held in self._shards.values() for one in held}
+        self._taken: set[str] = set()
+        super().__init__(
+            workload,
+            cell,
+            model,
+            inner.optimizer,
+            max_norm=inner.config.clip_grad or None,
+            forward_model=self.ddp,
+            grad_factor=self.ddp.dp_group.size(),  # which DDP averages over
+        )
+        self.unobservable = _hidden(self.ddp.ddp_config)  # type: ignore[misc]
+        self.needs_even_shares = self.overlaps  # type: ignore[misc]
+
+    @property
+    def sharded(self) -> bool:
+        """Return whether each rank updates a shard of its own."""
+        return bool(self.ddp.ddp_config.use_distributed_optimizer)
+
+    @property
+    def overlaps(self) -> bool:
+        """Return whether parameters are gathered in the forward that reads them."""
+        return bool(self.ddp.ddp_config.overlap_param_gather)
+
+    # --- the phases of a step -------------------------------------------------------------------
+
+    def forward_backward(self, step: int) -> None:
+        """Zero all buffers, have masters staged where they are gathered late, and accumulate."""
+        self.ddp.zero_grad_buffer()
+        self.updates.zero_grad()
+        if self.overlaps:
+            self.updates.prepare_model_params_for_param_sync()
+        self.ddp.set_is_first_microbatch()
+        super().forward_backward(step)
+
+    def microbatch_context(self, *, last: bool) -> Any:
+        """Reduce nothing before the last microbatch."""
+        return super().microbatch_context(last=last) if last else self.ddp.no_sync()
+
+    def microbatch_done(self) -> None:
+        """Note whether a GEMM has added a weight's gradient to its buffer."""
+        added = (getattr(p, "grad_added_to_main_grad", False) for p in self.model.parameters())
+        if any(added):
+            self._taken.add("fused")
+
+    def optimizer_step(self) -> None:
+        """Reduce gradients, then clip, update and gather in one call of Megatron-core's."""
+        self.ddp.finish_grad_sync()
+        self.capture.keep("reduced_grad", "shards", self._reduced())
+        exact = self.total_norm([seen.tensor for seen in self._reduced()]).float()
+        made, norm, _ = self.updates.step()
+        # Megatron-core computes no norm where it does not clip, nor of a step that it leaves out.
+        self.grad_norm = torch.tensor(float(norm)) if made and self.max_norm else exact
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        """Return the fp64 norm of all shards of all ranks; a collective."""
+        squares = torch.zeros((), dtype=torch.float64)
+        for gradient in gradients:
+            squares += gradient.double().square().sum()
+        if self.sharded:
+            dist.all_reduce(squares)
+        return squares.sqrt()
+
+    def evaluate(self) -> None:
+        """Evaluate as Megatron-LM does: gather at once, and take the hooks off meanwhile."""
+        if self.overlaps:
+            self.updates.prepare_model_params_for_param_sync()
+            self.ddp.disable_forward_pre_hook(param_sync=True)
+        self.ddp.set_is_first_microbatch()
+        super().evaluate()
+        if self.overlaps:
+            self.ddp.enable_forward_pre_hook()
+            for module, handle in self.ddp.remove_forward_pre_hook_handles.items():
+                _torch.call_first(module, handle)  # before what observes the gathered weights
+
+    def save(self, folder: Path) -> None:
+        """Gather what is gathered late, and save all state."""
+        self.gather()
+        core_checkpoint.save(self, folder)
+
+    def load(self, folder: Path) -> None:
+        """Load all state, from any number of ranks."""
+        core_checkpoint.load(self, folder)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Bring parameters up to date that are gathered in the next forward."""
+        if self.overlaps:
+            self.updates.prepare_model_params_for_param_sync()
+            self.ddp.start_param_sync(force_sync=True)
+
+    # --- what can be observed -------------------------------------------------------------------
+
+    def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
+        """Yield what every engine yields, but reduced gradients as they were before the update."""
+        if phase == "reduce_grads":
+            yield from capture.kept("reduced_grad")
+            return
+        yield from super().observe(phase, capture)
+        if phase in ("forward_backward", "evaluate"):
+            for name, tensor in memory.used(self.model, self._parts):
+                yield from self.show("used_quantized", name, tensor, capture, split=False)
+
+    def observe_state(self, capture: Capture) -> Iterator[Observation]:
+        """Yield everything that outlives a step, with the bytes and scales of the weights."""
+        yield from super().observe_state(capture)
+        for field, name, tensor in memory.stored(self._parts, self.model.named_parameters()):
+            yield from self.show(KINDS[field], name, tensor, capture, split=False)
+
+    def _reduced(self) -> Iterator[Observation]:
+        """Yield the gradients that this rank has reduced: shards, or all of them."""
+        for name, parameter in self.model.named_parameters():
+            gradient = self.gradient(parameter)
+            if gradient is None:
+                continue
+            rows = dict(self.logical(name, gradient))
+            for logical, shape, start, stop in self._shards.get(name, ()):
+                own = rows[str(logical)].detach().flatten()[start:stop]
+                place = Span(start, stop)
+                yield Observation("reduced_grad", str(logical), own, tuple(shape), place)
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield this rank's part of the masters, by the names of the parameters."""
+        for group in self.optimizer.param_groups:
+            for master in group["params"]:
+                yield self._masters[id(master)], master
+
+    def gradient(self, parameter: Tensor) -> Tensor | None:
+        """Return the parameter's part of the gradient buffer; None if it is not trained."""
+        return getattr(parameter, "main_grad", None)
+
+    def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
+        """Split a parameter, or this rank's shard of it, into its logical tensors."""
+        parts = self._parts.get(name)
+        if parts is None:
+            return [(name, tensor)]
+        held = self._shards.get(name, [])
+        sizes = [stop - start for _, _, start, stop in held]
+        if tensor.shape == (sum(sizes),) and tensor.numel() != sum(part[3] for part in parts):
+            return zip((str(one[0]) for one in held), torch.split(tensor, sizes), strict=True)
+        rows = tensor.reshape(len(parts), *parts[0][1]).unbind()
+        return zip((str(part[0]) for part in parts), rows, strict=True)
+
+    def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
+        """Observe `tensor`, with its place in the flattened logical tensor where it is a shard."""
+        if name in self._places:
+            _, shape, start, stop = self._places[name]
+            if tensor.shape == (stop - start,) and tensor.shape != tuple(shape):
+                return Observation(kind, name, tensor, tuple(shape), Span(start, stop), local)
+        return super().piece(kind, name, tensor, local=local)
+
+    def show(
+        self,
+        kind: str,
+        name: str,
+        tensor: Tensor,
+        capture: Capture,
+        *,
+        split: bool = True,
+        local: bool = False,
+    ) -> Iterator[Observation]:
+        """Yield the values of a tensor of Transformer Engine; its bytes are kinds of their own."""
+        values = values_of(tensor)
+        return super().show(kind, name, values, capture, split=split, local=local)
+
+    def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """Yield what the forward of a module is about to read, from the fused experts' own list."""
+        yield from memory.read_by(self.model, prefix, module)
+
+    def violations(self) -> Iterator[str]:
+        """Yield each parameter whose memory is not that in which it is gathered."""
+        yield from memory.violations(self.ddp, self.model)
+
+    def paths(self) -> set[str]:
+        """Return which paths the forwards and backwards took, or have to take as stored."""
+        return super().paths() | self._taken | memory.paths(self.model)
+
+
+def _hidden(options: Any) -> dict[str, str]:
+    """Return the kinds that cannot be shown after every phase, each with the reason."""
+    hidden = {}
+    if options.overlap_grad_reduce:
+        hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
+    if options.overlap_param_gather:
+        late = "overlap_param_gather brings parameters up to date when they are read"
+        hidden |= dict.fromkeys(("param", "quantized", "scale", "amax"), late)
+    return hidden

@@ -1,0 +1,101 @@
+"""Memory: what modules of Megatron-core read their weights from, and what is stored there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from pytest_precision.layouts.transformer_engine.shown import operands_of
+from pytest_precision.loops.locate import PieceFields
+from pytest_precision.te.groups import members
+from pytest_precision.te.storages import family
+
+Parts = Mapping[str, Sequence[PieceFields]]
+"""Each parameter with the logical tensors in it."""
+
+Named = Iterable[tuple[str, Tensor]]
+
+FUSED = {"linear_fc1": 0, "linear_fc2": -1}
+"""Layers of `TEGroupedMLP` to their places in the sequence of fused operations."""
+
+
+def is_grouped(weight: Any) -> bool:
+    """Return whether a parameter holds the weights of several experts."""
+    return hasattr(weight, "split_into_quantized_tensors")
+
+
+def members_of(weight: Any) -> list[Any]:
+    """Return the weights in a parameter, each by itself."""
+    return members(weight) if is_grouped(weight) else [weight]
+
+
+def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield what the forward of `module` is about to read, with the names of parameters.
+
+    Where operations are fused, the experts' layers are not called: an operation of Transformer
+    Engine's has a list of parameters of its own.
+    """
+    parent, _, name = prefix.rpartition(".")
+    fused = getattr(model.get_submodule(parent), "_fused_ops", None) if name in FUSED else None
+    source = fused[0][FUSED[name]] if fused else module
+    yield from source.named_parameters(prefix, recurse=False)
+
+
+def stored(parts: Parts, weights: Named) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield field, logical name with side, and tensor of the bytes and scales of weights."""
+    for name, weight in weights:
+        for part, (logical, *_) in zip(members_of(weight), parts[name], strict=True):
+            for side, field, tensor in operands_of(part):
+                yield field, f"{logical}.{side}", tensor
+
+
+def used(model: nn.Module, parts: Parts) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and tensor of the quantized weights that the last forward multiplied by.
+
+    They are stored in this way, or kept from one microbatch to the next.
+    """
+    for prefix, module in model.named_modules():
+        for field, name, tensor in stored(parts, read_by(model, prefix, module)):
+            yield f"{name}.{field}", tensor
+        for key, held in sorted(getattr(module, "_fp8_workspaces", {}).items()):
+            for number, part in enumerate(members_of(held)):
+                for side, field, tensor in operands_of(part):
+                    yield f"{prefix}.{key}.{number}.{side}.{field}", tensor
+
+
+def paths(model: nn.Module) -> set[str]:
+    """Return which of `contract.PATHS` the stored weights decide."""
+    weights = [*model.parameters()]
+    quantized = any(family(part) for weight in weights for part in members_of(weight))
+    found = {"grouped": any(map(is_grouped, weights)), "quantized": quantized}
+    return {path for path, there in found.items() if there}
+
+
+def violations(ddp: Any, model: nn.Module) -> Iterator[str]:
+    """Yield each weight that is not read from the memory in which it is gathered.
+
+    MXFP8 weights are quantized from there, and so have memory of their own.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for buffer in (*ddp.buffers, *ddp.expert_parallel_buffers):
+        for bucket in buffer.buckets if buffer.param_data is not None else ():
+            start = bucket.param_data.data_ptr()
+            stop = start + bucket.param_data.nbytes
+            for parameter in bucket.params_list:
+                held = _gathered(parameter)
+                if held is not None and not start <= held.data_ptr() < stop:
+                    yield f"{names[parameter]} is not in the memory in which it is gathered"
+
+
+def _gathered(parameter: Any) -> Tensor | None:
+    """Return the memory of a parameter that is gathered as it is; None of one that is not."""
+    kinds = {family(part) for part in members_of(parameter)}
+    if kinds & {"mxfp8", "block"}:
+        return None
+    if is_grouped(parameter):
+        return parameter.rowwise_data  # type: ignore[no-any-return]
+    if kinds == {"nvfp4"}:
+        return parameter._rowwise_data  # type: ignore[no-any-return]
+    return parameter._data if kinds == {"tensor"} else parameter.data  # type: ignore[no-any-return]

@@ -1,0 +1,116 @@
+"""Started: Megatron-core's process groups and the configuration of a cell, in a rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from pytest_precision import te
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.recipes.megatron.flat_shards import TESTED
+from pytest_precision.recipes.release import expect_release
+
+VARIABLES = {
+    # Without it, Transformer Engine makes discrete weights in place of a single one.
+    "NVTE_GROUPED_LINEAR_SINGLE_PARAM": "1",
+    # Without it, Megatron-core has no fused experts, which single grouped weights need.
+    "NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+}
+"""Variables that Transformer Engine and Megatron-core read when a model is built."""
+
+FP8_RECIPES = {
+    "fp8_delayed": "delayed",
+    "fp8_current": "tensorwise",
+    "fp8_block": "blockwise",
+    "mxfp8": "mxfp8",
+}
+"""Precision of a cell to Megatron-core's name of its recipe."""
+
+SEED = 1234
+
+
+def initialize(**sizes: Any) -> None:
+    """Make Megatron-core's process groups anew, and seed its generators; call it first in a layout.
+
+    Args:
+        sizes: as `parallel_state.initialize_model_parallel` takes them.
+
+    Raises:
+        RuntimeError: the release is another one.
+    """
+    expect_release("megatron-core", *TESTED)
+    os.environ.update({name: os.environ.get(name, value) for name, value in VARIABLES.items()})
+    parallel_state = import_module("megatron.core.parallel_state")
+    parallel_state.destroy_model_parallel()  # of the cell before
+    parallel_state.initialize_model_parallel(**{"create_gloo_process_groups": True, **sizes})
+    random = import_module("megatron.core.tensor_parallel.random")
+    random.model_parallel_cuda_manual_seed(torch.initial_seed() % 2**31 or SEED)
+
+
+def config(cell: Cell) -> dict[str, Any]:
+    """Return the arguments of a `TransformerConfig` that a cell decides.
+
+    These are dtypes, the recipe, whether primary weights are quantized, and fused accumulation;
+    nothing is dropped.
+    """
+    made: dict[str, Any] = {
+        "params_dtype": torch.bfloat16,
+        "bf16": True,
+        "gradient_accumulation_fusion": cell.grad_accum_fusion,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    if te.running():  # no other attention has arithmetic there
+        enums = import_module("megatron.core.transformer.enums")
+        made["attention_backend"] = enums.AttnBackend.unfused
+    primary = cell.primary_weight == "quantized"
+    if cell.precision == "nvfp4":
+        return made | {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param": primary}
+    if cell.precision in FP8_RECIPES:
+        element = "e4m3" if cell.precision == "mxfp8" else "hybrid"
+        recipe = FP8_RECIPES[cell.precision]
+        return made | {"fp8": element, "fp8_recipe": recipe, "fp8_param": primary}
+    return made
+
+
+def wrapped(model: Any, cell: Cell, options: Mapping[str, Any]) -> Any:
+    """Return a model in Megatron-core's wrappers, with gradients in fp32 unless told otherwise."""
+    quantized = cell.primary_weight == "quantized"
+    made = {
+        "use_distributed_optimizer": True,
+        "grad_reduce_in_fp32": True,
+        "fp8_param_gather": quantized and model.config.fp8 is not None,
+        "fp4_param_gather": quantized and model.config.fp4 is not None,
+        # Megatron-core gathers quantized MXFP8 weights in no other way.
+        "reuse_grad_buf_for_mxfp8_param_ag": quantized and cell.precision == "mxfp8",
+    }
+    distributed = import_module("megatron.core.distributed")
+    module = import_module("megatron.core.transformer.module")
+    return distributed.DistributedDataParallel(
+        model.config,
+        distributed.DistributedDataParallelConfig(**made | dict(options)),
+        module.Float16Module(model.config, model),
+    )
+
+
+def optimizer_of(ddp: Any, options: Mapping[str, Any]) -> Any:
+    """Return Megatron-core's optimizer of a wrapped model, which repeats what DDP was told."""
+    told = ddp.ddp_config
+    made = {
+        "lr": 1e-3,
+        "clip_grad": 0.0,
+        "bf16": True,
+        "params_dtype": torch.bfloat16,
+        "use_distributed_optimizer": told.use_distributed_optimizer,
+        "overlap_param_gather": told.overlap_param_gather,
+        "fp8_recipe": ddp.config.fp8_recipe if ddp.config.fp8 else None,
+        "reuse_grad_buf_for_mxfp8_param_ag": told.reuse_grad_buf_for_mxfp8_param_ag,
+    }
+    optimizer = import_module("megatron.core.optimizer")
+    config = optimizer.OptimizerConfig(**made | dict(options))
+    return optimizer.get_megatron_optimizer(config, [ddp])

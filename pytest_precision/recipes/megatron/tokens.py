@@ -1,0 +1,89 @@
+"""Tokens: data and loss of a `GPTModel` of Megatron-core, which the layout builds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.base import Workload
+
+FEWEST = 2
+"""The step in which a rank's first microbatch is its last."""
+
+
+class Sequences(NamedTuple):
+    """One microbatch: tokens of some sequences, and which of their successors count."""
+
+    tokens: Tensor
+    counted: Tensor
+
+
+class Tokens(Workload):
+    """Random sequences for a `GPTModel`, whose next tokens are to be found.
+
+    Microbatches have one to three sequences, and the last tokens of each do not count. The layout
+    builds the model, since Megatron-core's needs its process groups, and has the learning rate.
+
+    Args:
+        vocabulary: number of tokens.
+        length: tokens of a sequence that the model reads; a multiple of 32 for block formats.
+    """
+
+    def __init__(self, vocabulary: int = 96, length: int = 32) -> None:
+        self.vocabulary = vocabulary
+        self.length = length
+
+    def model(self, cell: Cell) -> nn.Module:
+        """Refuse: the layout builds the model.
+
+        Raises:
+            TypeError: always.
+        """
+        raise _refusal("model")
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Refuse: Megatron-core makes the groups, of the engine's `optimizer` options.
+
+        Raises:
+            TypeError: always.
+        """
+        raise _refusal("groups")
+
+    def microbatches(self, cell: Cell, step: int) -> list[Sequences]:
+        """Return as many microbatches as the ranks of both sides can share evenly."""
+        generator = torch.Generator().manual_seed(step)
+        number = cell.fewest_microbatches if step == FEWEST else cell.microbatches
+        return [self._drawn(1 + n % 3, n % 5, generator) for n in range(number)]
+
+    def _drawn(self, rows: int, left_out: int, generator: torch.Generator) -> Sequences:
+        shape = (rows, self.length + 1)
+        tokens = torch.randint(self.vocabulary, shape, generator=generator)
+        counted = torch.ones(rows, self.length, dtype=torch.bool)
+        counted[:, self.length - left_out :] = False
+        return Sequences(tokens, counted)
+
+    def tokens(self, microbatch: Sequences) -> int:
+        """Return how many next tokens count."""
+        return int(microbatch.counted.sum())
+
+    def loss(self, model: nn.Module, microbatch: Sequences) -> tuple[Tensor, int]:
+        """Return the sum of the losses of the tokens that count."""
+        tokens = microbatch.tokens.to("cuda")
+        positions = torch.arange(self.length, device="cuda").expand(len(tokens), -1)
+        labels = tokens[:, 1:].contiguous()
+        losses = model(tokens[:, :-1].contiguous(), positions, None, labels=labels)
+        return (losses.float() * microbatch.counted.to("cuda")).sum(), self.tokens(microbatch)
+
+
+def _refusal(method: str) -> TypeError:
+    return TypeError(
+        expected_but_got(
+            "a layout that builds Megatron-core's model itself",
+            f"one that calls {method} of the workload",
+            "return a recipes.megatron.MegatronEngine",
+        )
+    )
