@@ -75,7 +75,7 @@ class MegatronEngine(Engine):
             forward_model=self.ddp,
             grad_factor=self.ddp.dp_group.size(),  # which DDP averages over
         )
-        self.unobservable = _hidden(self.ddp.ddp_config)  # type: ignore[misc]
+        self.unobservable = _hidden(self.ddp.ddp_config, cell)  # type: ignore[misc]
         self.needs_even_shares = self.overlaps  # type: ignore[misc]
 
     @property
@@ -242,12 +242,14 @@ class MegatronEngine(Engine):
         return super().paths() | self._taken | memory.paths(self.model)
 
 
-def _hidden(options: Any) -> dict[str, str]:
+def _hidden(options: Any, cell: Cell) -> dict[str, str]:
     """Return the kinds that cannot be shown after every phase, each with the reason."""
     hidden = {}
     if options.overlap_grad_reduce:
         hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
     if options.overlap_param_gather:
         late = "overlap_param_gather brings parameters up to date when they are read"
-        hidden |= dict.fromkeys(("param", "quantized", "scale", "amax"), late)
+        quantized = cell.primary_weight == "quantized"
+        stored = ("quantized", "scale", "amax") if quantized else ()
+        hidden |= dict.fromkeys(("param", *stored), late)
     return hidden
