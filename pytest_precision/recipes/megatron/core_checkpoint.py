@@ -21,7 +21,7 @@ def save(engine: MegatronEngine, folder: Path) -> None:
     """Write weights, masters, moments and each rank's generator."""
     folder.mkdir(exist_ok=True)
     dist.barrier()
-    model = engine.model.sharded_state_dict(metadata=dict(RESHARDABLE))  # type: ignore[operator]
+    model = _model(engine)
     state = {"model": model, "optimizer": _optimizer(engine, model, is_loading=False)}
     _serialization().save(state, str(folder))
     torch.save(engine.state_beside_weights(), folder / f"rank{engine.rank}.pt")
@@ -29,7 +29,7 @@ def save(engine: MegatronEngine, folder: Path) -> None:
 
 def load(engine: MegatronEngine, folder: Path) -> None:
     """Load what `save` has written, from any number of ranks."""
-    model = engine.model.sharded_state_dict(metadata=dict(RESHARDABLE))  # type: ignore[operator]
+    model = _model(engine)
     state = {"model": model, "optimizer": _optimizer(engine, model, is_loading=True)}
     loaded = _serialization().load(state, str(folder))
     engine.model.load_state_dict(loaded["model"])
@@ -37,6 +37,24 @@ def load(engine: MegatronEngine, folder: Path) -> None:
     own = folder / f"rank{engine.rank}.pt"
     beside = torch.load(own if own.exists() else folder / "rank0.pt")
     engine.load_state_beside_weights({"model": {}, **beside})
+
+
+def save_weights(engine: MegatronEngine, folder: Path) -> None:
+    """Write weights alone."""
+    folder.mkdir(exist_ok=True)
+    dist.barrier()
+    _serialization().save({"model": _model(engine)}, str(folder))
+
+
+def load_weights(engine: MegatronEngine, folder: Path) -> None:
+    """Load weights alone, and make masters of those in the checkpoint, as Megatron-LM can."""
+    loaded = _serialization().load({"model": _model(engine)}, str(folder))
+    engine.model.load_state_dict(dict(loaded["model"]))
+    engine.updates.reload_model_params(state_dict=loaded)
+
+
+def _model(engine: MegatronEngine) -> Any:
+    return engine.model.sharded_state_dict(metadata=dict(RESHARDABLE))  # type: ignore[operator]
 
 
 def _optimizer(engine: MegatronEngine, model: Any, *, is_loading: bool) -> Any:

@@ -148,6 +148,15 @@ class MegatronEngine(Engine):
         """Load all state, from any number of ranks."""
         core_checkpoint.load(self, folder)
 
+    def save_weights(self, folder: Path) -> None:
+        """Save weights alone: those of single grouped weights as discrete ones."""
+        self.gather()
+        core_checkpoint.save_weights(self, folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Start from weights that any layout has saved, with masters that are made of them."""
+        core_checkpoint.load_weights(self, folder)
+
     @torch.no_grad()
     def gather(self) -> None:
         """Bring parameters up to date that are gathered in the next forward."""

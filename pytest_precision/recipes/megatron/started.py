@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from pytest_precision import te
 from pytest_precision.matrix.cell import Cell
@@ -48,8 +49,17 @@ def initialize(**sizes: Any) -> None:
     parallel_state = import_module("megatron.core.parallel_state")
     parallel_state.destroy_model_parallel()  # of the cell before
     parallel_state.initialize_model_parallel(**{"create_gloo_process_groups": True, **sizes})
+    _forget_reduction()
     random = import_module("megatron.core.tensor_parallel.random")
     random.model_parallel_cuda_manual_seed(torch.initial_seed() % 2**31 or SEED)
+
+
+def _forget_reduction() -> None:
+    """Take back what `reduce_scatter_with_fp32_accumulation` changes for all later models."""
+    buffers: Any = import_module("megatron.core.distributed.param_and_grad_buffer")
+    chosen = buffers.reduce_scatter_with_fp32_accumulation
+    if buffers.dist_reduce_scatter_func is chosen:
+        buffers.dist_reduce_scatter_func = dist.reduce_scatter_tensor
 
 
 def config(cell: Cell) -> dict[str, Any]:
