@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_precision.te import cross_entropy, row_maps
+
 
 def grouped_dbias(
     dy: Tensor,
@@ -30,5 +32,9 @@ def grouped_dbias(
         dbias[group] += rows.sum(0)
 
 
-KERNELS = {"_grouped_dbias_kernel": grouped_dbias}
+KERNELS: dict[str, Any] = {
+    "_grouped_dbias_kernel": grouped_dbias,
+    **cross_entropy.KERNELS,
+    **row_maps.KERNELS,
+}
 """Name of a kernel to its plain form; a kernel without one needs a GPU."""

@@ -1,0 +1,151 @@
+"""Kernels of Triton for cross entropy in plain form: fp32, and gradients rounded once.
+
+The statistics of a row are its largest logit and the sum of exponentials from there. With several
+ranks each has a part of the columns, and a row of four numbers for each row: its two statistics,
+the logit of the target (minus infinity if another rank has it) and the sum of the logits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INFINITY = float("inf")
+
+
+def forward(
+    *,
+    X_ptr: Tensor,  # noqa: N803 (the names are the kernels')
+    saved_input_ptr: Tensor,
+    Y_ptr: Tensor,  # noqa: N803
+    loss_ptr: Tensor,
+    stats_ptr: Tensor,
+    n_non_ignore: Tensor,
+    n_cols: int,
+    ignore_idx: int,
+    label_smoothing: float,
+    COUNT_NON_IGNORE: bool,  # noqa: N803
+    COPY_INPUT: bool,  # noqa: N803
+    **_: Any,
+) -> None:
+    """Write the loss and the statistics of each row of logits, and a copy of the logits."""
+    local = _statistics(X_ptr, Y_ptr, 0)
+    if COPY_INPUT:
+        saved_input_ptr.copy_(X_ptr)
+    if COUNT_NON_IGNORE:
+        n_non_ignore += (Y_ptr != ignore_idx).sum()
+    _loss(local, Y_ptr, loss_ptr, stats_ptr, n_cols, ignore_idx, label_smoothing)
+
+
+def tp_pre(
+    *,
+    X_ptr: Tensor,  # noqa: N803
+    saved_input_ptr: Tensor,
+    Y_ptr: Tensor,  # noqa: N803
+    local_data_ptr: Tensor,
+    n_non_ignore: Tensor,
+    rank: int,
+    n_cols: int,
+    ignore_idx: int,
+    COUNT_NON_IGNORE: bool,  # noqa: N803
+    COPY_INPUT: bool,  # noqa: N803
+    **_: Any,
+) -> None:
+    """Write what this rank's columns contribute to each row, and a copy of the logits."""
+    local_data_ptr.copy_(_statistics(X_ptr, Y_ptr, rank * n_cols))
+    if COPY_INPUT:
+        saved_input_ptr.copy_(X_ptr)
+    if COUNT_NON_IGNORE:
+        n_non_ignore += (Y_ptr != ignore_idx).sum()
+
+
+def tp_post(
+    *,
+    gathered_data_ptr: Tensor,
+    Y_ptr: Tensor,  # noqa: N803
+    loss_ptr: Tensor,
+    stats_ptr: Tensor,
+    world_size: int,
+    n_rows: int,
+    n_cols: int,
+    ignore_idx: int,
+    label_smoothing: float,
+    **_: Any,
+) -> None:
+    """Write the loss and the statistics of each row from what all ranks contribute, in order."""
+    total, *others = gathered_data_ptr.view(world_size, n_rows, 4).unbind(0)
+    for part in others:
+        largest = torch.maximum(total[:, 0], part[:, 0])
+        sums = [one[:, 1] * (one[:, 0] - largest).exp() for one in (total, part)]
+        target = torch.maximum(total[:, 2], part[:, 2])
+        total = torch.stack((largest, sums[0] + sums[1], target, total[:, 3] + part[:, 3]), 1)
+    columns = n_cols * world_size
+    _loss(total, Y_ptr, loss_ptr, stats_ptr, columns, ignore_idx, label_smoothing)
+
+
+def backward(
+    *,
+    saved_input_ptr: Tensor,
+    Y_ptr: Tensor,  # noqa: N803
+    stats_ptr: Tensor,
+    n_non_ignore_ptr: Tensor,
+    grad_output_ptr: Tensor,
+    rank: int,
+    world_size: int,
+    n_cols: int,
+    ignore_idx: int,
+    reduce_loss: bool,
+    label_smoothing: float,
+    **_: Any,
+) -> None:
+    """Write the gradient of the logits in the place of their copy; 0 where a row is ignored."""
+    logits, target = saved_input_ptr.view(-1, n_cols), Y_ptr.reshape(-1)
+    gradient = grad_output_ptr.float().reshape(-1, 1)
+    if reduce_loss:
+        gradient = gradient / n_non_ignore_ptr
+    largest, total = stats_ptr[:, :1], stats_ptr[:, 1:]
+    made = (logits.float() - largest).exp() / total - label_smoothing / (n_cols * world_size)
+    here = torch.arange(rank * n_cols, (rank + 1) * n_cols) == target.unsqueeze(1)
+    made = (made - here.float() * (1.0 - label_smoothing)) * gradient
+    logits.copy_(made.masked_fill((target == ignore_idx).unsqueeze(1), 0.0))
+
+
+def _statistics(logits: Tensor, target: Tensor, first_column: int) -> Tensor:
+    """Return the four numbers of each row."""
+    exact = logits.float().reshape(-1, logits.shape[-1])
+    column = target.reshape(-1, 1) - first_column
+    here = (column >= 0) & (column < exact.shape[1])
+    own = exact.gather(1, column.clamp(0, exact.shape[1] - 1)).masked_fill(~here, -INFINITY)
+    largest = exact.amax(1, keepdim=True)
+    sums = (exact - largest).exp().sum(1, keepdim=True), exact.sum(1, keepdim=True)
+    return torch.cat((largest, sums[0], own, sums[1]), 1)
+
+
+def _loss(
+    statistics: Tensor,
+    target: Tensor,
+    loss: Tensor,
+    stats: Tensor,
+    columns: int,
+    ignore_idx: int,
+    label_smoothing: float,
+) -> None:
+    """Write the loss of each row, 0 where it is ignored, and its two statistics."""
+    largest, total, own, logits = statistics.unbind(1)
+    stats.copy_(statistics[:, :2])
+    made = largest + total.log() - own
+    if label_smoothing > 0:
+        even = label_smoothing * (largest + total.log()) - label_smoothing / columns * logits
+        made = made * (1.0 - label_smoothing) + even
+    loss.copy_(made.masked_fill(target.reshape(-1) == ignore_idx, 0.0))
+
+
+KERNELS = {
+    "cross_entropy_backward_kernel": backward,
+    "cross_entropy_forward_kernel": forward,
+    "cross_entropy_tp_post_kernel": tp_post,
+    "cross_entropy_tp_pre_kernel": tp_pre,
+}
+"""Name of a kernel to its plain form."""
