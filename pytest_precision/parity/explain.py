@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.diagnosis import Diagnosis
-from pytest_precision.parity.judge import Finding, Judgement
+from pytest_precision.parity.judge import ONE_SIDED, Finding, Judgement
 from pytest_precision.parity.statistics import Element, NotFinite, Statistics
 from pytest_precision.parity.uncalled import reads
 from pytest_precision.parity.unlike import other_number, other_weights
@@ -40,7 +40,7 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     number = other_number(finding, judgement)
     if number:
         return f"{pair.kind} differs {then}: {number}{agreed}"
-    if finding.problem in ("missing", "extra"):
+    if finding.problem in ONE_SIDED:
         return _lost(finding)
     if finding.fault is not None:
         fault = finding.fault
@@ -88,7 +88,7 @@ def disturbance(finding: Finding, side: str) -> str:
     """Say on one line which state was changed by an operation that must leave it alone."""
     pair = finding.pair
     what = f"{pair.moment.operation} after step {pair.moment.step}"
-    if finding.problem in ("missing", "extra"):
+    if finding.problem in ONE_SIDED:
         return f"{what} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
     difference = finding.difference
     if finding.problem != "values" or difference is None or difference.statistics is None:
@@ -224,7 +224,7 @@ def likewise_lines(diagnosis: Diagnosis) -> list[str]:
 
 def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
     """Say how models are named on either side, where one lacks a weight of the other's name."""
-    lost = finding.problem in ("missing", "extra") and finding.pair.kind in WEIGHTS
+    lost = finding.problem in ONE_SIDED and finding.pair.kind in WEIGHTS
     if not lost or other_weights(finding, judgement):
         return []
     ways = dict.fromkeys(side.way_in.named for side in sides)

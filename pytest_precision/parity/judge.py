@@ -25,8 +25,10 @@ TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
 
 SHOWN_LATER = ("flag", "lr")
 """Kinds that follow from no number of a step, and that a step shows after its losses: the mode in
-which its modules were, and the rates of what it updates."""
+which its modules were, and which weights have a rate in it. What the rate is changes no loss."""
 
+ONE_SIDED = ("missing", "extra")
+"""Problems of a tensor that one side alone has."""
 
 GENERATORS = ("rng", "host_rng")
 """Kinds that numbers of a step follow from, and that differ where two steps draw other numbers."""
@@ -156,7 +158,10 @@ def _explained(judgement: Judgement) -> Finding | None:
     elif first.pair.moment.phase != "forward_backward":
         return first
     later = (judgement.spread.get((kind, op)) for kind in SHOWN_LATER)
-    return next((tally.findings[0] for tally in later if tally and tally.findings), first)
+    found = (finding for tally in later if tally for finding in tally.findings[:1])
+    return next(
+        (one for one in found if one.pair.kind == "flag" or one.problem in ONE_SIDED), first
+    )
 
 
 def _measured(

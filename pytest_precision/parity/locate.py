@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_precision.parity import explain
 from pytest_precision.parity.diagnosis import Diagnosis
+from pytest_precision.parity.judge import ONE_SIDED
 from pytest_precision.parity.verdict import Divergence
 
 
@@ -21,7 +22,7 @@ def locate(diagnosis: Diagnosis) -> Divergence:
         ours, theirs = statistics.candidate_first, statistics.reference_first
     elif finding.problem in ("dtype", "shape"):
         ours, theirs = explain.property_of(finding)
-    elif finding.problem in ("missing", "extra"):
+    elif finding.problem in ONE_SIDED:
         ours, theirs = ("absent", "present")[:: 1 if finding.problem == "missing" else -1]
     measured = statistics if statistics is not None and statistics.measured else None
     return Divergence(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_precision.parity.judge import Finding, Judgement
+from pytest_precision.parity.judge import ONE_SIDED, Finding, Judgement
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
@@ -13,9 +13,9 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
     """
     moment, kind = finding.pair.moment, finding.pair.kind
     weights = judgement.spread.get(("param", moment.op))
-    if kind != "lr" or finding.problem not in ("missing", "extra") or weights is None:
+    if kind != "lr" or finding.problem not in ONE_SIDED or weights is None:
         return ""
-    if any(one.problem in ("missing", "extra") for one in weights.findings):
+    if any(one.problem in ONE_SIDED for one in weights.findings):
         return ""
     rates = [f for f in judgement.spread[kind, moment.op].findings if f.pair.moment == moment]
     ours, theirs = ([f for f in rates if f.problem == side] for side in ("extra", "missing"))
