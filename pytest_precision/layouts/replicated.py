@@ -177,7 +177,7 @@ class DDPEngine(Engine):
         leave_to_ddp(wrapped, slots)
         self.ddp = DistributedDataParallel(wrapped)
         # DDP's default divides by the number of ranks; the loss is already over all tokens.
-        self.ddp.register_comm_hook(None, _sum_of_ranks)
+        self.ddp.register_comm_hook(None, sum_of_ranks)
         optimizer = torch.optim.AdamW(workload.groups(model))
         super().__init__(workload, cell, model, optimizer, forward_model=self.ddp)
 
@@ -190,7 +190,8 @@ class DDPEngine(Engine):
 
 
 # DDP reads a hook's annotations and does not understand postponed ones.
-def _sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
+def sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
+    """Sum the gradients of a bucket over the ranks, as a communication hook of DDP."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     return work.get_future().then(lambda future: future.value()[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -43,7 +44,11 @@ cannot be imported before the module that stands in for the kernels."""
 
 def family(tensor: Any) -> str:
     """Return the family of a quantized tensor; empty for any other."""
-    name = type(tensor).__name__
+    return _family(type(tensor).__name__)
+
+
+@cache
+def _family(name: str) -> str:
     return next((of for start, of in _FAMILIES.items() if name.startswith(start)), "")
 
 

@@ -15,7 +15,12 @@ from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.optimizers import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
 from pytest_precision.layouts.transformer_engine.casting import store
-from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
+from pytest_precision.layouts.transformer_engine.layers import (
+    RECIPES,
+    recipe_of,
+    with_experts,
+    with_linears,
+)
 from pytest_precision.layouts.transformer_engine.layouts import in_bf16
 from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
 from pytest_precision.layouts.transformer_engine.shown import values_of
@@ -227,6 +232,33 @@ def remainders_of_bytes() -> tuple[str, bool]:
     except TypeError:
         return str(adam.state[weight]["master_param"].dtype), False
     return str(adam.state[weight]["master_param"].dtype), True
+
+
+@layouts.uses_transformer_engine
+def not_sharded_by_fsdp2() -> dict[str, str]:
+    """Shard quantized weights by `fully_shard` and update them; return what fails, and how."""
+    import transformer_engine.pytorch as te
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from transformer_engine.pytorch.optimizers import FusedAdam
+
+    failed = {}
+    for precision in RECIPES:
+        recipe = recipe_of(precision)
+        try:
+            with te.quantized_model_init(recipe=recipe):
+                layer = te.Linear(64, 64, params_dtype=torch.bfloat16)
+            fully_shard(layer, mesh=init_device_mesh("cuda", (1,)))
+            adam = FusedAdam(layer.parameters(), master_weights=True)
+            for _ in range(2):
+                with te.autocast(recipe=recipe):
+                    y = layer(torch.ones(32, 64, dtype=torch.bfloat16))
+                y.float().square().sum().backward()
+                adam.step()
+                adam.zero_grad()
+        except RuntimeError as error:
+            failed[precision] = str(error)
+    return failed
 
 
 def quantizers() -> dict[str, Callable[[], Any]]:

@@ -11,6 +11,7 @@ import pytest
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.layouts.transformer_engine.blocks import with_blocks
+from pytest_precision.layouts.transformer_engine.data_parallel import EngineInDdp
 from pytest_precision.matrix.cell import Cell
 
 ParityIn = Callable[[Cell], Parity]
@@ -64,3 +65,10 @@ def test_an_unknown_layer_is_refused() -> None:
     cell = Cell("bf16")
     with pytest.raises(ValueError, match=r"TransformerLayer.*got layer='Transformer'"):
         with_blocks(GPT().model(cell), cell, layer="Transformer")
+
+
+def test_ddp_with_fused_accumulation_is_refused() -> None:
+    """DDP reduces what autograd makes, and a fused GEMM adds to another buffer."""
+    cell = Cell("bf16", grad_accum_fusion=True)
+    with pytest.raises(ValueError, match="expected gradients that DDP reduces but got grad_accum"):
+        EngineInDdp(GPT(), cell, GPT().model(cell))

@@ -114,6 +114,15 @@ def test_nvfp4_takes_batches_of_one_and_three(on_a_rank: Callable[..., list[bool
     assert on_a_rank(planted.odd_batches) == [True, True]
 
 
+def test_fsdp2_shards_the_quantized_weights_of_all_recipes_but_one(
+    on_a_rank: Callable[..., dict[str, str]],
+) -> None:
+    """Scales of MXFP8 are padded to 128 rows and 4 columns, and gathered without their padding."""
+    failed = on_a_rank(planted.not_sharded_by_fsdp2)
+    assert failed.keys() == {"mxfp8"}
+    assert "must match the size of tensor" in failed["mxfp8"]
+
+
 @pytest.mark.parametrize("fusion", [False, True], ids=["unfused", "fused"])
 @pytest.mark.parametrize(("precision", "primary"), STORED)
 def test_single_grouped_weight_is_discrete_weights(

@@ -12,6 +12,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.declarations import uses_transformer_engine
 from pytest_precision.layouts.support import supports
 from pytest_precision.layouts.transformer_engine.blocks import with_blocks
+from pytest_precision.layouts.transformer_engine.data_parallel import EngineInDdp
 from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
 from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
 from pytest_precision.matrix.cell import Cell
@@ -25,7 +26,12 @@ _SUPPORTED = supports(
 @uses_transformer_engine
 @_SUPPORTED
 def te_linears(
-    workload: Workload, cell: Cell, *, masters_in_optimizer: bool = False, **adam: Any
+    workload: Workload,
+    cell: Cell,
+    *,
+    masters_in_optimizer: bool = False,
+    ddp: bool = False,
+    **adam: Any,
 ) -> Engine:
     """Set up a model whose blocks have Transformer Engine's `Linear`.
 
@@ -33,10 +39,11 @@ def te_linears(
         workload: what is trained; the sizes in its blocks are multiples of 32.
         cell: the point of the matrix.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
+        ddp: whether the model is in `DistributedDataParallel`; `FusedAdam` has the masters then.
         adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_linears(workload.model(cell), cell))
-    return _engine(masters_in_optimizer)(workload, cell, model, **adam)
+    return _engine(masters_in_optimizer, ddp=ddp)(workload, cell, model, **adam)
 
 
 @uses_transformer_engine
@@ -71,6 +78,7 @@ def te_blocks(
     *,
     layer: str = "TransformerLayer",
     masters_in_optimizer: bool = False,
+    ddp: bool = False,
     **adam: Any,
 ) -> Engine:
     """Set up a transformer whose blocks are Transformer Engine's layers, fused more or less.
@@ -81,13 +89,16 @@ def te_blocks(
         layer: the largest layer in a block: "TransformerLayer", with unfused attention;
             "LayerNormMLP", after a `LayerNormLinear`; "Linear", after a `LayerNorm`.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
+        ddp: whether the model is in `DistributedDataParallel`; `FusedAdam` has the masters then.
         adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_blocks(workload.model(cell), cell, layer=layer))
-    return _engine(masters_in_optimizer)(workload, cell, model, **adam)
+    return _engine(masters_in_optimizer, ddp=ddp)(workload, cell, model, **adam)
 
 
-def _engine(masters_in_optimizer: bool) -> Callable[..., Engine]:
+def _engine(masters_in_optimizer: bool, *, ddp: bool = False) -> Callable[..., Engine]:
+    if ddp:
+        return EngineInDdp
     return OptimizerMasters if masters_in_optimizer else OutsideMasters
 
 
