@@ -140,3 +140,11 @@ def _problem(tensor: Any) -> str:
     if tensor.numel() and not tensor.data_ptr():
         return f"a {type(tensor).__name__} without memory"
     return ""
+
+
+def in_graph(tensor: Tensor) -> bool:
+    """Return whether a tensor is the result of operations that a backward goes through."""
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:  # a view from before its base became such a result, says torch
+        return True

@@ -18,7 +18,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from pytest_precision.engine.readable import stored, unreadable
+from pytest_precision.engine.readable import in_graph, stored, unreadable
 
 DEEPEST = 4
 """Containers in containers that are looked into."""
@@ -120,7 +120,7 @@ def as_tensor(value: Any) -> Tensor | None:
 
 def _readable(value: Tensor) -> Tensor | None:
     """Return the memory of a tensor that is no part of a graph; None where it has none."""
-    if value.grad_fn is not None or unreadable(value):
+    if in_graph(value) or unreadable(value):
         return None
     held = value.detach()
     own = held.to_local() if isinstance(held, DTensor) else held

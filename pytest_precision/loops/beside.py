@@ -62,8 +62,6 @@ class Beside:
         """Yield what outlives a step."""
         yield from thawed(trained(self._names.parameters()), self._trained)
         yield from attributes.extra_state(self._modules())
-        for optimizer in self._optimizers:
-            yield from attributes.state_by_name(optimizer)
         yield from self.copies.observe()
         yield from self._policies.observe(self._counted())
         yield from self._generators.observe(generators())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.engine.readable import stored, unreadable
+from pytest_precision.engine.readable import in_graph, stored, unreadable
 from pytest_precision.engine.values import fingerprint
 from pytest_precision.loops.names import LoopNames
 
@@ -170,8 +170,7 @@ def _tensors(one: Any) -> dict[str, Tensor]:
 
 def _elsewhere(tensor: Tensor) -> bool:
     """Return whether a rank has no whole tensor of its own, or it belongs to a graph."""
-    graph = tensor.grad_fn is not None
-    return graph or isinstance(tensor, DTensor) or bool(unreadable(tensor))
+    return in_graph(tensor) or isinstance(tensor, DTensor) or bool(unreadable(tensor))
 
 
 def _fingerprint(tensors: Mapping[str, Tensor]) -> object:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pytest_precision.engine import groups
+from pytest_precision.engine import attributes, groups
 from pytest_precision.engine.modes import modes
 from pytest_precision.engine.observation import Observation, tensors_in, whole
 from pytest_precision.errors import expect_type, expected_but_got, named
@@ -185,6 +185,7 @@ class Sight:
                     yield from self._show(key, held, tensor, suffix=suffix)
             yield from self._show("master", held, held.tensor)
         yield from groups.counters(self._groups(optimizer, whole), counted)
+        yield from attributes.state_by_name(optimizer)
 
     def weights(self, optimizer: Optimizer) -> Iterator[Weight]:
         """Yield what an optimizer updates; no loop says what else a parameter represents."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_precision.engine.values import leaves
+from pytest_precision.engine.values import as_tensor, leaves
 
 
 def names(value: object) -> list[str]:
@@ -23,3 +23,14 @@ def test_an_entry_whose_key_may_be_an_address_is_called_by_its_place() -> None:
     held = torch.zeros(2)
     for key in (id(held), (held.data_ptr(), 2), held, object()):
         assert names({"first": 1, key: 2}) == [".first", ".#1"]
+
+
+def test_a_view_of_what_has_become_part_of_a_graph_is_not_read() -> None:
+    """Torch raises where it is asked for the graph of such a view, which ended the run."""
+    base = torch.ones(4)
+    with torch.no_grad():
+        view = base[:2]
+    assert as_tensor(view) is not None
+    base.mul_(torch.nn.Parameter(torch.ones(4)))
+    assert as_tensor(view) is None
+    assert names([view, 1]) == [".1"]

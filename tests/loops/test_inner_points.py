@@ -1,4 +1,4 @@
-"""Optimizers that update at other weights than those at which a step begins, and resume there."""
+"""Optimizers that keep more than a state of each weight, or update at other weights, and resume."""
 
 from __future__ import annotations
 
@@ -59,7 +59,19 @@ class Running(torch.optim.Optimizer):
             one.copy_(average.lerp_(one, 0.5))
 
 
-KINDS = {kind.__name__: kind for kind in (Averaging, Running)}
+class Counting(torch.optim.SGD):
+    """Keeps a count of losses in its state under a name, beside what it keeps of its weights."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr=lr, momentum=0.9)
+        self.state["ema"] = {"fast": 0.0}  # type: ignore[index]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        self.state["ema"]["fast"] += 1.0  # type: ignore[index]
+
+
+KINDS = {kind.__name__: kind for kind in (Averaging, Running, Counting)}
 
 
 def train(record: Any, kind: str, planted: str, *, resume: bool) -> None:
@@ -112,8 +124,8 @@ def test_a_resumed_loop_starts_from_the_weights_before_its_optimizer_moves_them(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fast_weights_that_are_not_loaded_are_found(parity_in: ParityIn, kind: str) -> None:
-    """They start from the averages then."""
+def test_state_that_is_not_loaded_is_found(parity_in: ParityIn, kind: str) -> None:
+    """What it starts from then is not what was saved."""
     side = partial(loop, kind=kind)
     broken = partial(side, planted="forgotten")
     verdict = failed(parity_in(INTERRUPTED), broken, side, reference_cell=WHOLE)
