@@ -1,0 +1,71 @@
+"""Words of docs/reference/optimizers.md: why an optimizer differs or refuses, by its source."""
+
+INTRODUCTION = """\
+# Optimizers
+
+Every optimizer class of {packages} packages, {classes} in all, as its signature lets it be made,
+saved by its own `state_dict` after two steps of four and loaded into a new one: does it go on where
+it stopped? `ci/optimizers` runs them all on a CPU and writes this page. A [script](scripts.md) of
+your own asks the same of yours, in a cell with `train2-save-load-train2`.
+
+*agree*: weights, state and rates are those of the run without an interruption, bit for bit.
+*differ*: with the first kind and step that does not agree, and whether the weights after the last
+step do. *refuse*: the optimizer itself raises, without the tool. *still*: no weight moves.
+Loops are tried in this order: plain, with matrices alone, with a closure, with gradients that have
+a graph; some classes ask for another one. Where no weight moves in four steps, there are sixteen,
+saved after twelve. *What is no tensor in …* was not compared.
+"""
+
+_TO_FP32 = (
+    "its `running_lower_bound` is fp64, and `Optimizer.load_state_dict` of torch casts every "
+    "floating state to the dtype of its parameter (`optim/optimizer.py`, line 774)"
+)
+
+CAUSES = {
+    "heavyball LATHER": f"{_TO_FP32}: the preconditioner of the third step is rounded otherwise",
+    "heavyball PSGDKron": f"{_TO_FP32}: the preconditioner of the third step is rounded otherwise",
+    "heavyball PSGDPRO": f"{_TO_FP32}; in four steps that moves no weight",
+    "heavyball QSGD": f"{_TO_FP32}; in four steps that moves no weight",
+    "heavyball SFAdamW": (
+        "its `state_dict` drops options that begin with `_` (`chainable.py`, line 2457): "
+        "`_sf_step` marks the step that was added to `weight_sum`, and the next step makes it anew"
+    ),
+    "timm Adahessian": (
+        "its `generator` draws the signs that the Hessian is estimated with, starts from a seed "
+        "of its own and is not in the `state_dict` (`adahessian.py`, line 55): a resumed run draws "
+        "the first signs again"
+    ),
+}
+"""Package and class to why it differs."""
+
+REFUSALS = {
+    "bitsandbytes AdEMAMix32bit": (
+        "its first state has the shape of the weight, and the step on a CPU takes its rows 0 and 1 "
+        "for two moments (`backends/cpu/ops.py`, line 387)"
+    ),
+    "bitsandbytes PagedAdEMAMix32bit": "as `AdEMAMix32bit`",
+    "pytorch_optimizer AdaLOMO": "it updates in `fused_backward` and has no `step`",
+    "pytorch_optimizer LOMO": "it updates in `fused_backward` and has no `step`",
+    "torch SparseAdam": "it takes sparse gradients alone",
+    "torchao CPUOffloadOptimizer": "it needs a GPU",
+}
+"""Package and class to why it refuses."""
+
+JUDGED = """
+## By a checkpoint of torch's
+
+Through `torch.distributed.checkpoint.state_dict`, which an `Engine` saves with, two classes that
+go on by their own `state_dict` do not: `StableSPAM` [forgets its count](../findings.md), and
+`LoRARite` is refused in words, since it keeps its state at the first weight of each pair alone.
+
+## Judged by a rule
+
+The classes that take a plain loop trained in an `Engine` for three steps too, {ran} of them, in a
+workload that declares `rules.AdamW`, or `rules.Adam` or `rules.SGD` where the class has or inherits
+that name, with the options of the rule where the class takes them.
+{judged} were judged, {alone} left alone because [they may follow another rule](verdicts.md), and
+{accused} accused.
+"""
+
+ACCUSED: dict[str, str] = {}
+"""Package and class to why the oracle is right not to find its rule in it."""
