@@ -19,7 +19,7 @@ from pytest_precision.loops.locate import PieceFields
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recipes.megatron import core_checkpoint, memory
 from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, parts_of
-from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
+from pytest_precision.recipes.megatron.started import end_with, forget_graphs, optimizer_of, wrapped
 from pytest_precision.workloads.base import Workload
 
 
@@ -55,6 +55,7 @@ class MegatronEngine(Engine):
         optimizer: Mapping[str, Any] | None = None,
     ) -> None:
         self.ddp = wrapped(model, cell, ddp or {})
+        self._adding = end_with(self, self.ddp)
         self.updates = optimizer_of(self.ddp, optimizer or {})
         (inner,) = getattr(self.updates, "chained_optimizers", [self.updates])
         self._parts = {name: [*parts_of(name, p)] for name, p in model.named_parameters()}
@@ -98,6 +99,7 @@ class MegatronEngine(Engine):
             self.updates.prepare_model_params_for_param_sync()
         self.ddp.set_is_first_microbatch()
         super().forward_backward(step)
+        forget_graphs(self.model)
 
     def microbatch_context(self, *, last: bool) -> Any:
         """Reduce nothing before the last microbatch."""
