@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import lgamma, log, log2
+from math import isfinite, lgamma, log, log2
 
 import torch
 from torch import Tensor
@@ -103,6 +103,8 @@ def times(ratio: float | None) -> str:
 
 def _factor(ratio: float) -> str:
     """Format a factor; that of a loss scale is a power of two, up to the rounding of a sum."""
+    if not ratio or not isfinite(ratio):  # one of the two is 0 where the other is not
+        return f"{ratio:.6g}"
     nearest = 2.0 ** round(log2(abs(ratio)))
     exact = abs(abs(ratio) / nearest - 1) < SAME and power_of_two(nearest)
     return f"{'-' * (ratio < 0)}{exact}" if exact else f"{ratio:.6g}"

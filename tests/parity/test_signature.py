@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_precision.parity.signature import signature
+from pytest_precision.parity.signature import signature, times
 
 REFERENCE = torch.randn(64, generator=torch.Generator().manual_seed(1))
 UNRELATED = torch.randn(64, generator=torch.Generator().manual_seed(2))
@@ -101,3 +101,9 @@ def test_scattered_rounding_is_no_stretch(size: int, differ: list[int]) -> None:
 def test_integers_have_no_signature() -> None:
     """Ratios and grids mean nothing for a counter."""
     assert signature(torch.tensor([2]), torch.tensor([1])) == "values"
+
+
+@pytest.mark.parametrize("ratio", [0.0, -0.0, float("inf")])
+def test_a_factor_that_has_no_power_of_two_near_it_is_said(ratio: float) -> None:
+    """A whole segment may be 0 on one side."""
+    assert times(ratio) == f"{ratio:.6g} times the reference"

@@ -68,15 +68,6 @@ def shout(lines):
     return os.fstat(1).st_size
 
 
-def opens_groups(number):
-    import torch.distributed as dist
-
-    before = len(os.listdir("/proc/self/task"))
-    for _ in range(number):
-        dist.new_group(backend="gloo")
-    return os.getpid(), before, len(os.listdir("/proc/self/task"))
-
-
 def result_that_stays():
     return threading.Lock()
 
@@ -267,13 +258,3 @@ def test_settings_are_checked(settings):
     [(name, value)] = settings.items()
     with pytest.raises(ValueError, match=f"but got {name}={value!r}"):
         RankPool(**settings)
-
-
-def test_ranks_that_wait_have_no_groups_of_the_job(pool):
-    """Each has threads of gloo that poll."""
-    for pid, before, during in pool.run(2, opens_groups, 5):
-        assert during >= before + 5
-        deadline = time.monotonic() + slack()
-        while len(os.listdir(f"/proc/{pid}/task")) > before + 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)

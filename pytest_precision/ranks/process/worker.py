@@ -109,7 +109,6 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)
             connection.send(_answer(message, membership))
-            _tidy()
     except BaseException as error:
         when = time.monotonic()
         status = 1
@@ -118,13 +117,6 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
         output.flush()
         lifeline.release()
         os._exit(status)
-
-
-def _tidy() -> None:
-    """End the groups that the job has opened: each has a thread of gloo that polls."""
-    from pytest_precision.ranks.state import process_groups
-
-    process_groups.close()
 
 
 def _next(connection: Connection, membership: Membership) -> ToRank:
@@ -202,8 +194,9 @@ def _expect_loopback(error: RuntimeError) -> None:
 
 
 def _answer(message: RunJob, membership: Membership) -> FromRank:
-    from pytest_precision.ranks.state import baseline
+    from pytest_precision.ranks.state import baseline, process_groups
 
+    process_groups.close()  # not after a job: a peer may still wait in a collective of its own
     heard = reads.of_this_process()
     heard.begin()
     job = message.job.unpack()
