@@ -92,10 +92,10 @@ class Copies:
         known = self._known()
         self._found = [copy for copy in self._found if copy.is_held()]
         untrained = [copy for copy in self._found if not known & _ids(copy.one)]
-        for copy in untrained:
-            copy.moved |= copy.start != _fingerprint(_tensors(copy.one))
+        present = [(copy, _fingerprint(_tensors(copy.one))) for copy in untrained]
         # Where in memory they lie differs from run to run, what they hold does not.
-        for copy in sorted(untrained, key=lambda copy: repr(_fingerprint(_tensors(copy.one)))):
+        for copy, now in sorted(present, key=lambda pair: repr(pair[1])):
+            copy.moved |= copy.start != now
             if copy.moved:
                 own = {path: one for path, one in _tensors(copy.one).items() if not _elsewhere(one)}
                 copy.name = copy.name or self._new_name(copy.one)

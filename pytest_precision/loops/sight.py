@@ -135,12 +135,12 @@ class Sight:
 
     def all_numbers(self) -> Iterator[Observation]:
         """Yield those of all optimizers."""
-        return first(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
+        return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def state(self) -> Iterator[Observation]:
         """Yield everything that outlives a step."""
         kept = (self.kept_by(one, whole=True) for one in self.optimizers)
-        yield from first(chain.from_iterable(kept))
+        yield from shown_once(chain.from_iterable(kept))
         for _, seen in self.weights_of_models():
             yield from seen
         yield from self.flags()
@@ -237,7 +237,7 @@ class Sight:
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
 
 
-def first(seen: Iterator[Observation]) -> Iterator[Observation]:
+def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:
     """Leave out what an optimizer shows once more, which another one has shown."""
     shown = set()
     for one in seen:

@@ -21,7 +21,7 @@ from pytest_precision.loops.course import Course
 from pytest_precision.loops.locate import Extent, Locate, expect_locate
 from pytest_precision.loops.names import Models
 from pytest_precision.loops.notes import Notes
-from pytest_precision.loops.sight import Sight, first
+from pytest_precision.loops.sight import Sight, shown_once
 from pytest_precision.loops.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.updates import UpdateMeter, Watched
@@ -326,7 +326,7 @@ class Steps:
             loaded = self.course.loaded
             moment = Moment(self.course.load, loaded, self.done, "load") if loaded else INIT
             # An optimizer that runs another one may have moved what both of them hold by then.
-            self._tape.write(moment, first(self._tape.started()))
+            self._tape.write(moment, shown_once(self._tape.started()))
 
     def _write_state(self, op: int, operation: str) -> None:
         if self._tape.writes(self.done):

@@ -103,6 +103,12 @@ class Pair:
     candidate: LogicalTensor | None
     reference: LogicalTensor | None
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether both sides have it, with the same bytes."""
+        ours, theirs = self.candidate, self.reference
+        return ours is not None and theirs is not None and ours.same_bytes(theirs)
+
 
 def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Moment]]:
     """Return the moments of both sides that belong together, in the candidate's order.

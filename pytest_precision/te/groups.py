@@ -12,6 +12,11 @@ from pytest_precision.te.quantize import skipped, write
 from pytest_precision.te.storages import family, matrix
 
 
+def is_group(tensor: Any) -> bool:
+    """Return whether a tensor holds the weights of several experts."""
+    return hasattr(tensor, "split_into_quantized_tensors")
+
+
 def members(group: Any) -> list[Any]:
     """Return the tensors of a group as views of its memory; a list is a group already."""
     if isinstance(group, (list, tuple)):

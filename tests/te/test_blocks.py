@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 
 import pytest
+import te_wheel
 
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
@@ -22,10 +22,7 @@ RESTARTED = "save-train1-skip-eval-train1-save-restart-train1"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    find_spec("transformer_engine") is None,
-    reason="needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
-)
+@te_wheel.NEEDED
 @pytest.mark.parametrize(
     ("layer", "precision", "primary", "fusion", "ranks", "sequence"),
     [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 
 import planted_te as planted
 import pytest
+import te_wheel
 
 from pytest_precision import layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity
@@ -15,13 +15,7 @@ from pytest_precision.errors import ParityError
 from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters
 from pytest_precision.matrix.cell import Cell
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        find_spec("transformer_engine") is None,
-        reason="needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
-    ),
-]
+pytestmark = [pytest.mark.slow, te_wheel.NEEDED]
 
 ParityIn = Callable[[Cell], Parity]
 

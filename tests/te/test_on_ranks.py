@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 
 import planted_te as planted
 import pytest
+import te_wheel
 
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
@@ -19,13 +19,7 @@ from pytest_precision.plugin.session import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        find_spec("transformer_engine") is None,
-        reason="needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
-    ),
-]
+pytestmark = [pytest.mark.slow, te_wheel.NEEDED]
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
+import te_wheel
 
 SUITE = """
     import torch
@@ -18,10 +17,7 @@ SUITE = """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    find_spec("transformer_engine") is None,
-    reason="needs Transformer Engine's wheel: pip install 'pytest-precision[te-cpu]'",
-)
+@te_wheel.NEEDED
 def test_a_suite_that_imports_transformer_engine_runs(pytester: pytest.Pytester) -> None:
     """Its modules may import it at their top; without the plugin they cannot be collected."""
     pytester.makepyfile(SUITE)

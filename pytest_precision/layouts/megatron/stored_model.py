@@ -42,6 +42,25 @@ _DTYPES = {
 """Megatron-LM's options to the dtypes that they take."""
 
 
+def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
+    """Return the kinds that overlaps keep from being shown after every phase, with the reasons.
+
+    Args:
+        options: Megatron-core's, or those below, with `overlap_grad_reduce` and
+            `overlap_param_gather`.
+        cell: the point of the matrix.
+    """
+    hidden = {}
+    if options.overlap_grad_reduce:
+        hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
+    if options.overlap_param_gather:
+        late = "overlap_param_gather brings parameters up to date when they are read"
+        # Other scales and amaxes than those of parameters are up to date.
+        stored = ("quantized", "scale", "amax") if cell.primary_weight == "quantized" else ()
+        hidden |= dict.fromkeys(("param", *stored), late)
+    return hidden
+
+
 BUCKET_SIZE = 61 * 61
 """The number of elements of a matrix of `workloads.mlp`, which fills a bucket to the last one."""
 
@@ -83,16 +102,7 @@ class Options:
 
     def unobservable(self, cell: Cell) -> dict[str, str]:
         """Return the kinds that cannot be shown after every phase, each with the reason."""
-        hidden = {}
-        if self.overlap_grad_reduce:
-            hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
-        if self.overlap_param_gather:
-            late = "overlap_param_gather brings parameters up to date when they are read"
-            # Other scales and amaxes than those of parameters are up to date.
-            quantized = cell.primary_weight == "quantized"
-            stored = ("quantized", "scale", "amax") if quantized else ()
-            hidden |= dict.fromkeys(("param", *stored), late)
-        return hidden
+        return hidden_by_overlaps(self, cell)
 
     @classmethod
     def of(cls, cell: Cell, **options: Any) -> Options:

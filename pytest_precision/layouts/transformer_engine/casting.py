@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_precision.te.groups import members
+from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import family
 
 BYTES = ("_data", "_rowwise_data", "_columnwise_data")
@@ -18,7 +18,7 @@ BYTES = ("_data", "_rowwise_data", "_columnwise_data")
 
 def store(parameter: Any, master: Tensor) -> None:
     """Round or quantize a master into a parameter, member by member."""
-    if not hasattr(parameter, "split_into_quantized_tensors"):
+    if not is_group(parameter):
         parts: list[tuple[Any, Tensor]] = [(parameter, master)]
     else:
         parts = list(zip(members(parameter), master.unbind(), strict=True))

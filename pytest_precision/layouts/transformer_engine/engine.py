@@ -95,18 +95,11 @@ class TransformerEngine(Engine):
         return super().piece(kind, name, shown.values_of(tensor), local=local)
 
     def show(
-        self,
-        kind: str,
-        name: str,
-        tensor: Tensor,
-        capture: Capture,
-        *,
-        split: bool = True,
-        local: bool = False,
+        self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
         """Yield the values of a tensor of Transformer Engine; its bytes are kinds of their own."""
         values = shown.codes_of(tensor) if kind in MOMENTS else shown.values_of(tensor)
-        return super().show(kind, name, values, capture, split=split, local=local)
+        return super().show(kind, name, values, capture, **how)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, with the bytes and scales of the weights."""

@@ -15,7 +15,7 @@ from pytest_precision.layouts.transformer_engine.engine import TransformerEngine
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import remainder
-from pytest_precision.te.groups import members
+from pytest_precision.te.groups import is_group, members
 from pytest_precision.workloads.base import Workload
 
 
@@ -28,7 +28,7 @@ def initial_of(parameter: Any) -> Tensor:
         kept: Tensor = parameter.get_high_precision_init_val()
         parameter.clear_high_precision_init_val()
         return kept.to(parameter.device).float().reshape(parameter.shape)
-    if not hasattr(parameter, "split_into_quantized_tensors"):
+    if not is_group(parameter):
         return values_of(parameter).detach().float().clone()
     return torch.stack([initial_of(part) for part in members(parameter)])
 

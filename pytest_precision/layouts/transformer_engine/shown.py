@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.layers import EngineLayer, parts_of
-from pytest_precision.te.groups import members
+from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import SIDES, family, operand
 
 KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
@@ -17,7 +17,7 @@ KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 def values_of(tensor: Tensor) -> Tensor:
     """Return the values of a tensor, quantized or not; of a group, one matrix per member."""
-    if hasattr(tensor, "split_into_quantized_tensors"):
+    if is_group(tensor):
         return torch.stack([values_of(part) for part in members(tensor)])
     return tensor.dequantize() if hasattr(tensor, "_quantizer") else tensor
 

@@ -31,7 +31,6 @@ def close() -> None:
         return
     _torch.forget_meshes()
     gc.collect()  # engines and their hooks form reference cycles
-    gc.collect()  # so does what their finalizers have let go
     ending = [*_unheld(world)]
     for group in ending:
         if dist.get_rank(group) == 0:

@@ -14,12 +14,14 @@ from pytest_precision import _torch
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation, Span
+from pytest_precision.layouts.megatron.stored_model import hidden_by_overlaps
 from pytest_precision.layouts.transformer_engine.shown import KINDS, values_of
 from pytest_precision.loops.locate import PieceFields
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recipes.megatron import core_checkpoint, memory
 from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, parts_of
-from pytest_precision.recipes.megatron.started import end_with, forget_graphs, optimizer_of, wrapped
+from pytest_precision.recipes.megatron.released import end_groups_with, forget_graphs
+from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
 from pytest_precision.workloads.base import Workload
 
 
@@ -55,7 +57,7 @@ class MegatronEngine(Engine):
         optimizer: Mapping[str, Any] | None = None,
     ) -> None:
         self.ddp = wrapped(model, cell, ddp or {})
-        self._adding = end_with(self, self.ddp)
+        end_groups_with(self)
         self.updates = optimizer_of(self.ddp, optimizer or {})
         (inner,) = getattr(self.updates, "chained_optimizers", [self.updates])
         self._parts = {name: [*parts_of(name, p)] for name, p in model.named_parameters()}
@@ -76,7 +78,7 @@ class MegatronEngine(Engine):
             forward_model=self.ddp,
             grad_factor=self.ddp.dp_group.size(),  # which DDP averages over
         )
-        self.unobservable = _hidden(self.ddp.ddp_config, cell)  # type: ignore[misc]
+        self.unobservable = hidden_by_overlaps(self.ddp.ddp_config, cell)  # type: ignore[misc]
         self.needs_even_shares = self.overlaps  # type: ignore[misc]
 
     @property
@@ -227,18 +229,11 @@ class MegatronEngine(Engine):
         return super().piece(kind, name, tensor, local=local)
 
     def show(
-        self,
-        kind: str,
-        name: str,
-        tensor: Tensor,
-        capture: Capture,
-        *,
-        split: bool = True,
-        local: bool = False,
+        self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
         """Yield the values of a tensor of Transformer Engine; its bytes are kinds of their own."""
         values = values_of(tensor)
-        return super().show(kind, name, values, capture, split=split, local=local)
+        return super().show(kind, name, values, capture, **how)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield what the forward of a module is about to read, from the fused experts' own list."""
@@ -251,16 +246,3 @@ class MegatronEngine(Engine):
     def paths(self) -> set[str]:
         """Return which paths the forwards and backwards took, or have to take as stored."""
         return super().paths() | self._taken | memory.paths(self.model)
-
-
-def _hidden(options: Any, cell: Cell) -> dict[str, str]:
-    """Return the kinds that cannot be shown after every phase, each with the reason."""
-    hidden = {}
-    if options.overlap_grad_reduce:
-        hidden["grad"] = "overlap_grad_reduce reduces gradients inside backward"
-    if options.overlap_param_gather:
-        late = "overlap_param_gather brings parameters up to date when they are read"
-        quantized = cell.primary_weight == "quantized"
-        stored = ("quantized", "scale", "amax") if quantized else ()
-        hidden |= dict.fromkeys(("param", *stored), late)
-    return hidden

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pytest_precision.errors import expected_but_got
 from pytest_precision.loops.locate import Locate, PieceFields
 from pytest_precision.recipes.release import expect_release
-from pytest_precision.te.groups import members
+from pytest_precision.te.groups import is_group, members
 
 TESTED = ("0.16", "0.19")
 
@@ -66,7 +66,7 @@ def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 def parts_of(name: str, parameter: Any) -> Iterator[PieceFields]:
     """Yield what lies in a parameter: the whole, each range of it, or each member of a group."""
-    if hasattr(parameter, "split_into_quantized_tensors"):
+    if is_group(parameter):
         for number, part in enumerate(members(parameter)):
             yield f"{name}{number}", tuple(part.shape), 0, part.numel()
         return

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.shown import operands_of
 from pytest_precision.loops.locate import PieceFields
-from pytest_precision.te.groups import members
+from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import family
 
 Parts = Mapping[str, Sequence[PieceFields]]
@@ -21,14 +21,9 @@ FUSED = {"linear_fc1": 0, "linear_fc2": -1}
 """Layers of `TEGroupedMLP` to their places in the sequence of fused operations."""
 
 
-def is_grouped(weight: Any) -> bool:
-    """Return whether a parameter holds the weights of several experts."""
-    return hasattr(weight, "split_into_quantized_tensors")
-
-
 def members_of(weight: Any) -> list[Any]:
     """Return the weights in a parameter, each by itself."""
-    return members(weight) if is_grouped(weight) else [weight]
+    return members(weight) if is_group(weight) else [weight]
 
 
 def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -69,7 +64,7 @@ def paths(model: nn.Module) -> set[str]:
     """Return which of `contract.PATHS` the stored weights decide."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
-    found = {"grouped": any(map(is_grouped, weights)), "quantized": quantized}
+    found = {"grouped": any(map(is_group, weights)), "quantized": quantized}
     return {path for path, there in found.items() if there}
 
 
@@ -94,7 +89,7 @@ def _gathered(parameter: Any) -> Tensor | None:
     kinds = {family(part) for part in members_of(parameter)}
     if kinds & {"mxfp8", "block"}:
         return None
-    if is_grouped(parameter):
+    if is_group(parameter):
         return parameter.rowwise_data  # type: ignore[no-any-return]
     if kinds == {"nvfp4"}:
         return parameter._rowwise_data  # type: ignore[no-any-return]

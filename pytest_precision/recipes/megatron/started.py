@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -54,49 +52,6 @@ def initialize(**sizes: Any) -> None:
     _forget_reduction()
     random = import_module("megatron.core.tensor_parallel.random")
     random.model_parallel_cuda_manual_seed(torch.initial_seed() % 2**31 or SEED)
-
-
-def end_with(engine: Any, ddp: Any) -> list[Any]:
-    """Have Megatron-core's process groups end with what uses them, unless they were made anew.
-
-    Each has a thread of gloo that polls for as long as it stands.
-
-    Returns:
-        the hooks with which DDP adds gradients, which the caller must keep.
-    """
-    parallel_state = import_module("megatron.core.parallel_state")
-    weakref.finalize(engine, _end, parallel_state, parallel_state.get_data_parallel_group())
-    # They hold DDP, which holds the nodes that hold them: no collector sees this cycle.
-    kept = []
-    for node in ddp.grad_accs:
-        hooks = node.register_hook(_through).hooks_dict_ref()
-        for key, hook in [*hooks.items()]:
-            if hook is _through:
-                del hooks[key]
-            else:
-                kept.append(hook)
-                hooks[key] = partial(_through, weakref.ref(hook))
-    return kept
-
-
-def forget_graphs(model: Any) -> None:
-    """Have dispatchers keep numbers alone of the step that is over, and not its graph."""
-    for module in model.modules():
-        dispatcher = getattr(module, "token_dispatcher", None)
-        for name, held in [*vars(dispatcher).items()] if dispatcher is not None else ():
-            if isinstance(held, torch.Tensor) and held.grad_fn is not None:
-                setattr(dispatcher, name, held.detach())
-
-
-def _through(held: Callable[[], Any], *gradients: Any) -> None:
-    hook = held()
-    if hook is not None:
-        hook(*gradients)
-
-
-def _end(parallel_state: Any, group: Any) -> None:
-    if parallel_state.is_initialized() and parallel_state.get_data_parallel_group() is group:
-        parallel_state.destroy_model_parallel()
 
 
 def _forget_reduction() -> None:
