@@ -33,7 +33,8 @@ def digest_threads(ranks: int) -> int:
 
 def digest(tensor: Tensor) -> str:
     """Return the xxh3-128 of the bytes in row-major order, hexadecimal: every bit counts."""
-    return xxhash.xxh3_128_hexdigest(bytes_of(in_order(tensor.detach())))
+    held = in_order(tensor.detach())  # a copy of a transposed tensor, and of one on a GPU
+    return xxhash.xxh3_128_hexdigest(bytes_of(held))
 
 
 def in_order(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from pytest_precision.engine.observation import Chunk, Observation, Span, whole
 from pytest_precision.trace import writer
-from pytest_precision.trace.digests import digested
+from pytest_precision.trace.digests import digest, digested
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
@@ -141,6 +141,14 @@ def test_a_digest_taken_at_once_is_that_of_the_bytes(tmp_path: Path) -> None:
     (later,) = digests(tmp_path / "stays", whole("used_param", "w", stays))
     (zeros,) = digests(tmp_path / "zeros", whole("used_param", "w", gone))
     assert at_once == later != zeros
+
+
+@pytest.mark.parametrize("size", [16, 64, 1024])
+def test_a_digest_of_a_transposed_tensor_is_that_of_its_copy(size: int) -> None:
+    """The copy in row-major order lives until all of its bytes were read."""
+    transposed = torch.arange(float(size * size)).reshape(size, size).t()
+    copied = transposed.contiguous()
+    assert [digest(transposed) for _ in range(5)] == [digest(copied)] * 5
 
 
 def test_digests_do_not_depend_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
