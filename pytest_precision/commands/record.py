@@ -28,7 +28,8 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "record",
         help="record the train steps of a script",
-        usage="%(prog)s --out DIR [--steps N] [--values STEPS] -- train.py [ARGUMENT ...]",
+        usage="%(prog)s --out DIR [--steps N] [--values STEPS] [--te auto|cpu|off] "
+        "-- train.py [ARGUMENT ...]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -48,6 +49,18 @@ def add_to(commands: Any) -> None:
         help=f"end the script after so many train steps (default: {STEPS})",
     )
     parser.add_argument(
+        "--te",
+        choices=["auto", "cpu", "off"],
+        default="off",
+        help="run Transformer Engine on the CPU, over a stand-in for its kernels: where that is "
+        "possible, always, or never (the default)",
+    )
+    _add_what_is_kept(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def _add_what_is_kept(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--values",
         metavar="STEPS",
         type=steps_of,
@@ -61,7 +74,6 @@ def add_to(commands: Any) -> None:
         default=[],
         help="also keep gradients as each backward leaves them, before any reduction",
     )
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -83,6 +95,8 @@ def run(given: argparse.Namespace) -> int:
     if not Path(file).is_file():
         given.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
     _expect_empty(given)
+    if given.te != "off":
+        _let_stand_in(given)
     from pytest_precision.loops.script_file import record_file
 
     done = record_file(
@@ -92,6 +106,23 @@ def run(given: argparse.Namespace) -> int:
         print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
     _leave_threads()
     return 0
+
+
+def _let_stand_in(given: argparse.Namespace) -> None:
+    """Put the stand-in for Transformer Engine's kernels in place before the script starts.
+
+    The script's own process is not put back: it ends with the script.
+    """
+    from pytest_precision import te
+
+    try:
+        te.install()
+    except RuntimeError as error:
+        if given.te == "cpu":
+            given.parser.error(f"--te=cpu: {error}")
+        print(f"pytest_precision: no stand-in for Transformer Engine: {error}", file=sys.stderr)
+    else:
+        print(f"pytest_precision: Transformer Engine {te.running()}", file=sys.stderr)
 
 
 def _leave_threads() -> None:

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pytest_precision import te
 from pytest_precision._visible import visible
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.trace.files import write_whole
@@ -39,6 +40,9 @@ MOST_RANKS = 1 << 16
 """Ranks that a recording may have; more than any launch, and few enough to look for each."""
 
 PACKAGES = ("pytest-precision", "torch", "numpy")
+
+STAND_IN = "transformer_engine"
+"""Name under which it stands what runs over the stand-in, as in the environment of a trace."""
 
 GIT_SECONDS = 10
 """Time that git has to name the revision of a large work tree."""
@@ -133,9 +137,10 @@ class Origin:
 
     def again(self, values: str) -> str:
         """Return the command that makes the recording again, with the values of some steps."""
-        options = ["--out", "DIR", "--steps", str(self.steps), "--values", values, "--"]
-        words = ["python", "-m", "pytest_precision", "record", *options]
-        return shlex.join([*words, self.script, *self.arguments])
+        words = ["python", "-m", "pytest_precision", "record", "--out", "DIR"]
+        words += ["--steps", str(self.steps), "--values", values]
+        words += ["--te", "cpu"] if STAND_IN in self.versions else []
+        return shlex.join([*words, "--", self.script, *self.arguments])
 
 
 def damaged(folder: Path, error: Exception) -> RecordingError:
@@ -214,3 +219,5 @@ def _versions() -> Iterator[tuple[str, str]]:
     for name in PACKAGES:
         with suppress(PackageNotFoundError):  # run from its sources
             yield name, version(name)
+    if te.running():
+        yield STAND_IN, te.running()
