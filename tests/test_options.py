@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.options import MARKER_OPTIONS, OPTIONS, Settings
+from pytest_precision.options import MARKER_OPTIONS, OPTIONS, Settings, read, with_marker
 
 VALUES: dict[str, tuple[str, Any]] = {
     "matrix": ("true", True),
@@ -26,8 +26,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "require": ("true", True),
     "jitter": ("3", 3),
     "fuzz": ("20", 20),
-    "mutate": ("true", True),
-    "min_kill": ("0.9", 0.9),
+    "mutate": ("0.9", 0.9),
     "preload": ("megatron.core", ("megatron.core",)),
     "te": ("off", "off"),
 }
@@ -45,7 +44,7 @@ OTHERS = {
     "may_leave": "umask",
     "jitter": "5",
     "fuzz": "7",
-    "min_kill": "0.5",
+    "mutate": "true",
     "preload": "torchao.optim",
     "te": "cpu",
 }
@@ -61,7 +60,7 @@ BAD = {
     "report": [],
     "jitter": ["0", "-1", "often", "1.5"],
     "fuzz": ["0", "many"],
-    "min_kill": ["-0.1", "1.5", "nan", "most"],
+    "mutate": ["-0.1", "1.5", "nan", "most", "tests/parity"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
     "preload": ["megatron-core", "megatron/core", "megatron."],
     "te": ["gpu", "on"],
@@ -99,7 +98,7 @@ def give(
 
 
 def setting(pytester: pytest.Pytester, name: str, *args: str) -> Any:
-    return getattr(Settings.of(pytester.parseconfig(*args)), OPTION[name].field)
+    return getattr(read(pytester.parseconfig(*args)), OPTION[name].field)
 
 
 def test_names() -> None:
@@ -121,7 +120,7 @@ def test_names() -> None:
 
 def test_defaults(pytester: pytest.Pytester) -> None:
     """Without any source every option has its default."""
-    assert Settings.of(pytester.parseconfig()) == Settings()
+    assert read(pytester.parseconfig()) == Settings()
 
 
 @each_option
@@ -222,7 +221,7 @@ def test_typed_ini(pytester: pytest.Pytester) -> None:
         precision_select = ["precision=bf16"]
         """
     )
-    settings = Settings.of(pytester.parseconfig())
+    settings = read(pytester.parseconfig())
     assert (settings.timeout, settings.enabled, settings.shard) == (120.0, True, (1, 2))
     assert settings.select == (("precision", ("bf16",)),)
 
@@ -232,11 +231,11 @@ def test_native_toml(pytester: pytest.Pytester) -> None:
     """In pytest.toml values have types of their own."""
     path = pytester.path / "pytest.toml"
     path.write_text("[pytest]\nprecision_timeout = 120\nprecision_matrix = true\n")
-    settings = Settings.of(pytester.parseconfig())
+    settings = read(pytester.parseconfig())
     assert (settings.timeout, settings.enabled) == (120.0, True)
     path.write_text('[pytest]\nprecision_timeout = "soon"\n')
     with pytest.raises(pytest.UsageError, match=r"number of seconds .* but got precision_timeout"):
-        Settings.of(pytester.parseconfig())
+        read(pytester.parseconfig())
 
 
 @pytest.mark.parametrize("name", MARKER_OPTIONS)
@@ -244,9 +243,9 @@ def test_marker_beats_all(name: str) -> None:
     """A marker's options replace those of the session; its axes are left alone."""
     text, value = VALUES[name]
     before = Settings(coverage="smoke", timeout=1.0)
-    after = before.with_marker({name: text, "precision": ["bf16"]}, "test")
+    after = with_marker(before, {name: text, "precision": ["bf16"]}, "test")
     assert getattr(after, name) == value != getattr(before, name)
-    assert getattr(before.with_marker({}, "test"), name) == getattr(before, name)
+    assert getattr(with_marker(before, {}, "test"), name) == getattr(before, name)
 
 
 @pytest.mark.parametrize(
@@ -261,20 +260,66 @@ def test_marker_beats_all(name: str) -> None:
 def test_bad_marker_option(keywords: dict[str, object], got: str) -> None:
     """A bad value in a marker is a usage error with the test that has the marker."""
     with pytest.raises(pytest.UsageError) as refusal:
-        Settings().with_marker(keywords, "test_a.py::test_a")
+        with_marker(Settings(), keywords, "test_a.py::test_a")
     assert str(refusal.value).startswith("test_a.py::test_a: expected ")
     assert got in str(refusal.value)
 
 
 def test_marker_takes_numbers() -> None:
     """A timeout may be written as a number."""
-    assert Settings().with_marker({"timeout": 5}, "test").timeout == 5.0
+    assert with_marker(Settings(), {"timeout": 5}, "test").timeout == 5.0
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("true", 0.0), ("on", 0.0), ("false", None), ("0", None), ("1", 1.0), ("0.9", 0.9)],
+)
+def test_planted_defects_that_must_be_noticed(
+    text: str, share: float | None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word plants without a limit or switches off, and a share is the limit."""
+    monkeypatch.setenv("PRECISION_MUTATE", text)
+    assert setting(pytester, "mutate") == share
+    assert setting(pytester, "mutate", "--precision-mutate") == 0.0
+
+
+def test_a_former_option_warns_and_works(
+    pytester: pytest.Pytester, recwarn: pytest.WarningsRecorder
+) -> None:
+    """It names what to write instead, whatever its source is."""
+    args = ["--precision-mutate", "--precision-min-kill=0.9"]
+    assert setting(pytester, "mutate", *args) == 0.9
+    (warning,) = recwarn
+    assert str(warning.message) == (
+        "command line: --precision-min-kill will go with the next release; "
+        "write precision_mutate=SHARE"
+    )
+
+
+@pytest.mark.parametrize(("name", "text"), [("may_leave", "umask"), ("ranks_per_device", "2")])
+def test_an_ini_key_is_the_one_spelling(
+    name: str,
+    text: str,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """The key works from pytest's own -o, without a warning; flag and variable warn."""
+    key = OPTION[name].key
+    value = setting(pytester, name, "-o", f"{key}={text}")
+    assert not list(recwarn)
+    assert setting(pytester, name, f"{OPTION[name].flag}={text}") == value
+    monkeypatch.setenv(OPTION[name].variable, text)
+    assert setting(pytester, name) == value
+    assert [str(warning.message).partition("; ")[2] for warning in recwarn] == [
+        f"write {OPTION[name].instead}"
+    ] * 2
 
 
 def test_help(pytester: pytest.Pytester) -> None:
-    """`pytest --help` has every option with its default."""
+    """`pytest --help` has every option with its default, and no flag that will go."""
     text = " ".join(pytester.runpytest_inprocess("--help").outlines)
     for option in OPTIONS:
-        assert option.flag in text
+        assert (f"{option.flag} " in text or f"{option.flag}=" in text) == (not option.instead)
         assert option.key in text
     assert "(default: 300)" in " ".join(text.split())

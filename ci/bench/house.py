@@ -112,12 +112,16 @@ class Source:
         )
 
     def options(self) -> int:
-        """Count the rows of the table of options."""
-        for node in ast.walk(self.modules[f"{PACKAGE}.options"]):
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OPTIONS":
-                assert isinstance(node.value, ast.Tuple)
-                return len(node.value.elts)
-        raise SystemExit("expected a tuple OPTIONS in options.py but got none")
+        """Count the rows of the table of options, those with an ini key only included."""
+        return sum(
+            len(node.value.elts)
+            for name, tree in self.modules.items()
+            if self.room(name) == "options"
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "OPTIONS"
+            and isinstance(node.value, ast.Tuple)
+        )
 
     def concepts(self) -> int:
         """Count the rows of the glossary."""

@@ -7,7 +7,8 @@ from typing import Any
 from pytest_precision.check.case import Case
 from pytest_precision.check.gates import GATES, agreement, ruled
 from pytest_precision.check.repeatable import differs, races
-from pytest_precision.errors import SideFailed
+from pytest_precision.errors import SideFailed, expected_but_got
+from pytest_precision.parity.verdict import Ruling
 from pytest_precision.trace.mutants import MUTANTS
 
 LATER = tuple(gate for gate in GATES if gate not in (agreement, races))
@@ -38,3 +39,22 @@ def mutants(case: Case) -> dict[str, Any]:
         else:
             survived[name] = mutant.advice
     return {"killed": killed, "survived": survived, "equivalent": equivalent}
+
+
+def too_few(found: dict[str, Any], share: float) -> Ruling | None:
+    """Refuse a check that notices a smaller share of the mutants than the session asks for.
+
+    Args:
+        found: what `mutants` has returned.
+        share: from 0 to 1, of the mutants that are not equivalent.
+    """
+    killed, survived = len(found["killed"]), found["survived"]
+    counted = killed + len(survived)
+    if killed >= share * counted:
+        return None
+    reason = expected_but_got(
+        f"at least {share:.0%} of planted defects to be noticed",
+        f"{killed} of {counted}",
+        "add to the workload or tighten the criterion",
+    )
+    return Ruling("vacuous", reason, tuple(f"never noticed: {n}; {a}" for n, a in survived.items()))

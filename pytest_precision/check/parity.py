@@ -244,7 +244,7 @@ class Parity:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.case import CellCase
         from pytest_precision.check.gates import GATES, ruled
-        from pytest_precision.check.mutation import mutants
+        from pytest_precision.check.mutation import mutants, too_few
 
         refused = self._patched() or incomparable(candidate, reference)
         if refused is not None:
@@ -254,8 +254,10 @@ class Parity:
             try:
                 case = CellCase.opened(recordings, terms)
                 ruling, figures = ruled(case, GATES), case.figures()
-                if ruling is None and self.settings.mutate:
+                share = self.settings.mutate
+                if ruling is None and share is not None:
                     figures["mutants"] = mutants(case)
+                    ruling = too_few(figures["mutants"], share)
                 return ruling, figures | {"timing": recordings.timing}
             except (RanksSkipped, WorldSizeError) as error:
                 if self.settings.require and isinstance(error, WorldSizeError):

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.options import MARKER_OPTIONS, Settings
+from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
 from pytest_precision.plugin.backends import Asked, announcements, refusals
 from pytest_precision.plugin.census import Census
 from pytest_precision.report.attributes import test_of
@@ -73,7 +73,7 @@ class Collection:
         try:
             mark = _marker(metafunc)
             if mark is not None:
-                settings = self.settings.with_marker(mark.kwargs, nodeid)
+                settings = with_marker(self.settings, mark.kwargs, nodeid)
                 plan = self.plans[nodeid] = Plan(self._matrix(mark, nodeid), settings)
                 cells: list[Any] = [*plan.matrix.cells]
                 if settings.fuzz:  # its place among the cells; what it runs is drawn

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._interrupts import WholeTorch
-from pytest_precision.options import SETTINGS, Settings, add_options
+from pytest_precision.options import SETTINGS, add_options, read
 from pytest_precision.plugin.collection import Collection, cell_of
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the settings, and register the hooks of this process: reporter, part of a launch."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    config.stash[SETTINGS] = Settings.of(config)
+    config.stash[SETTINGS] = read(config)
     if config.stash[SETTINGS].strict_isolation:
         if not config.pluginmanager.hasplugin("warnings"):
             raise pytest.UsageError(
@@ -119,10 +119,6 @@ def _report(config: pytest.Config) -> None:
         from pytest_precision.plugin.requirement import Requirement
 
         config.pluginmanager.register(Requirement(enabled=settings.enabled), "precision-require")
-    if settings.enabled and settings.min_kill:
-        from pytest_precision.plugin.least_kills import LeastKills
-
-        config.pluginmanager.register(LeastKills(settings.min_kill), "precision-min-kill")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

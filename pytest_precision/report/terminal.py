@@ -13,7 +13,6 @@ import pytest
 from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
-from pytest_precision.report.kills import kills
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES
@@ -169,8 +168,9 @@ class _Section:
 
     def mutants(self, cells: Sequence[CellResult]) -> None:
         """Write how many planted defects were noticed, and those that were not in any cell."""
-        entries = [check.entry for cell in cells for check in cell.checks]
-        killed, counted = kills(entries)
+        planted = [check.entry.get("mutants", {}) for cell in cells for check in cell.checks]
+        killed = sum(len(one.get("killed", ())) for one in planted)
+        counted = killed + sum(len(one.get("survived", ())) for one in planted)
         if not counted:
             return
         share = f"{killed} of {count(counted, 'planted defect')} noticed ({killed / counted:.0%})"

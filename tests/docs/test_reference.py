@@ -39,6 +39,10 @@ def first_names(page: str, heading: str) -> list[str]:
 def usage(option: Option) -> str:
     """Return an option as the table shows it."""
     metavar = option.metavar.replace("...", "…")
+    if option.instead:
+        return f"`{option.key}`"
+    if option.alone is not None:
+        return f"`{option.flag}[={metavar}]`"
     return f"`{option.flag} {metavar}`" if metavar else f"`{option.flag}`"
 
 
@@ -48,7 +52,7 @@ def test_options() -> None:
     assert set(table) == {usage(option) for option in OPTIONS}
     words = {
         "false": ("skipped", "a warning", "skipped cells are green", "not done"),
-        "none": ("none", "all"),
+        "none": ("none", "all", "not done"),
         "0": ("not done",),
     }
     for option in OPTIONS:
@@ -87,7 +91,7 @@ def test_options_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_options_that_are_named_exist(page) -> None:  # type: ignore[no-untyped-def]
     """An option that a page speaks of is one; `precision_matrix` is the marker, too."""
-    known = {option.flag for option in OPTIONS}
+    known = {option.flag for option in OPTIONS if not option.instead}
     assert {*re.findall(r"--precision-[\w-]+", page.read_text())} <= known
 
 

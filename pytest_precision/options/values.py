@@ -72,6 +72,13 @@ def share(text: str) -> float:
     return share
 
 
+def planted(text: str) -> float | None:
+    """Return the share of planted defects that must be noticed; None if none are to be planted."""
+    if text.lower() in _FLAGS and text != "1":
+        return 0.0 if _FLAGS[text.lower()] else None
+    return share(text)
+
+
 def module(text: str) -> str:
     """Return the name of a module."""
     if not all(part.isidentifier() for part in text.split(".")):

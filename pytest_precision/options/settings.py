@@ -1,0 +1,58 @@
+"""Settings: what a session or a test was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The values of the options, after all sources have been read.
+
+    Attributes:
+        enabled: whether cells run; otherwise they are skipped.
+        select: (axis, values) pairs; a cell runs if it has one of the values on every axis.
+        coverage: which of the selected cells run: `full`, `pairwise` or `smoke`.
+        shard: index, from 1, and count of the runners that share the cells.
+        device: where ranks run: `auto`, `cpu` or `cuda`.
+        backend: backend of the number formats: `auto`, `emulated` or `native`.
+        ranks: how ranks run: `reuse`, `fresh` or `inline`.
+        timeout: deadline of one cell, in seconds.
+        report: absolute path of the folder for report.json; with None no report is written.
+        strict_isolation: whether a job that leaves process-global state changed fails its test.
+        ranks_per_device: how many ranks may share a GPU.
+        may_leave: patterns of the state that any job may leave changed.
+        require: whether a session fails in which no cell ran, or one lacked ranks or devices.
+        jitter: how many more times each candidate is recorded, with delays.
+        fuzz: how many cells are drawn for each matrix test in addition to its own.
+        mutate: share of known defects, planted into each candidate that passes, that its check
+            must notice; with None none are planted.
+        preload: modules that are imported once, and of which all ranks are copies.
+        te: where layouts that use Transformer Engine run: `auto`, `cpu` or `off`.
+    """
+
+    enabled: bool = False
+    select: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    coverage: str = "full"
+    shard: tuple[int, int] = (1, 1)
+    device: str = "auto"
+    backend: str = "auto"
+    ranks: str = "reuse"
+    timeout: float = 300.0
+    report: Path | None = None
+    strict_isolation: bool = False
+    ranks_per_device: int = 1
+    may_leave: tuple[str, ...] = ()
+    require: bool = False
+    jitter: int = 0
+    fuzz: int = 0
+    mutate: float | None = None
+    preload: tuple[str, ...] = ()
+    te: str = "auto"
+
+
+SETTINGS = pytest.StashKey[Settings]()
+"""Key under which `pytest_configure` stores the settings of the session in `config.stash`."""

@@ -1,0 +1,107 @@
+"""Sources: the marker takes precedence over the command line, then environment, ini, default."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_precision.options.option import REPEATABLE, Option
+from pytest_precision.options.settings import Settings
+from pytest_precision.options.table import FORMER, OPTIONS
+
+TYPES_TO_COME = ("float",) if pytest.version_tuple < (8, 4) else ()
+"""Ini types that this release of pytest does not know and would fail every session for."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option to pytest."""
+    group = parser.getgroup("precision", "precision: candidate and reference in every cell")
+    for option in (*OPTIONS, *FORMER):
+        # None means not given, so that the next source is asked.
+        kind: dict[str, Any] = {"action": "store_true"}
+        if option.ini_type != "bool":
+            action = "append" if option.ini_type in REPEATABLE else "store"
+            kind = {"action": action, "metavar": option.metavar}
+        if option.alone is not None:
+            kind |= {"nargs": "?", "const": option.alone}
+        text = f"{option.help} (default: {option.default})"
+        shown = argparse.SUPPRESS if option.instead else text
+        group.addoption(option.flag, dest=option.key, default=None, help=shown, **kind)
+        ini_type = "string" if option.ini_type in TYPES_TO_COME else option.ini_type
+        parser.addini(option.key, f"{option.flag}: {text}", ini_type, None)
+
+
+def read(config: pytest.Config) -> Settings:
+    """Read every option from the first source that has it.
+
+    Raises:
+        pytest.UsageError: a value is invalid; the message names its source.
+    """
+    given = {
+        option.field: value for option in (*OPTIONS, *FORMER) for value in _given(option, config)
+    }
+    return Settings(**given)
+
+
+def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) -> Settings:
+    """Return settings, overridden by the options among the keywords of a marker.
+
+    Args:
+        settings: what the session was asked for.
+        keywords: keywords of the marker; those that are not options are ignored.
+        where: the test that has the marker, for messages.
+
+    Raises:
+        pytest.UsageError: a value is invalid.
+    """
+    own = {
+        option.field: option.parsed([keywords[option.name]], option.name, where)
+        for option in OPTIONS
+        if option.of_marker and option.name in keywords
+    }
+    return replace(settings, **own) if own else settings
+
+
+def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
+    """Yield the value from the first source that has one; nothing if no source has one."""
+    for given, name, where, folder in _sources(option, config):
+        if option.instead and (name != option.key or option in FORMER):
+            words = f"{where}: {name} will go with the next release; write {option.instead}"
+            warnings.warn(pytest.PytestDeprecationWarning(words), stacklevel=2)
+        value = option.parsed(given, name, where)
+        yield folder / value if isinstance(value, Path) else value
+        return
+
+
+def _sources(
+    option: Option, config: pytest.Config
+) -> Iterator[tuple[Sequence[object], str, str, Path]]:
+    """Yield (values, name, source, its folder) per source, the highest precedence first."""
+    here = config.invocation_params.dir
+    given = config.getoption(option.key)
+    if given is not None:
+        yield _several(given), option.flag, "command line", here
+    # Shells and workflow files set an empty value to say "not set".
+    if variable := os.environ.get(option.variable):
+        split = REPEATABLE.get(option.ini_type)
+        several = [variable] if split is None else split(variable)
+        yield several, option.variable, "environment", here
+    ini_file = str(config.inipath or "ini")
+    try:
+        entry = config.getini(option.key)
+    except (TypeError, ValueError, pytest.UsageError) as error:
+        # pytest converts booleans and numbers itself; its message lacks the key or the file.
+        raise option.refused(f"{option.key}: {error}", ini_file) from None
+    if entry not in (None, "", []):
+        yield _several(entry), option.key, ini_file, config.rootpath
+
+
+def _several(given: object) -> list[object]:
+    return given if isinstance(given, list) else [given]

@@ -1,0 +1,137 @@
+"""The table of options: command line, environment, ini key, marker and messages come from it."""
+
+from __future__ import annotations
+
+from pytest_precision.options import values
+from pytest_precision.options.option import Option
+
+OPTIONS = (
+    Option("matrix", values.flag, "true or false", "", "run the matrix cells", "bool"),
+    Option(
+        "select",
+        values.selection,
+        "AXIS=VALUE[,VALUE...]",
+        "AXIS=VALUE[,VALUE...]",
+        "keep only the cells with these values; repeatable",
+        "args",
+    ),
+    Option(
+        "coverage",
+        *values.one_of("full", "pairwise", "smoke"),
+        "every cell; every pair of axis values; one cell per test",
+        of_marker=True,
+    ),
+    Option(
+        "shard", values.shard, "I/N with I from 1 to N", "I/N", "this runner's share of the cells"
+    ),
+    Option("device", *values.one_of("auto", "cpu", "cuda"), "where ranks run", of_marker=True),
+    Option(
+        "backend",
+        *values.one_of("auto", "emulated", "native"),
+        "emulated number formats, or the hardware's",
+        of_marker=True,
+    ),
+    Option(
+        "ranks",
+        *values.one_of("reuse", "fresh", "inline"),
+        "keep rank groups between cells; open a fresh group per run; run in the pytest process",
+        of_marker=True,
+    ),
+    Option(
+        "timeout",
+        values.seconds,
+        f"a number of seconds above 0 and at most {values.LONGEST_SECONDS}",
+        "SECONDS",
+        "deadline of one cell",
+        "float",
+        of_marker=True,
+    ),
+    Option("report", values.folder, "a folder", "DIR", "write report.json there"),
+    Option(
+        "strict_isolation",
+        values.flag,
+        "true or false",
+        "",
+        "fail a test whose job does not restore process-global state",
+        "bool",
+    ),
+    Option(
+        "ranks_per_device",
+        values.count,
+        "an int from 1",
+        "N",
+        "how many ranks may share a GPU; ranks that share one communicate by gloo",
+        instead="precision_ranks_per_device in the ini file, or -o precision_ranks_per_device=N",
+    ),
+    Option(
+        "may_leave",
+        values.pattern,
+        "a pattern",
+        "PATTERN",
+        "state that any job may leave changed, named as in the leak warning, one per line",
+        "linelist",
+        instead="precision_may_leave in the ini file, or -o precision_may_leave=PATTERN",
+    ),
+    Option(
+        "require",
+        values.flag,
+        "true or false",
+        "",
+        "fail a session in which no cell ran, or one was skipped for want of ranks or devices",
+        "bool",
+    ),
+    Option(
+        "jitter",
+        values.count,
+        "an int from 1",
+        "N",
+        "record each candidate N more times, one rank after the other late, and expect its bits",
+        of_marker=True,
+    ),
+    Option(
+        "fuzz",
+        values.count,
+        "an int from 1",
+        "N",
+        "run each matrix test in N more cells, whose sequences hypothesis draws",
+        of_marker=True,
+    ),
+    Option(
+        "mutate",
+        values.planted,
+        "true, false, or a share above 0 and at most 1, after '=' on the command line,",
+        "SHARE",
+        "plant known defects into each candidate that passes, say which go unnoticed, and fail a "
+        "check that notices a smaller share of them",
+        of_marker=True,
+        alone="true",
+    ),
+    Option(
+        "preload",
+        values.module,
+        "the name of a module, such as megatron.core",
+        "MODULE",
+        "import it once for all ranks that are started here; repeatable",
+        "args",
+    ),
+    Option(
+        "te",
+        *values.one_of("auto", "cpu", "off"),
+        "run layouts that use Transformer Engine on the CPU, over a stand-in for its kernels",
+    ),
+)
+
+FORMER = (
+    Option(
+        "min_kill",
+        values.share,
+        "a share from 0 to 1",
+        "SHARE",
+        "--precision-mutate=SHARE",
+        instead="precision_mutate=SHARE",
+    ),
+)
+"""Options that are part of another one now, and warn for one release."""
+
+MARKER_OPTIONS = tuple(option.name for option in OPTIONS if option.of_marker)
+"""Keywords of the marker `precision_matrix` that are options rather than axes."""
