@@ -66,9 +66,10 @@ class Clock:
         from pytest_precision.check.parity import Parity
         from pytest_precision.parity import needed
         from pytest_precision.parity.consistency import Consistency
-        from pytest_precision.trace.oracle.log import OracleLog
-        from pytest_precision.trace.oracle.watch import UpdateOracle
-        from pytest_precision.trace.updates import UpdateLog, UpdateMeter
+        from pytest_precision.recorders.lost_updates import UpdateMeter
+        from pytest_precision.recorders.oracle.watch import UpdateOracle
+        from pytest_precision.trace.oracle_log import OracleLog
+        from pytest_precision.trace.update_log import UpdateLog
 
         self.watch(Parity, "check", "check")
         for name in ("__init__", "_keep_reduced", "_before", "_batches", "_after", "write"):

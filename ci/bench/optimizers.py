@@ -49,7 +49,8 @@ def train(layout: ImportPath, workload: ImportPath, cell: Cell) -> dict[str, Any
 
     from pytest_precision.engine.engine import STEP_PHASES
     from pytest_precision.engine.observation import tensors_in
-    from pytest_precision.trace.updates import Counts, UpdateLog, UpdateMeter
+    from pytest_precision.recorders.lost_updates import UpdateMeter
+    from pytest_precision.trace.update_log import Counts, UpdateLog
 
     engine = layout.resolve()(workload.resolve()(), cell)
     meter = UpdateMeter()

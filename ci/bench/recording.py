@@ -32,9 +32,9 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.digests import THREADS, digest, digested
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.updates import UpdateMeter
 from pytest_precision.trace.writer import TraceWriter
 
 MEBIBYTE = 2**20

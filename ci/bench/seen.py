@@ -43,9 +43,9 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules import QuantizedParameter
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.judge import Judgement, judge
-from pytest_precision.trace.environment import SEED
+from pytest_precision.recorders.engine_recorder import record
+from pytest_precision.recorders.environment import SEED
 from pytest_precision.trace.moment import EVERYTHING
-from pytest_precision.trace.record import record
 from pytest_precision.trace.store import Trace
 
 SEQUENCES = {"midway": f"train{CHANGED + 2}", "at the end": f"train{CHANGED}"}

@@ -19,7 +19,7 @@ from pytest_precision.parity.identities import Contradiction
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.parity.noise import NoiseMeter
 from pytest_precision.trace.moment import EVERYTHING, Window
-from pytest_precision.trace.oracle.log import OracleLog
+from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
 
 

@@ -9,7 +9,7 @@ from pytest_precision.check.gates import GATES, agreement, ruled
 from pytest_precision.check.repeatable import differs, races
 from pytest_precision.errors import SideFailed, expected_but_got
 from pytest_precision.parity.verdict import Ruling
-from pytest_precision.trace.mutants import MUTANTS
+from pytest_precision.recorders.perturb.mutants import MUTANTS
 
 LATER = tuple(gate for gate in GATES if gate not in (agreement, races))
 """The gates that judge what agrees; the last one would run a candidate without the mutant."""

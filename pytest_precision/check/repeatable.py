@@ -12,7 +12,7 @@ from pytest_precision.parity.histogram import of_finding
 from pytest_precision.parity.judge import Finding, Tally, compare_pair
 from pytest_precision.parity.locate import locate
 from pytest_precision.parity.verdict import Ruling
-from pytest_precision.trace.delays import late_rank
+from pytest_precision.recorders.perturb.delays import late_rank
 from pytest_precision.trace.recording import Recording
 
 

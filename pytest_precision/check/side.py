@@ -98,9 +98,9 @@ class Side:
         """
         # Only ranks need torch for this; the controller sends the job without it.
         from pytest_precision.loops.runs import record_script
-        from pytest_precision.trace.delays import delays
-        from pytest_precision.trace.interference import Interference
-        from pytest_precision.trace.record import record
+        from pytest_precision.recorders.engine_recorder import record
+        from pytest_precision.recorders.perturb.delays import delays
+        from pytest_precision.recorders.perturb.perturbation import Perturbation
 
         layout, into = self.layout.resolve(), Path(folder)
         with reads(), delays(self.delays) as pause:
@@ -108,8 +108,8 @@ class Side:
                 return record_script(layout, self.cell, into, window, stretch)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
-            interference = Interference(pause, self.mutant, self.noise)
-            return record(layout, other, workload, self.cell, into, window, stretch, interference)
+            perturbation = Perturbation(pause, self.mutant, self.noise)
+            return record(layout, other, workload, self.cell, into, window, stretch, perturbation)
 
 
 def incomparable(candidate: Side, reference: Side) -> Ruling | None:

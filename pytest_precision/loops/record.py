@@ -18,9 +18,10 @@ from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.steps import Enough, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.ways_in import SCRIPT, WayIn
-from pytest_precision.trace.products import COMPUTED, Products
-from pytest_precision.trace.updates import UpdateMeter
+from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.products import Products
 
 
 class Record:

@@ -20,14 +20,14 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.reads import so_far
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.matrix.ways_in import WayIn
+from pytest_precision.recorders.engine_recorder import FRESH_SEED
+from pytest_precision.recorders.environment import SEED, environment_of
+from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.products import Products
 from pytest_precision.trace.data import write_data
-from pytest_precision.trace.environment import SEED, environment_of
 from pytest_precision.trace.moment import EVERYTHING, Window
-from pytest_precision.trace.products import Products
-from pytest_precision.trace.record import FRESH_SEED
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.stretches import folder_of
-from pytest_precision.trace.updates import UpdateMeter
 
 
 def record_script(

@@ -22,9 +22,9 @@ from pytest_precision.loops.steps import ON_DEMAND, Steps
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
-from pytest_precision.trace.environment import SEED
+from pytest_precision.recorders.environment import SEED
+from pytest_precision.recorders.products import Products
 from pytest_precision.trace.origin import Origin
-from pytest_precision.trace.products import Products
 
 
 def record_file(

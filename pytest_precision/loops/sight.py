@@ -18,7 +18,7 @@ from pytest_precision.loops.beside import Beside
 from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
 from pytest_precision.loops.names import LoopNames
 from pytest_precision.loops.updates import Updates
-from pytest_precision.trace.updates import Weight
+from pytest_precision.recorders.lost_updates import Weight
 
 Shown = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""

@@ -23,8 +23,8 @@ from pytest_precision.loops.names import Models
 from pytest_precision.loops.notes import Notes
 from pytest_precision.loops.sight import Sight, shown_once
 from pytest_precision.loops.tape import Tape
+from pytest_precision.recorders.lost_updates import UpdateMeter, Watched
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.updates import UpdateMeter, Watched
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""

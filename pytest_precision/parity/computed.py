@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.products import COMPUTED
+from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.trace.store import Trace
 
 

@@ -21,7 +21,7 @@ from pytest_precision.parity.identities import Claim, Contradiction
 from pytest_precision.parity.quantization import QUANTIZED, Quantization
 from pytest_precision.parity.shown import Held, Shown
 from pytest_precision.trace.moment import END, Moment
-from pytest_precision.trace.oracle.log import OracleLog
+from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Entry
 

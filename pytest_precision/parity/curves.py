@@ -8,7 +8,7 @@ from typing import Any
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Trace
-from pytest_precision.trace.updates import Counts, UpdateLog
+from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
 def summary(log: UpdateLog) -> dict[str, Any]:

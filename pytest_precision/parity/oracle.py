@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from pytest_precision.parity.exempt import Exempt
-from pytest_precision.trace.oracle.judge import Breach
-from pytest_precision.trace.oracle.log import OracleLog
+from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.trace.recording import Recording
 
 UNKNOWN = "no wrong rule that is known explains it"

@@ -1,1 +1,1 @@
-"""Record a sequence of an engine; keep it; read it back."""
+"""Recordings at rest: written, stored, sealed, read."""

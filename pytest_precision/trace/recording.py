@@ -13,13 +13,13 @@ from pytest_precision.matrix.reads import note
 from pytest_precision.matrix.ways_in import LAYOUT, RECORDING, WayIn
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Window
-from pytest_precision.trace.oracle.log import OracleLog
+from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.origin import Origin, damaged
 from pytest_precision.trace.sealed import SealedFiles, files_of
 from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
 from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.stretches import recorded
-from pytest_precision.trace.updates import UpdateLog
+from pytest_precision.trace.update_log import UpdateLog
 
 __tracebackhide__ = is_bad_input
 

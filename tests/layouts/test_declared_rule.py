@@ -16,8 +16,8 @@ from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import FusedAdam
-from pytest_precision.trace.oracle.log import OracleLog
-from pytest_precision.trace.oracle.watch import UpdateOracle
+from pytest_precision.recorders.oracle.watch import UpdateOracle
+from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]

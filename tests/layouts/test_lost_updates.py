@@ -16,7 +16,7 @@ from pytest_precision.check.side import Side
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.updates import UpdateLog
+from pytest_precision.trace.update_log import UpdateLog
 from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]

@@ -15,7 +15,7 @@ from torch import nn
 from pytest_precision import layouts, norm, unchecked, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.mutants import MUTANTS
+from pytest_precision.recorders.perturb.mutants import MUTANTS
 from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]

@@ -11,7 +11,7 @@ from checked import Recorded
 
 from pytest_precision import Cell
 from pytest_precision.loops.record import Record
-from pytest_precision.trace.updates import Counts, UpdateLog
+from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
 def totals(folder: Path, world_size: int = 1) -> Counts:

@@ -12,13 +12,13 @@ import torch
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import whole
 from pytest_precision.errors import RecordingError
+from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.origin import Origin
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import signed
 from pytest_precision.trace.store import Header
-from pytest_precision.trace.updates import UpdateMeter
 from pytest_precision.trace.writer import TraceWriter
 
 MOMENTS = [INIT, *(Moment(0, "train", 1, phase) for phase in (*STEP_PHASES, END))]

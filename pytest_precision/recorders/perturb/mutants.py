@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.trace.exact_update import gradient
-from pytest_precision.trace.planting import (
+from pytest_precision.recorders.exact_update import gradient
+from pytest_precision.recorders.perturb.planting import (
     Group,
     around,
     around_step,

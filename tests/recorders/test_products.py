@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from pytest_precision.trace.products import Products
+from pytest_precision.recorders.products import Products
 
 LOW = torch.bfloat16
 

@@ -10,9 +10,6 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_precision._torch import tree_leaves
 
-COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
-"""Precision of a cell to the dtype that matrix products must have in it."""
-
 PRODUCTS = frozenset(
     (
         *("linear", "bilinear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot"),

@@ -19,22 +19,22 @@ from pytest_precision.engine.observation import cloned
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.precisions import COMPUTED, PRECISIONS
 from pytest_precision.matrix.reads import so_far
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.matrix.stretches import Stretch
-from pytest_precision.trace import mutants
+from pytest_precision.recorders.environment import SEED, environment_of
+from pytest_precision.recorders.perturb import mutants
+from pytest_precision.recorders.perturb.noise import noise
+from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
+from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.skipped_step import SkippedStep
+from pytest_precision.recorders.update_watches import UpdateWatches
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import digest_threads, digested
-from pytest_precision.trace.environment import SEED, environment_of
-from pytest_precision.trace.interference import NONE, Interference
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
-from pytest_precision.trace.noise import noise
-from pytest_precision.trace.products import COMPUTED, Products
-from pytest_precision.trace.skipped import SkippedStep
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.stretches import folder_of
-from pytest_precision.trace.watches import UpdateWatches
 from pytest_precision.trace.writer import TraceWriter
 from pytest_precision.workloads.base import Workload
 
@@ -55,7 +55,7 @@ def record(
     folder: Path,
     window: Window | None,
     stretch: Stretch | None = None,
-    interference: Interference = NONE,
+    perturbation: Perturbation = NONE,
 ) -> int:
     """Write what this rank sees of one stretch of a run into `folder`.
 
@@ -72,14 +72,14 @@ def record(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         stretch: the operations that are run; the first ones unless given.
-        interference: what is done to the run on purpose.
+        perturbation: what is done to the run on purpose.
 
     Returns:
         the number of observations that were written.
     """
     stretch = cell.stretches[0] if stretch is None else stretch
     cell, taken = _with_backend(cell)
-    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, interference)
+    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, perturbation)
     place, rank = folder_of(folder, stretch.number), dist.get_rank()
     place.mkdir(exist_ok=True)
     threads = digest_threads(stretch.world_size)
@@ -118,9 +118,9 @@ class EngineRecorder:
         folder: Path,
         window: Window | None,
         stretch: Stretch,
-        interference: Interference,
+        perturbation: Perturbation,
     ) -> None:
-        self.interference = interference
+        self.perturbation = perturbation
         self.operations, self.stretch = cell.operations, stretch
         swapped = self.operations[: stretch.start + 1].count("swap") % 2
         self.layout, self.other = (other, layout) if swapped else (layout, other)
@@ -173,7 +173,7 @@ class EngineRecorder:
                 )
             )
         engine.expect_even_shares()
-        mutants.planted(self.interference.mutant, engine)
+        mutants.planted(self.perturbation.mutant, engine)
         # A layout may draw more random numbers than another while it builds its engine.
         torch.manual_seed(seed)
         return engine
@@ -193,13 +193,13 @@ class EngineRecorder:
         """Run one train step, and observe after each phase."""
         self.step += 1
         self.capture.begin()
-        self.interference.pause()
+        self.perturbation.pause()
         with self._watching(), self._noise("forward_backward"):
             self.engine.forward_backward(self.step)
         self.engine.watch_changes()
         self.observe("forward_backward")
         for call, shown in self._calls():
-            self.interference.pause()
+            self.perturbation.pause()
             with self.watches.around(self.engine, call, self.step), self._noise(call):
                 getattr(self.engine, call)()
             for phase in shown:
@@ -224,7 +224,7 @@ class EngineRecorder:
         return self.products if watched else nullcontext()
 
     def _noise(self, phase: str) -> AbstractContextManager[object]:
-        return noise(self.interference.noise, self.engine, phase, self.step)
+        return noise(self.perturbation.noise, self.engine, phase, self.step)
 
     def skip(self) -> None:
         """Run the next step with an overflow on one rank; all ranks must leave state as it was."""

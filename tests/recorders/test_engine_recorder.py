@@ -11,9 +11,9 @@ import torch
 from pytest_precision import Engine, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.interference import Interference
+from pytest_precision.recorders.engine_recorder import record
+from pytest_precision.recorders.perturb.perturbation import Perturbation
 from pytest_precision.trace.moment import EVERYTHING, Moment
-from pytest_precision.trace.record import record
 from pytest_precision.trace.store import Trace
 from pytest_precision.workloads.base import Workload
 
@@ -46,8 +46,8 @@ def test_each_phase_of_a_train_step_can_be_delayed(tmp_path: Path) -> None:
     pauses: list[None] = []
     cell = Cell(sequence="train-eval-train")
     layout = layouts.adamw
-    late = Interference(pause=partial(pauses.append, None))
-    record(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, interference=late)
+    late = Perturbation(pause=partial(pauses.append, None))
+    record(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, perturbation=late)
     assert len(pauses) == 2 * len(STEP_PHASES)
 
 

@@ -1,14 +1,14 @@
-"""Interference: what is done to a run on purpose, to see what comes of it."""
+"""Perturbation: what is done to a run on purpose, to see what comes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pytest_precision.trace.delays import never
+from pytest_precision.recorders.perturb.delays import never
 
 
-class Interference(NamedTuple):
+class Perturbation(NamedTuple):
     """What is done to one run; nothing unless given.
 
     Attributes:
@@ -22,4 +22,4 @@ class Interference(NamedTuple):
     noise: int = 0
 
 
-NONE = Interference()
+NONE = Perturbation()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.trace.claims import SGD
-from pytest_precision.trace.oracle.rounding import OPERATIONS
-from pytest_precision.trace.oracle.update import (
+from pytest_precision.recorders.oracle.claims import SGD
+from pytest_precision.recorders.oracle.rounding import OPERATIONS
+from pytest_precision.recorders.oracle.update import (
     Group,
     Rounded,
     Roundings,

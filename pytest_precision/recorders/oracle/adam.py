@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.trace.claims import ADAM
-from pytest_precision.trace.oracle.update import (
+from pytest_precision.recorders.oracle.claims import ADAM
+from pytest_precision.recorders.oracle.update import (
     Group,
     Rounded,
     Roundings,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.oracle.watch import UpdateOracle
-from pytest_precision.trace.updates import UpdateMeter
+from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.oracle.watch import UpdateOracle
 from pytest_precision.workloads.base import Workload
 
 

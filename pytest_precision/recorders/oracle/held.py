@@ -14,10 +14,10 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
-from pytest_precision.trace import claims
-from pytest_precision.trace.oracle.rounding import EXACT, Rounding
-from pytest_precision.trace.oracle.update import Formula, Roundings
-from pytest_precision.trace.updates import Weight
+from pytest_precision.recorders.lost_updates import Weight
+from pytest_precision.recorders.oracle import claims
+from pytest_precision.recorders.oracle.rounding import EXACT, Rounding
+from pytest_precision.recorders.oracle.update import Formula, Roundings
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_precision.trace.delays import LONGEST, delays, late_rank
+from pytest_precision.recorders.perturb.delays import LONGEST, delays, late_rank
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

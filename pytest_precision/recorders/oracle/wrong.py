@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_precision.trace.oracle.plan import UpdatePlan
-from pytest_precision.trace.oracle.rounding import Rounding
-from pytest_precision.trace.oracle.update import Roundings, Scalars, UpdateScalars
+from pytest_precision.recorders.oracle.plan import UpdatePlan
+from pytest_precision.recorders.oracle.rounding import Rounding
+from pytest_precision.recorders.oracle.update import Roundings, Scalars, UpdateScalars
 
 
 class WrongRule(NamedTuple):

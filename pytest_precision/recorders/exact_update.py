@@ -17,11 +17,11 @@ from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode, scale_name
-from pytest_precision.trace import claims
-from pytest_precision.trace.oracle.adam import NUMBERS as ADAM_NUMBERS
-from pytest_precision.trace.oracle.adam import AdamScalars
-from pytest_precision.trace.oracle.sgd import NUMBERS as SGD_NUMBERS
-from pytest_precision.trace.oracle.sgd import SgdScalars
+from pytest_precision.recorders.oracle import claims
+from pytest_precision.recorders.oracle.adam import NUMBERS as ADAM_NUMBERS
+from pytest_precision.recorders.oracle.adam import AdamScalars
+from pytest_precision.recorders.oracle.sgd import NUMBERS as SGD_NUMBERS
+from pytest_precision.recorders.oracle.sgd import SgdScalars
 
 Hyperparameters = Mapping[str, Any]
 """Those of a parameter group before the step: a scheduler may have changed them since."""

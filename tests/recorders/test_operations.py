@@ -6,7 +6,7 @@ import pytest
 
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import OPERATIONS, Operation
-from pytest_precision.trace.record import EngineRecorder
+from pytest_precision.recorders.engine_recorder import EngineRecorder
 
 ROWS = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda row: row.name)
 

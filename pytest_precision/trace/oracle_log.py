@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.oracle.judge import Breach
 from pytest_precision.trace.stretches import holders
+
+
+@dataclass(frozen=True)
+class Breach:
+    """An element beyond its bound: the one that is furthest beyond it, of the first such tensor.
+
+    Attributes:
+        step: train step.
+        order: position of the tensor in causal order.
+        kind: what it is.
+        name: the logical tensor's name.
+        index: of the element.
+        expected: what the rule gives.
+        got: what the state holds.
+        ratio: of the error to its bound.
+        group: number of its parameter group.
+    """
+
+    step: int
+    order: Sequence[int]
+    kind: str
+    name: str
+    index: Sequence[int]
+    expected: float
+    got: float
+    ratio: float
+    group: int
+
+    @property
+    def when(self) -> tuple[int, ...]:
+        """Return what tells which of two came first."""
+        return self.step, *self.order
 
 
 @dataclass

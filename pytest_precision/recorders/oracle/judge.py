@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Observation
-from pytest_precision.trace.oracle.plan import UpdatePlan
-from pytest_precision.trace.oracle.rounding import Rounding
-from pytest_precision.trace.oracle.update import Roundings, State, UpdateScalars
-from pytest_precision.trace.oracle.wrong import WrongRule, wrong_rules
-from pytest_precision.trace.updates import CHUNK
+from pytest_precision.recorders.lost_updates import CHUNK
+from pytest_precision.recorders.oracle.plan import UpdatePlan
+from pytest_precision.recorders.oracle.rounding import Rounding
+from pytest_precision.recorders.oracle.update import Roundings, State, UpdateScalars
+from pytest_precision.recorders.oracle.wrong import WrongRule, wrong_rules
+from pytest_precision.trace.oracle_log import Breach
 
 
 class Clipping(NamedTuple):
@@ -130,38 +131,6 @@ class Batch:
         """Return `ratio` with infinity where a finite number should have come, but did not."""
         lost = exact.isfinite() & ~after.isfinite()
         return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))
-
-
-@dataclass(frozen=True)
-class Breach:
-    """An element beyond its bound: the one that is furthest beyond it, of the first such tensor.
-
-    Attributes:
-        step: train step.
-        order: position of the tensor in causal order.
-        kind: what it is.
-        name: the logical tensor's name.
-        index: of the element.
-        expected: what the rule gives.
-        got: what the state holds.
-        ratio: of the error to its bound.
-        group: number of its parameter group.
-    """
-
-    step: int
-    order: Sequence[int]
-    kind: str
-    name: str
-    index: Sequence[int]
-    expected: float
-    got: float
-    ratio: float
-    group: int
-
-    @property
-    def when(self) -> tuple[int, ...]:
-        """Return what tells which of two came first."""
-        return self.step, *self.order
 
 
 class Judge:

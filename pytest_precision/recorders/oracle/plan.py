@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.oracle.adam import AdamFormula
-from pytest_precision.trace.oracle.sgd import SgdFormula
-from pytest_precision.trace.oracle.update import Formula
+from pytest_precision.recorders.oracle.adam import AdamFormula
+from pytest_precision.recorders.oracle.sgd import SgdFormula
+from pytest_precision.recorders.oracle.update import Formula
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.rules import SGD, AdamW, OptimizerRule
 

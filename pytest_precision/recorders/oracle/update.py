@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from pytest_precision.trace.oracle.rounding import OPERATIONS, Rounding
+from pytest_precision.recorders.oracle.rounding import OPERATIONS, Rounding
 
 Group = Mapping[str, Any]
 """The hyperparameters of a parameter group."""

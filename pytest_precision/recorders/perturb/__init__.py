@@ -1,0 +1,1 @@
+"""What is done to a run on purpose, to see what comes of it."""

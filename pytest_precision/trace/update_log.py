@@ -1,0 +1,112 @@
+"""The log of updates: how much of them a run lost, as counts and sums that add up over shards.
+
+It lies next to the trace of each rank; agreement of the two sides does not depend on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_precision.trace.files import OWN_FILES, TraceFiles
+from pytest_precision.trace.stretches import holders
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Figures of some updates; those of shards and of steps add up.
+
+    Elements whose exact update or weight is not finite are left out.
+
+    Attributes:
+        updates: number of elements whose exact update is not zero.
+        lost: number of these whose effective weight did not move.
+        size: sum of the magnitudes of the exact updates.
+        lost_size: the same sum over those that are lost.
+        exact: sum of the squares of the exact updates.
+        error: sum of the squares of the differences between the exact updates and the actual ones.
+    """
+
+    updates: int = 0
+    lost: int = 0
+    size: float = 0.0
+    lost_size: float = 0.0
+    exact: float = 0.0
+    error: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.updates + other.updates,
+            self.lost + other.lost,
+            self.size + other.size,
+            self.lost_size + other.lost_size,
+            self.exact + other.exact,
+            self.error + other.error,
+        )
+
+    @property
+    def share(self) -> float:
+        """Return the share of the updates that are lost; 0 where there are none."""
+        return self.lost / self.updates if self.updates else 0.0
+
+    @property
+    def lost_by_size(self) -> float:
+        """Return the share of the updates that are lost, each weighted by its size.
+
+        This tells runs apart: at the end of a decaying schedule the updates are so small that fp32
+        loses most of them too, and little is lost with them.
+        """
+        return self.lost_size / self.size if self.size else 0.0
+
+    @property
+    def absorbed(self) -> float:
+        """Return the norm of what the weights lack of the exact update, relative to that update.
+
+        It is near 1 where updates vanish, and above 1 where those that do not are rounded up.
+        """
+        return float((self.error / self.exact) ** 0.5) if self.exact else 0.0
+
+
+@dataclass
+class UpdateLog:
+    """The updates of one run.
+
+    Attributes:
+        steps: train step to logical tensor to its counts.
+        unmeasured: logical tensor to the reason why its updates cannot be measured.
+    """
+
+    steps: dict[int, dict[str, Counts]] = field(default_factory=dict)
+    unmeasured: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
+        """Read the logs of all ranks in all stretches; what several ranks hold counts once."""
+        log = cls()
+        counted: set[tuple[int, str, str]] = set()
+        for _, place, rank in holders(folder, world_sizes):
+            part = files.data(path_of(place, rank))
+            log.unmeasured |= part["unmeasured"]
+            own = set()
+            for step, rows in part["steps"]:
+                names = log.steps.setdefault(step, {})
+                for number, *counts in rows:
+                    name, place = part["pieces"][number]
+                    if (step, name, place) not in counted:
+                        names[name] = names.get(name, Counts()) + Counts(*counts)
+                        own.add((step, name, place))
+            counted |= own
+        return log
+
+    def totals(self) -> dict[str, Counts]:
+        """Return logical tensor to its counts over the whole run."""
+        totals: dict[str, Counts] = {}
+        for names in self.steps.values():
+            for name, counts in names.items():
+                totals[name] = totals.get(name, Counts()) + counts
+        return totals
+
+
+def path_of(folder: Path, rank: int) -> Path:
+    """Return the file to which a rank writes its part."""
+    return folder / f"updates{rank}.json"
