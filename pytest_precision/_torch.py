@@ -84,6 +84,15 @@ def tensor_without_memory(
     return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
 
+def moved_by_its_class(tensor: Tensor, device: torch.device) -> Any:
+    """Return a copy that the dispatch of a tensor's own class makes on `device`.
+
+    `Tensor.to` would not ask it where the device is, for torch, the one that the tensor is on.
+    """
+    move = type(tensor).__torch_dispatch__
+    return move(torch.ops.aten._to_copy.default, (type(tensor),), (tensor,), {"device": device})
+
+
 def written_arguments(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[object]:

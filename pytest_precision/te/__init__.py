@@ -10,7 +10,7 @@ arithmetic is that of `formats` and `optim`. What a kernel of a GPU adds in anot
 the sum in a GEMM, is added in torch's order here: those bits are not a GPU's.
 
     stand_in                                refuses what it cannot serve, and makes the module
-    device, cuda, triton, apex              what torch and others say while there is no GPU
+    device, cuda, nccl, triton, apex        what torch and others say while there is no GPU
     quantize, groups, gemm, ...             the functions of the module, one file an area
 """
 

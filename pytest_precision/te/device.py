@@ -1,9 +1,9 @@
 """Device: lets torch call the CPU `cuda`, for as long as this process lives.
 
 Transformer Engine makes its tensors on `cuda` and asks them where they are. So a tensor says `cuda`
-unless it was made on, or moved to, `cpu` by name; that is noted on its memory, so that views say
-the same. All memory is the CPU's. What is patched cannot be put back, since tensors that say `cuda`
-would live on: this belongs in a process that does nothing else.
+unless it was made on, or moved to, `cpu` by name, which `marks` notes. All memory is the CPU's.
+What is patched cannot be put back, since tensors that say `cuda` would live on: this belongs in a
+process that does nothing else.
 
 A device of its own would need no patch, and torch has no room for it: a backend cannot be named
 `cuda` (`rename_privateuse1_backend` refuses the name), and autograd ends a process without CUDA
@@ -27,9 +27,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision import _torch
-
-MARK = "_says_cpu"
-"""Attribute of memory, or of a tensor without memory of its own, that was asked for on `cpu`."""
+from pytest_precision.te import marks
 
 FACTORIES = (
     *("arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye"),
@@ -48,12 +46,12 @@ KEEP_TABLES = (
 )
 """Modules that keep tables of torch's functions when they are imported: before the patches."""
 
-PLAIN = (Tensor, torch.nn.Parameter)
 CPU = torch.device("cpu")
 HERE = torch.device("cuda", 0)
 
 _state = threading.local()
 _device = torch.device
+_clone = Tensor.clone
 
 
 @contextlib.contextmanager
@@ -124,23 +122,23 @@ def _patch_tensors() -> None:
 
 def _says_cuda(tensor: Tensor) -> bool:
     # Transformer Engine's own tensors are moved by its own code, which also runs within `plain()`.
-    told = getattr(_state, "plain", False) and type(tensor) in PLAIN
-    return not told and not hasattr(_memory(tensor), MARK)
-
-
-def _memory(tensor: Tensor) -> Any:
-    """Return what a mark is set on: the memory, which views share."""
-    if type(tensor) in PLAIN:
-        return tensor.untyped_storage()
-    return tensor
+    told = getattr(_state, "plain", False) and type(tensor) in marks.PLAIN
+    return not told and not marks.is_marked(tensor)
 
 
 def _marked(made: Any, device: Any) -> Any:
     """Mark a tensor that was asked for on the CPU by name, and return it."""
     named = isinstance(device, (str, _device)) and _device(device).type == "cpu"
     if named and isinstance(made, Tensor) and not getattr(_state, "plain", False):
-        setattr(_memory(made), MARK, True)
+        marks.mark(made)
     return made
+
+
+def _copied(tensor: Tensor, device: Any) -> Any:
+    """Return a copy; Transformer Engine's own code moves its tensors, and what they consist of."""
+    if type(tensor) in marks.PLAIN or not hasattr(tensor, "get_metadata"):
+        return _clone(tensor)
+    return _torch.moved_by_its_class(tensor, _device(device))
 
 
 def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,9 +153,11 @@ def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
             kwargs["pin_memory"] = False
         given: Any = args[0] if args else None
         made = function(*args, **kwargs)
-        if device is None or (made is given and _says_cuda(made) == (_type(device) == "cuda")):
+        if device is None:
+            return _marked(made, CPU) if made is not given and marks.passes_on(given) else made
+        if made is given and _says_cuda(made) == (_type(device) == "cuda"):
             return made
-        return _marked(made.clone() if made is given else made, device)
+        return _marked(_copied(made, device) if made is given else made, device)
 
     return make
 
@@ -173,11 +173,15 @@ def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
         elif args and _names_device(args[0]):
             device = args[0]
             args = (real(device), *args[1:])
+        elif args and isinstance(args[0], Tensor):
+            device = args[0].device
         moved = to(tensor, *args, **kwargs)
-        if device is None or getattr(_state, "plain", False):
+        if device is None:
+            return _marked(moved, CPU) if moved is not tensor and marks.passes_on(tensor) else moved
+        if getattr(_state, "plain", False):
             return moved
         leaves = _says_cuda(tensor) != (_type(device) == "cuda")
-        return _marked(moved.clone() if leaves and moved is tensor else moved, device)
+        return _marked(_copied(moved, device) if leaves and moved is tensor else moved, device)
 
     return move
 

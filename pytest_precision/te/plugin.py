@@ -21,6 +21,9 @@ def pytest_load_initial_conftests() -> None:
         te.install()
     except RuntimeError as error:
         raise pytest.UsageError(f"-p {__name__}: {error}") from None
+    from pytest_precision.te import marks
+
+    marks.pass_on()
 
 
 def pytest_report_header() -> str:

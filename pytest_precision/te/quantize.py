@@ -91,7 +91,7 @@ def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -
     utils = import_module("transformer_engine.pytorch.utils")
     both_orders = utils.is_non_tn_fp8_gemm_supported()
     needs_transpose = quantizer.columnwise_usage and not both_orders
-    turned = (shape[-1], *shape[:-1])
+    turned = (*shape[-1:], *shape[:-1])
     fields = {
         "data": torch.empty(shape, dtype=torch.uint8)
         if quantizer.rowwise_usage or both_orders

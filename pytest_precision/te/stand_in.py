@@ -87,10 +87,11 @@ def install() -> None:
         raise RuntimeError(problem)
     os.environ.update({k: os.environ.get(k, v) for k, v in VARIABLES.items()})
     from pytest_precision import _torch
-    from pytest_precision.te import apex, cuda, device, triton
+    from pytest_precision.te import apex, cuda, device, nccl, triton
 
     device.enter()
     cuda.enter()
+    nccl.enter()
     triton.enter()
     _torch.collect_one_by_one()
     sys.modules.update(apex.modules())

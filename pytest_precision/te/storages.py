@@ -44,12 +44,14 @@ cannot be imported before the module that stands in for the kernels."""
 
 def family(tensor: Any) -> str:
     """Return the family of a quantized tensor; empty for any other."""
-    return _family(type(tensor).__name__)
+    return _family(type(tensor))  # type: ignore[arg-type]  # mypy: a class is hashable
 
 
 @cache
-def _family(name: str) -> str:
-    return next((of for start, of in _FAMILIES.items() if name.startswith(start)), "")
+def _family(cls: type) -> str:
+    names = (base.__name__ for base in cls.__mro__)
+    found = (of for name in names for start, of in _FAMILIES.items() if name.startswith(start))
+    return next(found, "")
 
 
 def matrix(tensor: Tensor) -> Tensor:

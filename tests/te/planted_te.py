@@ -340,33 +340,6 @@ def refused_names() -> list[str]:
 
 
 @layouts.uses_transformer_engine
-def told_devices() -> dict[str, object]:
-    """Say where tensors say that they are."""
-    x = torch.ones(4, 4)
-    copied = x.cpu()
-    copied[0, 0] = 7.0
-    return {
-        "made": str(x.device),
-        "asked for": str(torch.ones(2, device="cuda").device),
-        "copied": str(copied.device),
-        "view of the copy": str(copied.view(16)[3:].device),
-        "back": str(copied.cuda().device),
-        "the copy is one": float(x[0, 0]),
-        "gradient": str(_gradient().device),
-        "module": str(next(torch.nn.Linear(2, 2).to("cuda").parameters()).device),
-        "meta": str(torch.empty(2, device="meta").device),
-        "instance": isinstance(x.device, torch.device),
-    }
-
-
-def _gradient() -> torch.Tensor:
-    x = torch.ones(3, requires_grad=True)
-    x.square().sum().backward()
-    assert x.grad is not None
-    return x.grad
-
-
-@layouts.uses_transformer_engine
 def gathered_together() -> list[list[float]]:
     """Gather bytes and then bf16 in one block, as Megatron-core does for NVFP4, and with a wait."""
     found = []
@@ -379,17 +352,6 @@ def gathered_together() -> list[list[float]]:
         found += [tensor.tolist() for tensor in made]
         manager.wait()
     return found
-
-
-@layouts.uses_transformer_engine
-def told_types() -> list[str]:
-    """Return the types of a quantized weight, of a tensor and of one on the CPU."""
-    import transformer_engine.pytorch as te
-    from transformer_engine.common import recipe
-
-    with te.quantized_model_init(recipe=recipe.MXFP8BlockScaling()):
-        weight = te.Linear(32, 32, bias=False, params_dtype=torch.bfloat16).weight
-    return [str(one.type()) for one in (weight, torch.zeros(2), torch.zeros(2, device="cpu"))]
 
 
 @layouts.uses_transformer_engine

@@ -13,11 +13,6 @@ from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.declarations import Declared
-from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
-from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.needs import Needs
 
 pytestmark = [pytest.mark.slow, te_wheel.NEEDED]
 
@@ -38,18 +33,6 @@ STORED = [
 ]
 
 
-@pytest.fixture
-def on_a_rank(resources: Resources) -> Callable[[Callable[[], object]], object]:
-    """Run a function on one rank, as the fixture `ranks` does."""
-    pool = resources.ranks(Settings(timeout=120, device="cpu"))
-
-    def run(function: Callable[[], object]) -> object:
-        path = ImportPath.of(function, "function")
-        return pool.run(1, path, needs=Needs.of(path, Declared.of(function)))[0]
-
-    return run
-
-
 def test_quantizers_give_the_golden_vectors(on_a_rank: Callable[..., dict[str, list[str]]]) -> None:
     """Each of Transformer Engine's quantizers has the bytes, scales and amaxes of its format."""
     found = on_a_rank(planted.differing_from_golden)
@@ -65,24 +48,6 @@ def test_what_is_not_computed_says_its_name(on_a_rank: Callable[..., list[str]])
     assert has_plugin == "False"
 
 
-def test_tensors_say_cuda_unless_they_were_asked_for_on_the_cpu(
-    on_a_rank: Callable[..., dict[str, object]],
-) -> None:
-    """A copy on the CPU and its views say so, and do not share memory with the original."""
-    assert on_a_rank(planted.told_devices) == {
-        "made": "cuda:0",
-        "asked for": "cuda:0",
-        "copied": "cpu",
-        "view of the copy": "cpu",
-        "back": "cuda:0",
-        "the copy is one": 1.0,
-        "gradient": "cuda:0",
-        "module": "cuda:0",
-        "meta": "meta",
-        "instance": True,
-    }
-
-
 def test_fused_adam_keeps_remainders_of_quantized_weights(
     on_a_rank: Callable[..., tuple[str, bool]],
 ) -> None:
@@ -95,12 +60,6 @@ def test_what_is_gathered_together_is_gathered_apart(
 ) -> None:
     """Each is gathered by itself before the block ends; gloo mixes up bf16 after bytes."""
     assert on_a_rank(planted.gathered_together) == [[10.0] * 4, [1.0] * 6, [10.0] * 4, [1.0] * 6]
-
-
-def test_types_name_the_device(on_a_rank: Callable[..., list[str]]) -> None:
-    """Megatron-core tells the dtypes of parameters by them."""
-    named = ["torch.cuda.BFloat16Tensor", "torch.cuda.FloatTensor", "torch.FloatTensor"]
-    assert on_a_rank(planted.told_types) == named
 
 
 def test_nvfp4_takes_batches_of_one_and_three(on_a_rank: Callable[..., list[bool]]) -> None:

@@ -15,6 +15,51 @@ SUITE = """
         assert x.grad.is_cuda
 """
 
+ON_THE_HOST = """
+    import pytest
+    import torch
+    import transformer_engine.pytorch as te
+    import transformer_engine_torch as tex
+
+    HERE, THERE = torch.ones(4, device="cpu"), torch.ones(4, device="cuda")
+
+    def test_what_is_computed_on_the_host_is_there():
+        found = {
+            "operators": 2 * HERE - 1,
+            "cast": HERE.to(torch.bfloat16),
+            "clone": HERE.clone(),
+            "alike": torch.zeros_like(HERE),
+            "new": HERE.new_zeros(2),
+            "joined": torch.stack([HERE, 2 * HERE]),
+        }
+        assert {name: one.device.type for name, one in found.items() if one.is_cuda} == {}
+
+    def test_what_is_computed_on_the_gpu_is_there():
+        found = {
+            "operators": 2 * THERE - 1,
+            "cast": THERE.to(torch.bfloat16),
+            "joined": torch.cat([THERE, THERE]),
+            "moved": (2 * HERE).cuda(),
+            "both": HERE.cuda() + THERE,
+        }
+        assert {name: one.device.type for name, one in found.items() if one.is_cpu} == {}
+
+    def quantizers():
+        yield te.Float8Quantizer(torch.ones(1), torch.zeros(1), tex.DType.kFloat8E4M3)
+        yield te.MXFP8Quantizer(tex.DType.kFloat8E4M3)
+        yield te.NVFP4Quantizer()
+
+    @pytest.mark.parametrize("quantizer", quantizers(), ids=lambda one: type(one).__name__)
+    def test_a_quantized_tensor_moves_with_all_that_it_consists_of(quantizer):
+        tensor = quantizer(torch.ones(128, 128, dtype=torch.bfloat16, device="cuda"))
+        copy = tensor.cpu()
+        parts = [part for part in copy.get_metadata().values() if isinstance(part, torch.Tensor)]
+        assert len(parts) >= 2
+        assert {one.device.type for one in (copy, *parts, copy.dequantize())} == {"cpu"}
+        back = copy.cuda()
+        assert {one.device.type for one in (tensor, back, back.dequantize())} == {"cuda"}
+"""
+
 
 @pytest.mark.slow
 @te_wheel.NEEDED
@@ -26,3 +71,12 @@ def test_a_suite_that_imports_transformer_engine_runs(pytester: pytest.Pytester)
     result = pytester.runpytest_subprocess("-p", "pytest_precision.te.plugin")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["Transformer Engine: 2.20.* on the CPU, over a stand-in *"])
+
+
+@pytest.mark.slow
+@te_wheel.NEEDED
+def test_the_cpu_by_name_is_the_host(pytester: pytest.Pytester) -> None:
+    """What such a suite computes on the CPU says so, as it compares it with what a GPU computed."""
+    pytester.makepyfile(ON_THE_HOST)
+    result = pytester.runpytest_subprocess("-p", "pytest_precision.te.plugin")
+    result.assert_outcomes(passed=5)

@@ -1,0 +1,88 @@
+"""Marks: which tensors were asked for on the CPU by name, where all others say `cuda`.
+
+A mark stands on the memory of a tensor, so that views say the same. What is computed of a tensor is
+new memory. It has no mark unless `pass_on()` was called, for code that was written for a GPU, where
+the CPU by name is the host. Layouts of this package call the device itself by that name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MARK = "_says_cpu"
+"""Attribute of memory, or of a tensor without memory of its own, that was asked for on `cpu`."""
+
+PLAIN = (Tensor, torch.nn.Parameter)
+
+_BINARY = ("add", "matmul", "mul", "pow", "sub", "truediv")
+METHODS = (
+    *(f"__{side}{name}__" for name in _BINARY for side in ("", "r")),
+    *("__abs__", "__neg__", "bfloat16", "clone", "contiguous", "double", "float", "half"),
+)
+"""Methods whose result says what their tensor says."""
+
+JOINING = ("cat", "concat", "stack")
+"""Functions of torch whose result says what all tensors of their sequence say."""
+
+_passed_on: list[bool] = []
+"""Has an item as soon as marks are passed on."""
+
+
+def is_marked(tensor: Tensor) -> bool:
+    """Return whether a tensor was asked for on the CPU by name."""
+    return hasattr(_memory(tensor), MARK)
+
+
+def mark(tensor: Tensor) -> None:
+    """Have a tensor say `cpu`, and its views too."""
+    setattr(_memory(tensor), MARK, True)
+
+
+def passes_on(tensor: object) -> bool:
+    """Return whether what is computed of a tensor gets its mark."""
+    return bool(_passed_on) and type(tensor) in PLAIN and is_marked(tensor)  # type: ignore[arg-type]
+
+
+def pass_on() -> None:
+    """Pass marks on in this process: by operators, casts, copies and what joins tensors."""
+    if _passed_on:
+        return
+    _passed_on.append(True)
+    for name in METHODS:
+        setattr(Tensor, name, _keeping(getattr(Tensor, name)))
+    for name in JOINING:
+        setattr(torch, name, _joining(getattr(torch, name)))
+
+
+def _keeping(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def keep(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        made = method(tensor, *args, **kwargs)
+        if made is not tensor and passes_on(tensor):
+            mark(made)
+        return made
+
+    return keep
+
+
+def _joining(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def join(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        made = function(tensors, *args, **kwargs)
+        if len(tensors) and all(map(passes_on, tensors)):
+            mark(made)
+        return made
+
+    return join
+
+
+def _memory(tensor: Tensor) -> Any:
+    """Return what a mark is set on: the memory, which views share."""
+    if type(tensor) in PLAIN:
+        return tensor.untyped_storage()
+    return tensor

@@ -1,0 +1,25 @@
+"""Fixtures of tests over the stand-in for Transformer Engine's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_precision.matrix.declarations import Declared
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
+from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.needs import Needs
+
+
+@pytest.fixture
+def on_a_rank(resources: Resources) -> Callable[[Callable[[], object]], object]:
+    """Run a function on one rank, as the fixture `ranks` does."""
+    pool = resources.ranks(Settings(timeout=120, device="cpu"))
+
+    def run(function: Callable[[], object]) -> object:
+        path = ImportPath.of(function, "function")
+        return pool.run(1, path, needs=Needs.of(path, Declared.of(function)))[0]
+
+    return run

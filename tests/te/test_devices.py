@@ -1,0 +1,45 @@
+"""Devices: over the stand-in, what says `cuda`, what says `cpu`, and what NCCL is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import planted_devices as planted
+import pytest
+import te_wheel
+
+pytestmark = [pytest.mark.slow, te_wheel.NEEDED]
+
+
+def test_tensors_say_cuda_unless_they_were_asked_for_on_the_cpu(
+    on_a_rank: Callable[..., dict[str, object]],
+) -> None:
+    """A copy on the CPU and its views say so, and do not share memory with the original."""
+    assert on_a_rank(planted.told_devices) == {
+        "made": "cuda:0",
+        "asked for": "cuda:0",
+        "copied": "cpu",
+        "view of the copy": "cpu",
+        "back": "cuda:0",
+        "the copy is one": 1.0,
+        "gradient": "cuda:0",
+        "module": "cuda:0",
+        "meta": "meta",
+        "instance": True,
+    }
+
+
+def test_types_name_the_device(on_a_rank: Callable[..., list[str]]) -> None:
+    """Megatron-core tells the dtypes of parameters by them."""
+    named = ["torch.cuda.BFloat16Tensor", "torch.cuda.FloatTensor", "torch.FloatTensor"]
+    assert on_a_rank(planted.told_types) == named
+
+
+def test_groups_for_nccl_are_made_over_gloo(on_a_rank: Callable[..., list[str]]) -> None:
+    """A script that asks for NCCL, its options and a GPU runs unchanged."""
+    assert on_a_rank(planted.made_for_nccl) == ["gloo", "gloo"]
+
+
+def test_scalars_and_derived_classes_are_quantized(on_a_rank: Callable[..., list[float]]) -> None:
+    """A tensor without dimensions has one value; a derived class is of its base's family."""
+    assert on_a_rank(planted.quantized_anew) == [3.0, 512.0]
