@@ -70,6 +70,8 @@ def over_capacity(
         Whether a token is dropped, bool `[tokens, 2]`, and by how much its shares would have to be
         others for another outcome, fp32 `[tokens]`.
     """
+    if not len(chosen):
+        return torch.zeros_like(chosen, dtype=torch.bool), shares.detach().amin(1)
     experts, share = chosen.flatten(), shares.detach().flatten()
     place = torch.arange(len(share), device=share.device)
     rivals = experts == experts.unsqueeze(1)

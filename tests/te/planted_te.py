@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, ClassVar
 
 import golden_vectors as golden
@@ -29,6 +30,7 @@ from pytest_precision.modules.slots import Quantizers
 from pytest_precision.te import cuda, storages
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.batches import Microbatch
+from pytest_precision.workloads.mixture import Moe
 from pytest_precision.workloads.perceptron import Mlp
 
 LARGEST = 1 << 15
@@ -162,6 +164,14 @@ def planted_linears(workload: Workload, cell: Cell, *, kind: type[OutsideMasters
 
 @layouts.fresh_ranks
 @layouts.uses_transformer_engine
+def experts_on_hopper(workload: Workload, cell: Cell, **options: Any) -> Engine:
+    """Train experts where Transformer Engine has grouped weights in block scaling."""
+    cuda.enter((9, 0))
+    return layouts.te_experts(workload, cell, **options)
+
+
+@layouts.fresh_ranks
+@layouts.uses_transformer_engine
 def on_hopper(workload: Workload, cell: Cell, **options: Any) -> Engine:
     """Train linear layers where the GEMM of fp8 reads one order, so that transposes are held."""
     cuda.enter((9, 0))
@@ -173,6 +183,26 @@ class OneMicrobatch(Mlp):
 
     def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
         return super().microbatches(cell, step)[-1:]
+
+
+class Idle:
+    """Every third microbatch has no row, the only one of a rank in the short step among them."""
+
+    def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
+        made: list[Microbatch] = super().microbatches(cell, step)  # type: ignore[misc]
+        return [without_rows(one) if n % 3 == 1 else one for n, one in enumerate(made)]
+
+
+def without_rows(microbatch: Microbatch) -> Microbatch:
+    return microbatch._replace(inputs=microbatch.inputs[:0], targets=microbatch.targets[:0])
+
+
+class IdleMoe(Idle, Moe):
+    """Experts to which a rank sends nothing."""
+
+
+class IdleMlp(Idle, Mlp):
+    """Linear layers of which a rank multiplies nothing."""
 
 
 class Emulated(FusedAdamEngine):
@@ -243,21 +273,21 @@ def not_sharded_by_fsdp2() -> dict[str, str]:
     from transformer_engine.pytorch.optimizers import FusedAdam
 
     failed = {}
-    for precision in RECIPES:
+    for precision, width in product(RECIPES, (64, 128)):
         recipe = recipe_of(precision)
         try:
             with te.quantized_model_init(recipe=recipe):
-                layer = te.Linear(64, 64, params_dtype=torch.bfloat16)
+                layer = te.Linear(width, width, params_dtype=torch.bfloat16)
             fully_shard(layer, mesh=init_device_mesh("cuda", (1,)))
             adam = FusedAdam(layer.parameters(), master_weights=True)
             for _ in range(2):
                 with te.autocast(recipe=recipe):
-                    y = layer(torch.ones(32, 64, dtype=torch.bfloat16))
+                    y = layer(torch.ones(32, width, dtype=torch.bfloat16))
                 y.float().square().sum().backward()
                 adam.step()
                 adam.zero_grad()
         except RuntimeError as error:
-            failed[precision] = str(error)
+            failed[f"{precision} {width}"] = str(error)
     return failed
 
 

@@ -70,10 +70,11 @@ def test_nvfp4_takes_batches_of_one_and_three(on_a_rank: Callable[..., list[bool
 def test_fsdp2_shards_the_quantized_weights_of_all_recipes_but_one(
     on_a_rank: Callable[..., dict[str, str]],
 ) -> None:
-    """Scales of MXFP8 are padded to 128 rows and 4 columns, and gathered without their padding."""
+    """Scales of MXFP8 are gathered without their padding; where none is, storage is asked for."""
     failed = on_a_rank(planted.not_sharded_by_fsdp2)
-    assert failed.keys() == {"mxfp8"}
-    assert "must match the size of tensor" in failed["mxfp8"]
+    assert failed.keys() == {"mxfp8 64", "mxfp8 128"}
+    assert "must match the size of tensor" in failed["mxfp8 64"]
+    assert "Storage device not recognized: cuda" in failed["mxfp8 128"]
 
 
 @pytest.mark.parametrize("fusion", [False, True], ids=["unfused", "fused"])
@@ -96,6 +97,26 @@ def test_single_grouped_weight_is_discrete_weights_on_two_ranks(
     """Likewise where gradients are reduced."""
     cell = Cell(precision, primary, grad_accum_fusion=True, sequence="train2", world_size=2)
     parity_in(cell).check(SINGLE, layouts.te_experts, workload=MOE)
+
+
+@pytest.mark.parametrize("primary", ["bf16", "quantized"])
+def test_single_grouped_weight_in_block_scaling_needs_hopper(
+    parity_in: ParityIn, primary: str
+) -> None:
+    """There it is discrete weights; on 10.0 Transformer Engine refuses it."""
+    cell = Cell("fp8_block", primary, grad_accum_fusion=True, sequence=EVERYTHING)
+    one, each = (
+        partial(planted.experts_on_hopper, single_grouped_weight=single) for single in (True, False)
+    )
+    parity_in(cell).check(one, each, workload=MOE)
+    with pytest.raises(ParityError, match="native grouped FP8 block-scaling path is Hopper-only"):
+        parity_in(cell.replace(sequence="train1")).check(SINGLE, layouts.te_experts, workload=MOE)
+
+
+def test_single_grouped_weight_in_delayed_scaling_is_refused(parity_in: ParityIn) -> None:
+    """By Transformer Engine, whose grouped tensors have no delayed scaling."""
+    with pytest.raises(ParityError, match="Single grouped parameters require the native grouped"):
+        parity_in(Cell("fp8_delayed")).check(SINGLE, layouts.te_experts, workload=MOE)
 
 
 def test_transformer_engine_loads_another_single_weight_than_it_saved(parity_in: ParityIn) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.transformer_engine import shown
 from pytest_precision.layouts.transformer_engine.layers import (
     InEngineAutocast,
@@ -80,6 +82,16 @@ class TransformerEngine(Engine):
             seen = self.show("used_quantized", full, tensor, self.capture, split=False, local=True)
             self.capture.keep("used_quantized", full, seen)
 
+    def reduce_grads(self) -> None:
+        """Sum the gradients over the ranks, expert by expert, however experts are stored.
+
+        From three ranks on, the order of a sum depends on the place in the tensor.
+        """
+        for name, parameter in self.model.named_parameters():
+            gradient = self.gradient(parameter)
+            for _, part in self.logical(name, gradient) if gradient is not None else ():
+                dist.all_reduce(part)
+
     def evaluate(self) -> None:
         """Evaluate with the weights as they are now, and leave nothing cached."""
         self.begin()
@@ -135,9 +147,23 @@ class TransformerEngine(Engine):
         torch.save(self.state_dict(), folder / f"rank{self.rank}.pt")
 
     def load(self, folder: Path) -> None:
-        """Load this rank's state, which holds pickled numbers of delayed scaling."""
+        """Load this rank's state, which holds pickled numbers of delayed scaling.
+
+        Raises:
+            ValueError: other modules have saved it, such as those of the other side of a cell.
+        """
         os.environ["NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"] = "1"
-        self.load_state_dict(torch.load(folder / f"rank{self.rank}.pt", weights_only=False))
+        state = torch.load(folder / f"rank{self.rank}.pt", weights_only=False)
+        foreign = sorted(state["model"].keys() ^ self.model.state_dict().keys())
+        if foreign:
+            raise ValueError(
+                expected_but_got(
+                    "a checkpoint of the same modules of Transformer Engine",
+                    f"{foreign[0]} in one of them only",
+                    "leave swap out of the sequence: such checkpoints name modules",
+                )
+            )
+        self.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all training state by the names that model and optimizer give it."""
