@@ -49,8 +49,15 @@ def test_what_ranks_have_said(shown: Callable[[str], str]) -> None:
 
 
 def failed(text: str) -> Verdict:
-    passed = Verdict("test", {}, "ours", "theirs", "data", "bitwise", "pass")
-    return passed.ruled(Ruling("fail", text, (text,)), {})
+    return Verdict(
+        nodeid="test",
+        axes={},
+        candidate="ours",
+        reference="theirs",
+        workload="data",
+        criterion="bitwise",
+        ruling=Ruling(outcome="fail", reason=text, details=(text,)),
+    )
 
 
 def warning_of(leak: Leak) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 import measure
 import pytest
 
-from pytest_precision.parity.verdict import Divergence, Verdict
+from pytest_precision.parity.verdict import Divergence, Ruling, Verdict
 from pytest_precision.report import json_file, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.environment import environment
@@ -78,6 +78,14 @@ SPREAD = {
     },
 }
 
+FAILED = Ruling(
+    outcome="fail",
+    gate="agreement",
+    reason="param differs at step 2: 38 % of layers.0.weight",
+    divergence=DIVERGENCE,
+    details=tuple("a line of the table of kinds and steps" for _ in range(12)),
+)
+
 SEQUENCES = ("train4", "train2-eval-train2", "train2-save-load-train2")
 
 
@@ -95,20 +103,17 @@ def reports(number: int) -> list[pytest.TestReport]:
     test = "tests/test_experts.py::test_grouped_experts"
     nodeid = f"{test}[{'-'.join(map(str, axes.values()))}]"
     verdict = Verdict(
-        nodeid,
-        axes,
-        "layouts.experts:grouped",
-        "layouts.experts:discrete",
-        "pytest_precision.workloads:moe",
-        "bitwise",
-        "fail" if fails else "pass",
-        "param differs at step 2: 38 % of layers.0.weight" if fails else "",
+        nodeid=nodeid,
+        axes=axes,
+        candidate="layouts.experts:grouped",
+        reference="layouts.experts:discrete",
+        workload="pytest_precision.workloads:moe",
+        criterion="bitwise",
+        ruling=FAILED if fails else Ruling(),
         observations=240,
         bytes=1_000_000,
         seconds=0.2,
-        divergence=DIVERGENCE if fails else None,
         spread=SPREAD if fails else None,
-        details=tuple("a line of the table of kinds and steps" for _ in range(12 * fails)),
     )
     cell = {"test": test, "axes": axes, "number": number, "total": 0}
     return [
@@ -121,6 +126,7 @@ def reports(number: int) -> list[pytest.TestReport]:
             when,
             precision_cell=cell,
             precision=[verdict.as_dict()] if when == "call" else [],
+            precision_raised=[0] if fails and when == "call" else [],
         )
         for when in ("setup", "call", "teardown")
     ]

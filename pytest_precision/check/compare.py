@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.gates import RECORDED_GATES, ruled
+from pytest_precision.check.preconditions import distinct
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.criterion import Bitwise, Unchecked
-from pytest_precision.parity.verdict import Ruling, Verdict
+from pytest_precision.parity.verdict import Verdict
 from pytest_precision.trace.origin import AGAIN
 from pytest_precision.trace.recording import Recording
 
@@ -79,23 +80,23 @@ def _compared(
     for side in sides:
         expect_values(side, terms.criteria)
     case = Case(*sides, terms)
-    ruling = _same(candidate, reference) or ruled(case, RECORDED_GATES)
+    same = candidate.resolve() == reference.resolve()
+    ruling = distinct(same, "recording") or ruled(case, RECORDED_GATES)
     apart = tuple(made_otherwise(*sides))
-    if ruling is not None:
-        brief = ruling.brief and (*apart, *ruling.brief)
-        ruling = ruling._replace(details=(*apart, *ruling.details), brief=brief)
-    verdict = Verdict(
+    brief = ruling.brief and (*apart, *ruling.brief)
+    figures = case.figures() | dict(ruling.figures)
+    figures["seconds"] = time.perf_counter() - started
+    return Verdict(
         nodeid=nodeid,
         axes=_axes(sides[0]) if axes is None else dict(axes),
         candidate=str(candidate),
         reference=str(reference),
         workload="",
         criterion=str(terms.criteria),
-        outcome="pass",
-        details=apart,
+        ruling=replace(ruling, details=(*apart, *ruling.details), brief=brief),
+        command=repeat,
+        **figures,
     )
-    figures = case.figures() | {"seconds": time.perf_counter() - started}
-    return verdict.ruled(ruling, figures, repeat)
 
 
 def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
@@ -159,12 +160,6 @@ def expect_no_noise(criteria: Criteria) -> None:
                 "noise() trains the reference again: use it in parity.check, or norm(rel=) here",
             )
         )
-
-
-def _same(candidate: Path, reference: Path) -> Ruling | None:
-    if candidate.resolve() != reference.resolve():
-        return None
-    return Ruling("vacuous", "the candidate and the reference are the same recording")
 
 
 def _conditions(side: Recording) -> dict[str, Any]:

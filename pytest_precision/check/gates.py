@@ -1,6 +1,6 @@
 """Gates: what a case must pass, one after the other, before its verdict is `pass`.
 
-Each gate takes a `Case` and returns the `Ruling` that ends the check, or None to let it pass. Their
+Each gate takes a `Case` and returns the `Ruling` that refuses it, or None to let it pass. Their
 order is that of the causes: on other data no layout is to blame, and what proves nothing matters
 only where both sides agree.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract import not_exercised, violation
+from pytest_precision.check.gate import gate
 from pytest_precision.check.repeatable import races, unrepeatable
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity import (
@@ -34,12 +35,16 @@ from pytest_precision.parity.verdict import Ruling
 Gate = Callable[[Case], "Ruling | None"]
 
 
+@gate
 def same_data(case: Case) -> Ruling | None:
     """Refuse a workload that gave two ranks, or two runs, other microbatches."""
     unlike = given.other_data(case.candidate.data, case.reference.data, case.cells)
-    return Ruling("error", unlike, (given.ADVICE,)) if unlike else None
+    if not unlike:
+        return None
+    return Ruling(outcome="error", reason=unlike, details=(given.ADVICE,))
 
 
+@gate
 def agreement(case: Case) -> Ruling | None:
     """Refuse a pair of tensors that violates its criterion."""
     if case.judgement.first is None:
@@ -48,18 +53,22 @@ def agreement(case: Case) -> Ruling | None:
     closer = case.around(step)
     finding = closer.judgement.first
     if finding is None or finding.pair.moment.step != step:
-        return Ruling("fail", f"not repeatable: step {step} differed, but not in a second run")
+        unlike = f"not repeatable: step {step} differed, but not in a second run"
+        return Ruling(outcome="fail", reason=unlike)
     found = diagnose(closer.judgement)
+    figures = {
+        "spread": spread.columns(closer.judgement),
+        "histogram": of_finding(found.finding),
+        "needed": needed.columns(closer.judgement),
+        "identities": closer.identities() or None,
+    }
     return Ruling(
-        "fail",
-        explain.headline(found, closer.judgement) + unrepeatable(closer),
-        _described(case, closer, found),
-        locate(found),
-        spread.columns(closer.judgement),
-        of_finding(found.finding),
-        needed.columns(closer.judgement),
-        closer.identities(),
+        outcome="fail",
+        reason=explain.headline(found, closer.judgement) + unrepeatable(closer),
+        details=_described(case, closer, found),
+        divergence=locate(found),
         brief=(*_notes(case, closer, found.finding), "", *spread.rows(closer.judgement)),
+        figures={name: found for name, found in figures.items() if found is not None},
     )
 
 
@@ -95,6 +104,7 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
+@gate
 def undisturbed(case: Case) -> Ruling | None:
     """Refuse an evaluation, a save, a load or a skipped step that left a wrong training state."""
     for number, side in enumerate(case.sides):
@@ -102,9 +112,12 @@ def undisturbed(case: Case) -> Ruling | None:
         if found is not None:
             again = _disturbed(case.around(found.pair.moment.step), number) or found
             lines = explain.statistics_lines(again, "before") + explain.swap_lines(again, side)
-            headline = explain.disturbance(again, side.name)
             return Ruling(
-                "fail", headline, tuple(lines), locate(single(again)), histogram=of_finding(again)
+                outcome="fail",
+                reason=explain.disturbance(again, side.name),
+                details=tuple(lines),
+                divergence=locate(single(again)),
+                figures={"histogram": of_finding(again)},
             )
     return None
 
@@ -114,12 +127,13 @@ def _disturbed(case: Case, number: int) -> Finding | None:
     return guards.disturbed(side.trace, other.trace, case.terms.criteria)
 
 
+@gate
 def contract(case: Case) -> Ruling | None:
     """Refuse a side that breaks its layout's promises, or stored another dtype than it must."""
     for side in case.sides:
         declared = side.trace.header.violations
         if declared:
-            return Ruling("fail", f"{declared[0]} in the {side.name}")
+            return _failed(f"{declared[0]} in the {side.name}")
         for required in case.contracts(side):
             broken = violation(side.trace, required)
             if broken:
@@ -129,10 +143,11 @@ def contract(case: Case) -> Ruling | None:
                     "a loop under torch.autocast"
                 )
                 own = required == Contract.of(side.cell)
-                return Ruling("fail", f"{broken} in the {side.name}", (remedy,) if own else ())
+                return _failed(f"{broken} in the {side.name}", [remedy] if own else [])
     return None
 
 
+@gate
 def vacuity(case: Case) -> Ruling | None:
     """Refuse a side in which nothing happened, or not what its precision and contract name."""
     for side in case.sides:
@@ -142,10 +157,11 @@ def vacuity(case: Case) -> Ruling | None:
             or not_exercised(side.trace, case.contracts(side))
         )
         if words:
-            return Ruling("vacuous", f"{words} in the {side.name}")
+            return _vacuous(f"{words} in the {side.name}")
     return None
 
 
+@gate
 def declared_rule(case: Case) -> Ruling | None:
     """Refuse a side whose updates are not those of the rule that the workload declares."""
     wrong = oracle.breached(case.sides, case.terms.exempt)
@@ -156,18 +172,20 @@ def declared_rule(case: Case) -> Ruling | None:
         "oracle=unchecked(reason=...) turns this judgement off, "
         f"oracle={{{wrong[0].breach.kind!r}: unchecked(reason=...)}} that of this kind."
     )
-    return Ruling("fail", oracle.headline(wrong), (advice,))
+    return _failed(oracle.headline(wrong), [advice])
 
 
+@gate
 def consistent(case: Case) -> Ruling | None:
     """Refuse a side that contradicts itself: an effect that does not follow from its cause."""
     found = case.contradictions()
     if not found:
         return None
     who = "both sides" if len(found) > 1 else f"the {found[0][0]}"
-    return Ruling("fail", consistency.words(found[0][1], who), (consistency.advice(found[0][1]),))
+    return _failed(consistency.words(found[0][1], who), [consistency.advice(found[0][1])])
 
 
+@gate
 def lost_updates(case: Case) -> Ruling | None:
     """Refuse a candidate that loses more updates than the test allows."""
     limit, log = case.terms.max_lost_updates, case.candidate.updates
@@ -175,13 +193,12 @@ def lost_updates(case: Case) -> Ruling | None:
         return None
     unknown = curves.unmeasured(log)
     if unknown is not None:
-        return Ruling("vacuous", f"{unknown}; leave max_lost_updates out")
+        return _vacuous(f"{unknown}; leave max_lost_updates out")
     lost = curves.beyond(log, limit)
-    if lost is None:
-        return None
-    return Ruling("fail", lost, tuple(curves.lost_lines(log, case.reference.updates)))
+    return None if lost is None else _failed(lost, curves.lost_lines(log, case.reference.updates))
 
 
+@gate
 def hidden_kinds(case: Case) -> Ruling | None:
     """Refuse what an engine declares unobservable and the test has not accepted."""
     for side in case.sides:
@@ -196,11 +213,13 @@ def hidden_kinds(case: Case) -> Ruling | None:
     return None
 
 
+@gate
 def compared(case: Case) -> Ruling | None:
     """Refuse two sides that share no tensor."""
     return None if case.judgement.observations else _vacuous("nothing was compared")
 
 
+@gate
 def known_kinds(case: Case) -> Ruling | None:
     """Refuse a criterion for a kind, or for a name, that was never observed."""
     held = case.candidate.trace.dtypes()
@@ -208,6 +227,7 @@ def known_kinds(case: Case) -> Ruling | None:
     return _vacuous(case.terms.criteria.unknown(names))
 
 
+@gate
 def tolerances(case: Case) -> Ruling | None:
     """Refuse a tolerance that no value of its kind could exceed."""
     candidate, reference = (side.trace for side in case.sides)
@@ -215,13 +235,23 @@ def tolerances(case: Case) -> Ruling | None:
     return _vacuous(found[0], found[1:]) if found else None
 
 
-def ruled(case: Case, gates: Iterable[Gate]) -> Ruling | None:
+def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
     """Return the ruling of the first gate that a case does not pass, or None."""
-    return next(filter(None, (gate(case) for gate in gates)), None)
+    return next(filter(None, (one(case) for one in gates)), None)
+
+
+def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
+    """Return the ruling of the first gate that a case does not pass, or that of a pass."""
+    in_part = not case.terms.criteria.exact or bool(case.judgement.left_out)
+    return refused(case, gates) or Ruling(in_part=in_part)
+
+
+def _failed(reason: str, details: Iterable[str] = ()) -> Ruling:
+    return Ruling(outcome="fail", reason=reason, details=tuple(details))
 
 
 def _vacuous(reason: str | None, details: Iterable[str] = ()) -> Ruling | None:
-    return Ruling("vacuous", reason, tuple(details)) if reason else None
+    return Ruling(outcome="vacuous", reason=reason, details=tuple(details)) if reason else None
 
 
 GATES: tuple[Gate, ...] = (
@@ -242,8 +272,8 @@ GATES: tuple[Gate, ...] = (
 """The gates of a cell; the last one runs the candidate again."""
 
 RECORDED_GATES = tuple(
-    gate
-    for gate in GATES
-    if gate not in (same_data, undisturbed, consistent, declared_rule, lost_updates, races)
+    one
+    for one in GATES
+    if one not in (same_data, undisturbed, consistent, declared_rule, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.gates import GATES, agreement, ruled
+from pytest_precision.check.gate import gate
+from pytest_precision.check.gates import GATES, agreement, refused
 from pytest_precision.check.repeatable import differs, races
 from pytest_precision.errors import SideFailed, expected_but_got
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.mutants import MUTANTS
 
-LATER = tuple(gate for gate in GATES if gate not in (agreement, races))
+LATER = tuple(one for one in GATES if one not in (agreement, races))
 """The gates that judge what agrees; the last one would run a candidate without the mutant."""
 
 
@@ -34,14 +35,15 @@ def mutants(case: Case) -> dict[str, Any]:
             continue
         if mutated is None or differs(mutated.candidate, case.candidate) is None:
             equivalent.append(name)
-        elif mutated.judgement.first is not None or ruled(mutated, LATER):
+        elif mutated.judgement.first is not None or refused(mutated, LATER):
             killed.append(name)
         else:
             survived[name] = mutant.advice
     return {"killed": killed, "survived": survived, "equivalent": equivalent}
 
 
-def too_few(found: dict[str, Any], share: float) -> Ruling | None:
+@gate
+def noticed(found: dict[str, Any], share: float) -> Ruling | None:
     """Refuse a check that notices a smaller share of the mutants than the session asks for.
 
     Args:
@@ -57,4 +59,5 @@ def too_few(found: dict[str, Any], share: float) -> Ruling | None:
         f"{killed} of {counted}",
         "add to the workload or tighten the criterion",
     )
-    return Ruling("vacuous", reason, tuple(f"never noticed: {n}; {a}" for n, a in survived.items()))
+    details = tuple(f"never noticed: {name}; {advice}" for name, advice in survived.items())
+    return Ruling(outcome="vacuous", reason=reason, details=details)

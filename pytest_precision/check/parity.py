@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from pytest_precision.check import preconditions
+from pytest_precision.check.on_ranks import OnRanks
 from pytest_precision.check.recordings import Recordings
-from pytest_precision.check.side import Side, incomparable
+from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import (
@@ -34,15 +35,11 @@ from pytest_precision.matrix.declarations import Declared
 from pytest_precision.options import Settings
 from pytest_precision.parity.criterion import Criterion, Unchecked
 from pytest_precision.parity.verdict import Ruling, Verdict
-from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.ranks.state.environment import Environment
-from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import Window
-from pytest_precision.trace.stretches import recorded
 
 __tracebackhide__ = is_bad_input
 
@@ -126,18 +123,20 @@ class Parity:
         terms = Terms.of(criterion, max_lost_updates, contract, oracle)
         terms = terms._replace(jitter=self.settings.jitter)
         sides = self._sides(candidate, reference, workload, reference_cell)
-        verdict = Verdict(
-            nodeid=self.nodeid,
-            axes=axes_of(self.cell),
-            candidate=str(sides[0].layout),
-            reference=str(sides[1].layout),
-            workload=str(next((s.workload for s in sides if s.workload), "")),
-            criterion=str(terms.criteria),
-            outcome="pass",
-        )
         ruling, figures = self._ruled(*sides, terms)
         figures["seconds"] = time.perf_counter() - started
-        return self._kept(verdict.ruled(ruling, figures))
+        return self._kept(
+            Verdict(
+                nodeid=self.nodeid,
+                axes=axes_of(self.cell),
+                candidate=str(sides[0].layout),
+                reference=str(sides[1].layout),
+                workload=str(next((s.workload for s in sides if s.workload), "")),
+                criterion=str(terms.criteria),
+                ruling=ruling,
+                **figures,
+            )
+        )
 
     def compare(
         self,
@@ -239,91 +238,58 @@ class Parity:
 
     def _ruled(
         self, candidate: Side, reference: Side, terms: Terms
-    ) -> tuple[Ruling | None, dict[str, Any]]:
-        """Return the ruling on two sides, None for a pass, and further figures of the verdict."""
+    ) -> tuple[Ruling, dict[str, Any]]:
+        """Return the ruling on two sides, and what was counted and measured."""
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.case import CellCase
         from pytest_precision.check.gates import GATES, ruled
-        from pytest_precision.check.mutation import mutants, too_few
+        from pytest_precision.check.mutation import mutants, noticed
 
-        refused = self._patched() or incomparable(candidate, reference)
+        refused = self._refused(candidate, reference)
         if refused is not None:
             return refused, {}
-        recordings = Recordings(candidate, reference, self._record, self.traces)
+        record = OnRanks(self.ranks, self.settings.timeout)
+        recordings = Recordings(candidate, reference, record, self.traces)
         with self.traces.lock, closing(recordings):
             try:
                 case = CellCase.opened(recordings, terms)
-                ruling, figures = ruled(case, GATES), case.figures()
-                share = self.settings.mutate
-                if ruling is None and share is not None:
+                ruling, share = ruled(case, GATES), self.settings.mutate
+                figures = case.figures() | dict(ruling.figures)
+                if ruling.outcome == "pass" and share is not None:
                     figures["mutants"] = mutants(case)
-                    ruling = too_few(figures["mutants"], share)
+                    ruling = noticed(figures["mutants"], share) or ruling
                 return ruling, figures | {"timing": recordings.timing}
-            except (RanksSkipped, WorldSizeError) as error:
-                if self.settings.require and isinstance(error, WorldSizeError):
-                    return Ruling("error", f"{error}, which --precision-require forbids"), {}
-                pytest.skip(str(error))
-            except SideFailed as failed:
-                return Ruling("error", failed.reason, tuple(failed.details)), {}
-            except OSError as error:
-                return Ruling("error", f"the comparison failed: {error}"), {}
-            except RuntimeError as error:  # of torch, where this process cannot compute
-                if self.ranks.mode == "inline":  # or of a side, which ran here
+            except Exception as error:
+                refused = self._failed(error)
+                if refused is None:
                     raise
-                return _not_compared(error), {}
+                return refused, {}
 
-    def _patched(self) -> Ruling | None:
-        """Return the ruling where the test has replaced what ranks do not see replaced."""
-        if self.definitions is None or self.ranks.mode == "inline":
-            return None
-        replaced = self.definitions.replaced()
-        if not replaced:
-            return None
-        first, *others = replaced
-        reason = expected_but_got(
-            "modules as they define themselves, since ranks import them anew and would not see a "
-            "monkeypatch of this process,",
-            f"{first}" + (f" and {len(others)} more" if others else ""),
-            "make it an axis of the matrix or an environment variable that the layout reads, or "
-            "run with --precision-ranks=inline",
+    def _refused(self, candidate: Side, reference: Side) -> Ruling | None:
+        """Return the ruling on sides that are not worth to be recorded, or None."""
+        inline = self.ranks.mode == "inline"
+        return (
+            preconditions.unpatched(None if inline else self.definitions)
+            or preconditions.distinct(candidate.computes_as(reference), "layout in the same cell")
+            or preconditions.recordable(candidate, reference)
+            or preconditions.equal_steps(candidate, reference)
         )
-        return Ruling("error", reason, tuple(others))
 
-    def _record(self, run: Side, window: Window | None, folder: Path) -> Sources:
-        if self.ranks.mode == "inline" and any(
-            stretch.in_new_processes for stretch in run.cell.stretches
-        ):
-            raise RanksSkipped(
-                expected_but_got(
-                    f"new processes, with which sequence={run.cell.sequence!r} goes on,",
-                    "--precision-ranks=inline, which has the calling process alone",
-                    "leave it out",
-                )
-            )
-        sources = Sources()
-        for stretch in recorded(run.cell, window):
-            counts = self.ranks.run(
-                stretch.world_size,
-                Side.record,
-                run,
-                str(folder),
-                window,
-                stretch,
-                timeout=self.settings.timeout,
-                needs=run.needs_of(stretch),
-                name=run.layout.name,
-                sources=sources,
-            )
-            require_observations(counts, run.layout.name)
-        return sources
+    def _failed(self, error: Exception) -> Ruling | None:
+        """Return the ruling on what was raised while a case was recorded and looked at, or None.
 
-
-def _not_compared(error: RuntimeError) -> Ruling:
-    first, *rest = str(error).splitlines() or [""]
-    told = traceback.format_exception(type(error), error, error.__traceback__)
-    details = (*rest, *"".join(told).splitlines())
-    return Ruling(
-        "error",
-        f"the comparison failed in pytest's process: {type(error).__name__}: {first}",
-        details,
-    )
+        Raises:
+            pytest.skip.Exception: the ranks have skipped, or there are too few.
+        """
+        if isinstance(error, (RanksSkipped, WorldSizeError)):
+            if self.settings.require and isinstance(error, WorldSizeError):
+                return preconditions.enough_ranks(error)
+            pytest.skip(str(error))
+        if isinstance(error, SideFailed):
+            return preconditions.recorded(error)
+        if isinstance(error, OSError):
+            return preconditions.readable(error)
+        # Of torch, where this process cannot compute; but inline it may be of a side.
+        if isinstance(error, RuntimeError) and self.ranks.mode != "inline":
+            return preconditions.computable(error)
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_precision.check.case import Case
+from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity import explain
 from pytest_precision.parity.align import Pair, align, common_moments
@@ -34,6 +35,7 @@ def unrepeatable(case: Case) -> str:
     return f"; not repeatable: {_what(found)} in a second run of the candidate"
 
 
+@gate
 def races(case: Case) -> Ruling | None:
     """Refuse a candidate whose bits change where one of its ranks is late."""
     sizes = {stretch.world_size for stretch in case.candidate.cell.stretches}
@@ -44,14 +46,15 @@ def races(case: Case) -> Ruling | None:
         try:
             found = _differs(case, number)
         except SideFailed as failed:
-            return Ruling("fail", f"race: {late}, {failed.reason}", tuple(failed.details))
+            reason = f"race: {late}, {failed.reason}"
+            return Ruling(outcome="fail", reason=reason, details=tuple(failed.details))
         if found is not None:
             return Ruling(
-                "fail",
-                f"race: {_what(found)} {late}",
-                tuple(explain.statistics_lines(found, "without delays")),
-                locate(single(found)),
-                histogram=of_finding(found),
+                outcome="fail",
+                reason=f"race: {_what(found)} {late}",
+                details=tuple(explain.statistics_lines(found, "without delays")),
+                divergence=locate(single(found)),
+                figures={"histogram": of_finding(found)},
             )
     return None
 

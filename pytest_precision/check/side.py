@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_precision.errors import expected_but_got
-from pytest_precision.loops.script import unrecordable
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.matrix.reads import reads
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.matrix.variables import plain
 from pytest_precision.matrix.ways_in import LAYOUT, WayIn
-from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
@@ -86,6 +83,14 @@ class Side:
         own = workload if way_in == LAYOUT else None
         return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
+    def computes_as(self, other: Side) -> bool:
+        """Return whether two sides compute the same, as they do that differ only in ranks.
+
+        What they may leave on ranks makes no difference either.
+        """
+        same_variables = self.needs.environment == other.needs.environment
+        return same_variables and replace(self, needs=other.needs) == other
+
     def needs_of(self, stretch: Stretch) -> Needs:
         """Return what the ranks of a stretch need; new processes have run no job before."""
         return replace(self.needs, fresh=self.needs.fresh or stretch.in_new_processes)
@@ -110,31 +115,3 @@ class Side:
             workload = self.workload.resolve()
             perturbation = Perturbation(pause, self.mutant, self.noise)
             return record(layout, other, workload, self.cell, into, window, stretch, perturbation)
-
-
-def incomparable(candidate: Side, reference: Side) -> Ruling | None:
-    """Return the ruling on two sides that would prove nothing if they were trained, or None.
-
-    Two sides that differ only in ranks, or in what they may leave on them, compute the same.
-    """
-    same_variables = candidate.needs.environment == reference.needs.environment
-    if same_variables and replace(candidate, needs=reference.needs) == reference:
-        reason = "the candidate and the reference are the same layout in the same cell"
-        return Ruling("vacuous", reason)
-    for side in (candidate, reference):
-        lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
-        if side.way_in != LAYOUT and lacking:
-            return Ruling("error", lacking)
-    cells = candidate.cell, reference.cell
-    ours, theirs = (cell.operations.count("train") for cell in cells)
-    if ours == theirs:
-        return None
-    return Ruling(
-        "error",
-        expected_but_got(
-            "as many train steps on both sides",
-            f"{ours} in the candidate's sequence={cells[0].sequence!r} and {theirs} in the "
-            f"reference's sequence={cells[1].sequence!r}",
-            f"give reference_cell one that trains {ours}",
-        ),
-    )

@@ -110,6 +110,11 @@ class Criteria:
         return all(isinstance(c, Unchecked) or c == Bitwise() for c in given)
 
     @property
+    def exact(self) -> bool:
+        """Return whether every tensor must be the same bit for bit, and none is left out."""
+        return all(rule.criterion == Bitwise() for rule in self.rules)
+
+    @property
     def noise_runs(self) -> int:
         """Return how many further runs of the reference the criteria are measured from."""
         given = (rule.criterion for rule in self.rules)

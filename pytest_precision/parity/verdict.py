@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from pytest_precision._visible import visible
 
@@ -51,53 +51,41 @@ class Divergence:
     evidence: dict[str, Any]
 
 
-class Ruling(NamedTuple):
-    """Why a check does not pass.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """How a check ends, and which gate says so.
 
     Attributes:
-        outcome: one of `OUTCOMES`, but not `pass`.
-        reason: one line.
-        details: lines below it.
+        outcome: one of `OUTCOMES`.
+        reason: one line; empty for a pass.
+        gate: name of the gate that refuses the check; empty for a pass.
+        in_part: whether a pass is no pass bit for bit of everything that was observed.
+        details: lines below the reason; of a pass, how two recordings were not made alike.
         divergence: the first one, where two sides differ.
-        spread: how it spreads, as `Verdict.spread`.
-        histogram: of the tensor that diverges first, as `Verdict.histogram`.
-        needed: as `Verdict.needed`, where the divergence was recorded again as values.
-        identities: as `Verdict.identities`, likewise.
         brief: those of `details` that show it at a look.
+        figures: fields of `Figures` that the gate has found, in place of the case's own.
     """
 
-    outcome: str
-    reason: str
+    outcome: str = "pass"
+    reason: str = ""
+    gate: str = ""
+    in_part: bool = False
     details: tuple[str, ...] = ()
     divergence: Divergence | None = None
-    spread: dict[str, Any] | None = None
-    histogram: dict[str, Any] | None = None
-    needed: dict[str, Any] | None = None
-    identities: dict[str, Any] | None = None
     brief: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The outcome of one `parity.check`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was counted and measured in a check, whatever its outcome is.
 
     Attributes:
-        nodeid: pytest's id of the test.
-        axes: axis name to value.
-        candidate: import path of the layout under test.
-        reference: import path of the layout that it must agree with.
-        workload: import path of the workload.
-        criterion: the criteria in words.
-        outcome: one of `OUTCOMES`.
-        reason: one line, the first line of the failure; empty on a pass.
         observations: number of tensors compared.
         bytes: number of bytes that were compared, of one side.
         seconds: duration of the check.
         timing: seconds in which `candidate` and `reference` were recorded, again where a failure
             was looked into; one that was kept from another cell takes none.
-        divergence: the first divergence, on a `fail` that has one.
-        details: the lines below `reason` in the failure message; on a pass, how two recordings were
-            not made alike.
         lost_updates: for `candidate` and `reference` over the whole run, where it was measured:
             `share` of the updates that left the effective weight as it was, `share_by_size`, where
             an update counts as much as it would have moved its weight, `absorbed`, the share of the
@@ -122,24 +110,12 @@ class Verdict:
         unexercised: what the candidate's run never did, so that nothing is proved of it.
         mutants: known defects that were planted into a candidate that passed, as
             `mutation.mutants` lists them; None where that was not asked for.
-        repeat: the command that makes the check again, unless it passed.
-        brief: those of `details` that show a divergence at a look; not in report.json.
     """
 
-    nodeid: str
-    axes: dict[str, Any]
-    candidate: str
-    reference: str
-    workload: str
-    criterion: str
-    outcome: str
-    reason: str = ""
     observations: int = 0
     bytes: int = 0
     seconds: float = 0.0
     timing: dict[str, float] | None = None
-    divergence: Divergence | None = None
-    details: tuple[str, ...] = field(default=())
     lost_updates: dict[str, Any] | None = None
     oracle: dict[str, Any] | None = None
     identities: dict[str, Any] | None = None
@@ -151,52 +127,117 @@ class Verdict:
     needed: dict[str, Any] | None = None
     unexercised: list[str] | None = None
     mutants: dict[str, Any] | None = None
-    repeat: str | None = None
-    brief: tuple[str, ...] = ()
 
-    def ruled(self, ruling: Ruling | None, figures: Mapping[str, Any], repeat: str = "") -> Verdict:
-        """Return this verdict with the figures of its case and, if it does not pass, the ruling.
 
-        Args:
-            ruling: that of the first gate that the case did not pass; None for a pass.
-            figures: fields of the verdict.
-            repeat: the command that makes the check again; pytest's unless given.
-        """
-        verdict = replace(self, **figures)
-        if ruling is None:
-            return verdict
-        repeat = repeat or again(self.nodeid)
-        cell = self.nodeid.partition("[")[2].removesuffix("]") or self.nodeid
-        lines = [
-            f"  candidate  {self.candidate}",
-            f"  reference  {self.reference}",
-            f"  criterion  {self.criterion}",
-            *(f"  {line}" for line in ruling.details),
-            f"  Repeat with: {repeat}",
-        ]
-        word = "" if ruling.outcome == "fail" else f"{ruling.outcome}: "
-        return replace(
-            verdict,
-            outcome=ruling.outcome,
-            reason=visible(f"{cell}: {word}{ruling.reason}"),
-            details=tuple(map(visible, lines)),
-            brief=tuple(visible(f"  {line}") for line in ruling.brief),
-            divergence=ruling.divergence,
-            spread=ruling.spread,
-            histogram=ruling.histogram,
-            needed=ruling.needed or verdict.needed,
-            identities=ruling.identities or verdict.identities,
-            repeat=repeat,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Figures):
+    """The outcome of one `parity.check`: what was checked, its ruling and its figures.
+
+    Attributes:
+        nodeid: pytest's id of the test.
+        axes: axis name to value.
+        candidate: import path of the layout under test.
+        reference: import path of the layout that it must agree with.
+        workload: import path of the workload.
+        criterion: the criteria in words.
+        ruling: how the check ends.
+        command: the command that makes the check again.
+        closing: lines that end the failure message; how to repeat the check, unless given.
+    """
+
+    nodeid: str
+    axes: dict[str, Any]
+    candidate: str
+    reference: str
+    workload: str
+    criterion: str
+    ruling: Ruling
+    command: str = ""
+    closing: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """Return one of `OUTCOMES`."""
+        return self.ruling.outcome
+
+    @property
+    def status(self) -> str:
+        """Return the outcome, or `partial` for a pass in part."""
+        return "partial" if self.ruling.in_part else self.outcome
+
+    @property
+    def gate(self) -> str | None:
+        """Return the name of the gate that refuses the check; None for a pass."""
+        return self.ruling.gate or None
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Return the first divergence, on a `fail` that has one."""
+        return self.ruling.divergence
+
+    @property
+    def reason(self) -> str:
+        """Return the first line of the failure; empty on a pass."""
+        return "" if self.outcome == "pass" else f"{visible(cell_of(self.nodeid))}: {self.headline}"
+
+    @property
+    def headline(self) -> str:
+        """Return the first line of the failure without the name of the cell."""
+        word = "" if self.outcome == "fail" else f"{self.outcome}: "
+        return visible(f"{word}{self.ruling.reason}")
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Return the lines below `reason`; on a pass, how two recordings were not made alike."""
+        if self.outcome == "pass":
+            return self.ruling.details
+        lines = (
+            f"candidate  {self.candidate}",
+            f"reference  {self.reference}",
+            f"criterion  {self.criterion}",
+            *self.ruling.details,
+            *(self.closing or (f"Repeat with: {self.repeat}",)),
         )
+        return _indented(lines)
+
+    @property
+    def brief(self) -> tuple[str, ...]:
+        """Return those of `details` that show a divergence at a look."""
+        return _indented(self.ruling.brief)
+
+    @property
+    def repeat(self) -> str | None:
+        """Return the command that makes the check again; None for a pass."""
+        if self.outcome == "pass":
+            return None
+        return self.command or again(self.nodeid)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of report.json: builtins only, so that xdist can send it."""
-        data = asdict(self)
-        data["details"] = list(self.details)
-        del data["brief"]
-        if self.divergence is not None and self.divergence.index is not None:
-            data["divergence"]["index"] = list(self.divergence.index)
+        divergence = None if self.divergence is None else asdict(self.divergence)
+        if divergence is not None and divergence["index"] is not None:
+            divergence["index"] = list(divergence["index"])
+        told = {name: getattr(self, name) for name in _TOLD}
+        figures = {figure.name: getattr(self, figure.name) for figure in fields(Figures)}
+        data = told | {"details": list(self.details), "divergence": divergence} | figures
         return {name: value for name, value in data.items() if value is not None}
+
+
+_TOLD = (
+    *("nodeid", "axes", "candidate", "reference", "workload", "criterion"),
+    *("outcome", "status", "gate", "reason", "repeat"),
+)
+"""What of a verdict stands in report.json beside its details, its divergence and its figures."""
+
+
+def _indented(lines: Iterable[str]) -> tuple[str, ...]:
+    return tuple(visible(f"  {line}") for line in lines)
+
+
+def cell_of(nodeid: str) -> str:
+    """Return the parameters in a node id; the id itself if it has none."""
+    name = nodeid.partition("::")[2]  # a bracket in the path does not start any
+    return name.partition("[")[2].removesuffix("]") or nodeid
 
 
 def again(nodeid: str, options: str = "") -> str:

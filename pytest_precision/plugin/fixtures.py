@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,13 @@ def require_check(item: pytest.Item) -> None:
         )
 
 
-def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int) -> None:
+def attach(
+    report: pytest.TestReport,
+    item: pytest.Item,
+    cell: Cell,
+    total: int,
+    error: pytest.ExceptionInfo[BaseException] | None,
+) -> None:
     """Attach the cell of a matrix test and its verdicts so far to a report of any phase.
 
     Args:
@@ -156,15 +162,19 @@ def attach(report: pytest.TestReport, item: pytest.Item, cell: Cell, total: int)
         item: the test.
         cell: cell that the test runs in.
         total: number of cells in this session.
+        error: what ended the phase, if anything.
     """
     assert isinstance(item, pytest.Function)
     found = item.stash.get(PARITY, None)
+    verdicts = found.verdicts if found else []
+    raised = [] if error is None else [one.verdict for one in _parity_errors(error.value)]
     drawn = item.get_closest_marker("precision_drawn") is not None
     attributes.attach(
         report,
         item,
         axes=axes_of(cell) | ({"sequence": "drawn"} if drawn else {}),
-        verdicts=[verdict.as_dict() for verdict in found.verdicts] if found else [],
+        verdicts=[verdict.as_dict() for verdict in verdicts],
+        raised=[n for n, own in enumerate(verdicts) if any(own is one for one in raised)],
         number=item.callspec.indices["cell"],
         total=total,
         unread=unread(item, cell),
@@ -177,9 +187,23 @@ def headline(report: pytest.TestReport, error: pytest.ExceptionInfo[BaseExceptio
     In CI pytest does not cut it there, and all tables of a failure were printed twice.
     """
     crash = getattr(report.longrepr, "reprcrash", None)
-    cell = report.nodeid.rpartition("[")[2].removesuffix("]")
     if crash is not None and error is not None and isinstance(error.value, ParityError):
-        crash.message = error.value.verdict.reason.removeprefix(f"{cell}: ")
+        crash.message = error.value.verdict.headline
+
+
+def _parity_errors(error: BaseException) -> Iterator[ParityError]:
+    """Yield the errors of checks in an error, in what it is a group of and in what it follows."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, ParityError):
+            yield one
+        context = None if one.__suppress_context__ else one.__context__
+        left += [one.__cause__, context, *getattr(one, "exceptions", ())]
 
 
 def _resources(config: pytest.Config) -> Resources:

@@ -98,12 +98,9 @@ def run(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> N
 
 def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
     """Return the verdict on a drawn cell with the marker that makes it."""
-    *details, _ = verdict.details  # the last line repeats a cell that has a name of its own
-    repeat = again(verdict.nodeid, f"--precision-fuzz {drawn_cells}")
-    paste = f"  To have this cell, paste above the test: {drawn.marker(cell)}"
-    return replace(
-        verdict, details=(*details, paste, f"  Draw again with: {repeat}"), repeat=repeat
-    )
+    command = again(verdict.nodeid, f"--precision-fuzz {drawn_cells}")
+    paste = f"To have this cell, paste above the test: {drawn.marker(cell)}"
+    return replace(verdict, command=command, closing=(paste, f"Draw again with: {command}"))
 
 
 def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:

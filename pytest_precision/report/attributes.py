@@ -17,6 +17,7 @@ def attach(
     *,
     axes: Mapping[str, AxisValue],
     verdicts: Sequence[Mapping[str, Any]] = (),
+    raised: Sequence[int] = (),
     number: int = 0,
     total: int = 0,
     unread: Sequence[str] = (),
@@ -31,6 +32,7 @@ def attach(
         item: the test; its `precision.` properties of an earlier run are replaced.
         axes: axis name to value of the cell.
         verdicts: all verdicts of this run of the test so far, as `Verdict.as_dict()`.
+        raised: positions of the verdicts whose errors have ended the phase.
         number: position of the cell in the matrix of its test, which orders rows and columns.
         total: number of matrix cells in this session; 0 if unknown.
         unread: axes of the user's own that nothing has read so far.
@@ -45,6 +47,7 @@ def attach(
             "unread": list(unread),
         },
         "precision": [dict(verdict) for verdict in verdicts],
+        "precision_raised": list(raised),
     }
     vars(report).update(extra)
     others = [entry for entry in item.user_properties if not entry[0].startswith(junit.PREFIX)]

@@ -10,13 +10,13 @@ crash of a worker) counts as one more check of the cell, without a layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from pytest_precision.matrix.cell import AxisValue
-from pytest_precision.parity.verdict import Verdict, again
+from pytest_precision.parity.verdict import again
 from pytest_precision.report.attributes import test_of
 from pytest_precision.report.status import PASSING, STATUSES, worst
 
@@ -97,6 +97,11 @@ class CellResult:
         return worst(check.status for check in self.checks)
 
     @property
+    def gates(self) -> tuple[str, ...]:
+        """The names of the gates that refused its checks, each once."""
+        return tuple(dict.fromkeys(c.entry["gate"] for c in self.checks if "gate" in c.entry))
+
+    @property
     def passing(self) -> bool:
         """Whether all checks passed, in whole or in part."""
         return self.status in PASSING
@@ -125,7 +130,7 @@ class _TestRun:
 
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     phases: dict[str, tuple[str, str]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    raised: set[int] = field(default_factory=set)
     seconds: float = 0.0
     discarded: bool = False
 
@@ -160,8 +165,7 @@ class Results:
         phase, reason = _phase(report)
         run.phases[report.when] = (phase, reason)
         run.verdicts = getattr(report, "precision", []) or run.verdicts
-        if phase in ("failed", "error"):
-            run.failures.append(report.longreprtext)
+        run.raised.update(getattr(report, "precision_raised", ()))
         run.discarded = run.discarded or phase == "rerun"
         if report.when in PHASES[:-1]:
             return None
@@ -232,30 +236,38 @@ def _entries(nodeid: str, run: _TestRun, common: dict[str, Any]) -> list[dict[st
     phase, reason = run.phases.get("call", ("", ""))
     expected = {"xfail": reason} if reason and phase in ("xfailed", "xpassed") else {}
     entries = []
-    for verdict in run.verdicts:
-        status = _status(verdict, phase, run.failures)
+    for number, verdict in enumerate(run.verdicts):
+        status = _status(verdict, phase, raised=number in run.raised)
         entries.append(verdict | {"status": status, "pytest": phase} | expected | common)
     for outcome, status, word, why in _endings(run, [entry["status"] for entry in entries]):
-        ending = Verdict(nodeid, {}, "", "", "", "", outcome, why, seconds=run.seconds)
-        if outcome not in ("pass", "skip"):
-            ending = replace(ending, repeat=again(nodeid))
         told = {"status": status, "pytest": word} | (expected if word == phase else {})
-        entries.append(ending.as_dict() | told | common)
+        entries.append(_ending(nodeid, outcome, why, run.seconds) | told | common)
     return entries
 
 
-def _status(verdict: Mapping[str, Any], phase: str, failures: list[str]) -> str:
+def _status(verdict: Mapping[str, Any], phase: str, *, raised: bool) -> str:
+    """Return how a verdict counts.
+
+    Args:
+        verdict: as `Verdict.as_dict()`.
+        phase: pytest's word for the call of the test.
+        raised: whether its error has ended a phase of the test. If not, the body has caught it.
+    """
     outcome = str(verdict["outcome"])
     if outcome == "pass":
-        in_part = verdict["criterion"] != "bitwise" or verdict.get("left_out")
-        return "xpass" if phase == "xpassed" else "partial" if in_part else "pass"
-    if outcome == "skip":
+        return "xpass" if phase == "xpassed" else str(verdict["status"])
+    if outcome == "skip" or phase == "skipped":
         return "skip"
-    if phase == "skipped":
-        return "skip"
-    # If no failure quotes a verdict, the test body caught it and so expected it.
-    uncaught = any(verdict["reason"] in text for text in failures)
-    return outcome if uncaught else "xfail"
+    return outcome if raised and phase != "xfailed" else "xfail"
+
+
+def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str, Any]:
+    """Return the entry of what ended a test without a verdict."""
+    sides = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "")
+    repeat = {} if outcome in ("pass", "skip") else {"repeat": again(nodeid)}
+    counted = {"observations": 0, "bytes": 0, "seconds": seconds}
+    told = {"outcome": outcome, "reason": reason, "details": []}
+    return {"nodeid": nodeid} | sides | told | counted | repeat
 
 
 def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:

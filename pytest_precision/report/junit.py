@@ -12,6 +12,7 @@ PREFIX = "precision."
 
 _FIELDS = (
     "outcome",
+    "gate",
     "reason",
     "candidate",
     "reference",
@@ -41,7 +42,9 @@ def properties(
     verdict = next(verdict for verdict in verdicts if verdict["outcome"] == outcome)
     if len(verdicts) > 1:
         found.append((f"{PREFIX}checks", str(len(verdicts))))
-    found += [(PREFIX + name, str(verdict[name])) for name in _FIELDS if verdict[name] != ""]
+    found += [
+        (PREFIX + name, str(verdict[name])) for name in _FIELDS if verdict.get(name, "") != ""
+    ]
     divergence = verdict.get("divergence", {})
     found += [
         (f"{PREFIX}divergence.{name}", str(value))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_precision._visible import visible
+from pytest_precision.parity.verdict import cell_of
 from pytest_precision.report.collect import CellResult, CheckResult
 from pytest_precision.report.words import count
 
@@ -57,8 +58,7 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
 
 
 def _text(cell: CellResult, check: CheckResult) -> str:
-    name = cell.nodeid.removeprefix(cell.test).strip("[]")
-    return check.reason.removeprefix(f"{name}: ")
+    return check.reason.removeprefix(f"{cell_of(cell.nodeid)}: ")
 
 
 def _kind(check: CheckResult, text: str) -> tuple[object, ...]:

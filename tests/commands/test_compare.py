@@ -330,11 +330,18 @@ def test_names_are_given_in_the_file(record: RecordFile, in_folder: Path, capsys
 def test_five_lines_say_what_was_not_compared() -> None:
     """All are said with -v: two frameworks may keep much that nobody computes with."""
     from pytest_precision.commands.compare import FEW, lines
-    from pytest_precision.parity.verdict import Verdict
+    from pytest_precision.parity.verdict import Ruling, Verdict
 
     names = {f"attribute calls of layer{n}": "the reference has none" for n in range(FEW + 3)}
     verdict = Verdict(
-        "a against b", {"sequence": "train2"}, "a", "b", "", "bitwise", "pass", left_out=names
+        nodeid="a against b",
+        axes={"sequence": "train2"},
+        candidate="a",
+        reference="b",
+        workload="",
+        criterion="bitwise",
+        ruling=Ruling(in_part=True),
+        left_out=names,
     )
     assert len(lines(verdict)) == 1 + FEW + 1
     assert lines(verdict)[-1] == "  and 3 more; -v shows all"

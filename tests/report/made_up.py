@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
 import pytest
 
-from pytest_precision.parity.verdict import Divergence, Verdict
+from pytest_precision.parity.verdict import Divergence, Ruling, Verdict
 from pytest_precision.report.collect import CellResult, CheckResult
 
 NODEID = "test_moe.py::test_experts[bf16-train2-w2]"
 AXES = {"precision": "bf16", "sequence": "train2", "world_size": 2}
+RULED = {field.name for field in fields(Ruling)}
 REASON = "param differs at step 2: 38 % of layers.0.weight, worst 1 ulp"
 
 
@@ -38,21 +40,22 @@ def divergence(**changes: Any) -> Divergence:
 
 
 def verdict(outcome: str = "pass", reason: str = "", **changes: Any) -> dict[str, Any]:
-    """A verdict as it crosses processes."""
-    fields: dict[str, Any] = {
+    """A verdict as it crosses processes; `changes` are of its ruling or of its own fields."""
+    ruled = {name: changes.pop(name) for name in changes.keys() & RULED}
+    own: dict[str, Any] = {
         "nodeid": NODEID,
         "axes": dict(AXES),
         "candidate": "layouts:grouped",
         "reference": "layouts:discrete",
         "workload": "workloads:moe",
         "criterion": "bitwise",
-        "outcome": outcome,
-        "reason": reason,
         "observations": 96,
         "bytes": 4096,
         "seconds": 0.25,
-    }
-    return Verdict(**fields | changes).as_dict()
+    } | changes
+    less = outcome == "pass" and (own["criterion"] != "bitwise" or "left_out" in own)
+    ruling = Ruling(outcome=outcome, reason=reason, **{"in_part": less} | ruled)
+    return Verdict(ruling=ruling, **own).as_dict() | {"reason": reason}
 
 
 def reports(
@@ -60,9 +63,13 @@ def reports(
     verdicts: list[dict[str, Any]] | None = None,
     nodeid: str = NODEID,
     text: Any = None,
+    raised: tuple[int, ...] = (),
     **extra: Any,
 ) -> list[pytest.TestReport]:
-    """The reports of one run of a matrix cell: (phase, outcome) pairs, half a second each."""
+    """The reports of one run of a matrix cell: (phase, outcome) pairs, half a second each.
+
+    `raised` are the positions of the verdicts whose errors the call has not caught.
+    """
     return [
         pytest.TestReport(
             nodeid,
@@ -74,6 +81,7 @@ def reports(
             duration=0.5,
             precision_cell={"test": nodeid.partition("[")[0], "axes": dict(AXES)},
             precision=(verdicts or []) if when == "call" else [],
+            precision_raised=raised if when == "call" else (),
             **extra if when == "call" else {},
         )
         for when, outcome in phases

@@ -37,7 +37,8 @@ def entry(status: str = "pass", number: int = 0, **changes: Any) -> dict[str, An
     }
     if status == "fail":
         own |= {"divergence": divergence(), "spread": SPREAD, "curves": CURVES}
-        own |= {"histogram": {"by_bits": [5, 0, 3], "nan": 1, "infinite": 0}, "repeat": "pytest x"}
+        own |= {"histogram": {"by_bits": [5, 0, 3], "nan": 1, "infinite": 0}, "command": "pytest x"}
+        own |= {"gate": "agreement"}
     place = {"status": status, "pytest": "", "number": number, "line": 3}
     return verdict(status, reason, **own | changes) | place
 

@@ -39,7 +39,9 @@ def check(request):
         own = {"nodeid": request.node.nodeid, "axes": axes} | place | (fields or {})
         found.append(verdict(outcome, reason, **own))
         if outcome not in ("pass", "skip"):
-            raise AssertionError(reason)
+            error = AssertionError(reason)
+            error.position = len(found) - 1
+            raise error
 
     return check
 
@@ -61,15 +63,18 @@ def pytest_collection_finish(session):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item):
+def pytest_runtest_makereport(item, call):
     """The cell and its verdicts travel on the report of every phase."""
     report = yield
     if "axes" in item.fixturenames:
+        error = None if call.excinfo is None else call.excinfo.value
+        position = getattr(error, "position", None)
         attach(
             report,
             item,
             axes=item.callspec.params["axes"],
             verdicts=item.stash.get(VERDICTS, []),
+            raised=[] if position is None else [position],
             number=item.callspec.indices["axes"],
             total=item.config.stash[TOTAL],
         )

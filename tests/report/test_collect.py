@@ -48,9 +48,8 @@ def test_cell_is_returned_when_its_test_has_ended():
 
 @pytest.mark.parametrize("outcome", ["fail", "vacuous", "error"])
 def test_failing_verdict_fails_the_cell(outcome):
-    """A verdict that the failure quotes keeps its outcome and stands alone."""
-    text = f"E   ParityError: {REASON}"
-    cell = collect(*run("failed", verdicts=[verdict(outcome, REASON)], text=text))
+    """A verdict whose error ends the test keeps its outcome and stands alone."""
+    cell = collect(*run("failed", verdicts=[verdict(outcome, REASON)], raised=(0,)))
     assert statuses(cell) == [outcome]
     assert cell.failing
 
@@ -70,6 +69,12 @@ def test_xfail_is_an_expected_failure():
 def test_caught_failure_is_an_expected_failure():
     """A test that passes although a verdict failed has caught it: it was expected."""
     assert statuses(collect(*run(verdicts=[verdict("fail", REASON)]))) == ["xfail"]
+
+
+def test_the_words_of_a_failure_decide_nothing():
+    """A test that caught a verdict may quote it; only the error itself tells that it was raised."""
+    quoted = run("failed", verdicts=[verdict("fail", REASON)], text=f"E  expected no '{REASON}'")
+    assert statuses(collect(*quoted)) == ["xfail", "fail"]
 
 
 def test_assertion_after_a_caught_failure_fails():
@@ -173,7 +178,7 @@ def test_the_last_run_counts():
     """A test that runs again replaces its record, in its place."""
     results = Results()
     others = run(nodeid="test_moe.py::test_experts[other]")
-    failed = run("failed", verdicts=[verdict("fail", REASON)], text=REASON)
+    failed = run("failed", verdicts=[verdict("fail", REASON)], raised=(0,))
     for report in [*failed, *others, *run(verdicts=[verdict()])]:
         results.add(report)
     assert [cell.status for cell in results.cells.values()] == ["pass", "pass"]
@@ -201,7 +206,7 @@ def test_the_run_after_a_rerun_counts():
 def test_workers_do_not_replace_each_other():
     """Under --dist=each a failure on one worker is not hidden by the pass on another."""
     results = Results()
-    failed = run("failed", verdicts=[verdict("fail", REASON)], text=REASON)
+    failed = run("failed", verdicts=[verdict("fail", REASON)], raised=(0,))
     for one, other in zip(failed, run(verdicts=[verdict()]), strict=True):
         one.node, other.node = worker("gw0"), worker("gw1")
         results.add(one)
@@ -211,7 +216,7 @@ def test_workers_do_not_replace_each_other():
 
 def test_subtest_does_not_end_the_call():
     """A subtest reports before its test: the test's own report counts, a failure stays known."""
-    first = run("failed", verdicts=[verdict("fail", REASON)], text=REASON)
+    first = run("failed", verdicts=[verdict("fail", REASON)], raised=(0,))
     last = run("failed", verdicts=[verdict("fail", REASON)], text="contains 1 failed subtest")
     cell = collect(*first[:2], *last[1:])
     assert statuses(cell) == ["fail"]

@@ -9,9 +9,11 @@ from pytest_precision.report.junit import properties
 
 def test_cell_and_verdict():
     """The axes and every field of the verdict that says something, as texts."""
-    found = dict(properties(AXES, [verdict("fail", REASON, divergence=divergence(ulp=None))]))
+    own = {"gate": "agreement", "divergence": divergence(ulp=None)}
+    found = dict(properties(AXES, [verdict("fail", REASON, **own)]))
     assert found["precision.axis.world_size"] == "2"
     assert found["precision.outcome"] == "fail"
+    assert found["precision.gate"] == "agreement"
     assert found["precision.reason"] == REASON
     assert found["precision.divergence.kind"] == "param"
     assert found["precision.divergence.index"] == "[3, 17]"

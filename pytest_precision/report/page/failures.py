@@ -145,7 +145,8 @@ def _facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("candidate has", str(divergence["candidate"])),
             ("reference has", str(divergence["reference"])),
         ]
-    found += [(name, entry.get(name, "")) for name in ("candidate", "reference", "criterion")]
+    sides = ("candidate", "reference", "criterion")
+    found += [(name, entry.get(name, "")) for name in ("gate", *sides)]
     return [(name, value) for name, value in found if value]
 
 

@@ -34,13 +34,17 @@ class Filters:
         cells: all cells of the page.
 
     Attributes:
-        groups: by outcome and by axis, of those that have something to choose.
+        groups: by outcome, by gate and by axis, of those that have something to choose.
     """
 
     def __init__(self, cells: Sequence[CellResult]) -> None:
         self._axes = _axes(cells)
+        # By number, since a report may come from elsewhere, and its words stay out of the style.
+        names = dict.fromkeys(name for cell in cells for name in cell.gates)
+        self._gates = {name: number for number, name in enumerate(names)}
         there = {cell.status for cell in cells}
         statuses = [name for name in STATUSES if name in there]
+        gates = [Button(f"fg-{n}", name, f"g-{n}") for name, n in self._gates.items()]
         outcomes = [Button(f"f-{n}", STATUSES[n].word, f"s-{n}") for n in statuses]
         axes = [
             ButtonGroup(
@@ -50,7 +54,7 @@ class Filters:
                 (axis, values.items()) for axis, values in self._axes.items()
             )
         ]
-        groups = [ButtonGroup("outcome", outcomes), *axes]
+        groups = [ButtonGroup("outcome", outcomes), ButtonGroup("gate", gates), *axes]
         self.groups = [group for group in groups if len(group.choices) > 1]
 
     def classes(self, cell: CellResult) -> str:
@@ -60,7 +64,8 @@ class Filters:
             for place, (axis, values) in enumerate(self._axes.items())
             if axis in cell.axes
         ]
-        return " ".join([f"s-{cell.status}", *own])
+        gates = (f"g-{self._gates[name]}" for name in cell.gates)
+        return " ".join([f"s-{cell.status}", *gates, *own])
 
     def style(self) -> str:
         """Return the rules that pale or hide what is not chosen."""

@@ -64,6 +64,25 @@ def test_grid(make):
     assert page.all("details", id=str(link.attributes["href"]).removeprefix("#"))
 
 
+def test_gates_are_shown_and_filtered_by(make):
+    """A failure says which gate refused it, and a button leaves the cells of one gate."""
+    refused = ("agreement", "races", HOSTILE)
+    cells = [entry("fail", n, gate=name) for n, name in enumerate(refused)]
+    page = parse(make(*cells, entry("pass", 3)))
+    facts = {tuple(cell.text for cell in row.children) for row in page.all("tr")}
+    assert ("gate", "agreement") in facts
+    (gates,) = [g for g in page.all("fieldset") if g.all("legend")[0].text == "gate"]
+    assert [label.text for label in gates.all("label")][:3] == ["all", "agreement", "races"]
+    style = page.all("style")[0].text
+    for number in range(len(refused)):
+        assert f"body:has(#fg-{number}:checked) td.cell:not(.g-{number})" in style
+        (mark,) = [
+            mark for mark in page.all("td") if f"g-{number}" in (mark.attributes.get("class") or "")
+        ]
+        assert mark.text == "F"
+    assert "onerror" not in style
+
+
 def test_every_link_leads_somewhere_and_no_id_is_there_twice(make):
     """Also where reasons are folded, cut off and shown again under another statement."""
     cells = [entry("fail" if n % 3 else "pass", n) for n in range(400)]

@@ -1,0 +1,115 @@
+"""Preconditions: what must hold before the gates of a case can look at it.
+
+The first four are asked before anything is recorded, the others where that has failed.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+from pytest_precision.check.gate import gate
+from pytest_precision.check.side import Side
+from pytest_precision.errors import SideFailed, WorldSizeError, expected_but_got
+from pytest_precision.loops.script import unrecordable
+from pytest_precision.matrix.ways_in import LAYOUT
+from pytest_precision.parity.verdict import Ruling
+from pytest_precision.ranks.state.definitions import Definitions
+
+
+@gate
+def unpatched(definitions: Definitions | None) -> Ruling | None:
+    """Refuse a test that has replaced what ranks do not see replaced.
+
+    Args:
+        definitions: what modules of this process defined; None where it runs the sides itself, or
+            where nobody looked in time.
+    """
+    replaced = [] if definitions is None else definitions.replaced()
+    if not replaced:
+        return None
+    first, *others = replaced
+    reason = expected_but_got(
+        "modules as they define themselves, since ranks import them anew and would not see a "
+        "monkeypatch of this process,",
+        f"{first}" + (f" and {len(others)} more" if others else ""),
+        "make it an axis of the matrix or an environment variable that the layout reads, or "
+        "run with --precision-ranks=inline",
+    )
+    return Ruling(outcome="error", reason=reason, details=tuple(others))
+
+
+@gate
+def distinct(same: bool, what: str) -> Ruling | None:
+    """Refuse a side that is compared with itself, which agrees whatever it does."""
+    if not same:
+        return None
+    return Ruling(outcome="vacuous", reason=f"the candidate and the reference are the same {what}")
+
+
+@gate
+def recordable(candidate: Side, reference: Side) -> Ruling | None:
+    """Refuse a script in a sequence that it cannot run."""
+    for side in (candidate, reference):
+        lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
+        if side.way_in != LAYOUT and lacking:
+            return Ruling(outcome="error", reason=lacking)
+    return None
+
+
+@gate
+def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
+    """Refuse two sides that train unequal numbers of steps."""
+    cells = candidate.cell, reference.cell
+    ours, theirs = (cell.operations.count("train") for cell in cells)
+    if ours == theirs:
+        return None
+    reason = expected_but_got(
+        "as many train steps on both sides",
+        f"{ours} in the candidate's sequence={cells[0].sequence!r} and {theirs} in the "
+        f"reference's sequence={cells[1].sequence!r}",
+        f"give reference_cell one that trains {ours}",
+    )
+    return Ruling(outcome="error", reason=reason)
+
+
+@gate
+def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
+    """Refuse a machine with too few devices, where the session requires them."""
+    return Ruling(outcome="error", reason=f"{lacking}, which --precision-require forbids")
+
+
+@gate
+def recorded(failed: SideFailed) -> Ruling | None:
+    """Refuse a side that could not be recorded."""
+    return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
+
+
+@gate
+def readable(failed: OSError) -> Ruling | None:
+    """Refuse recordings that cannot be read back."""
+    return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
+
+
+@gate
+def computable(failed: RuntimeError) -> Ruling | None:
+    """Refuse a comparison that torch cannot compute in pytest's process."""
+    first, *rest = str(failed).splitlines() or [""]
+    told = traceback.format_exception(type(failed), failed, failed.__traceback__)
+    return Ruling(
+        outcome="error",
+        reason=f"the comparison failed in pytest's process: {type(failed).__name__}: {first}",
+        details=(*rest, *"".join(told).splitlines()),
+    )
+
+
+PRECONDITIONS = (
+    unpatched,
+    distinct,
+    recordable,
+    equal_steps,
+    enough_ranks,
+    recorded,
+    readable,
+    computable,
+)
+"""The preconditions of a check, in the order in which they can refuse it."""

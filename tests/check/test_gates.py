@@ -1,0 +1,92 @@
+"""Gates have names, which reports and their documentation share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_precision import Cell, Parity, ParityError, layouts, ulp, unchecked, workloads
+from pytest_precision.check.gate import gate
+from pytest_precision.check.gates import GATES
+from pytest_precision.check.mutation import noticed
+from pytest_precision.check.preconditions import PRECONDITIONS
+from pytest_precision.parity.verdict import Ruling
+
+VERDICTS = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"
+
+ParityIn = Callable[[Cell], Parity]
+
+
+@gate
+def too_late(ruling: Ruling | None) -> Ruling | None:
+    return ruling
+
+
+def test_a_gate_signs_what_it_rules() -> None:
+    """The name is that of the function, so that no gate can be without one."""
+    ruling = too_late(Ruling(outcome="fail", reason="it is"))
+    assert ruling is not None
+    assert (ruling.gate, ruling.reason) == ("too_late", "it is")
+    assert too_late(None) is None
+
+
+def test_the_table_of_gates_is_that_of_the_code() -> None:
+    """Each gate has its row in the documentation, in the order in which they are asked."""
+    table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
+    documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert documented == [one.__name__ for one in (*PRECONDITIONS, *GATES, noticed)]
+
+
+def doubled(workload: Any, cell: Cell) -> Any:
+    """A layout with another learning rate."""
+    engine = layouts.adamw(workload, cell)
+    engine.optimizer.param_groups[0]["lr"] *= 2
+    return engine
+
+
+def unmade(workload: Any, cell: Cell) -> Any:
+    """A layout that cannot be made."""
+    raise OSError("no such file")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "outcome", "name"),
+    [
+        (layouts.adamw, "vacuous", "distinct"),
+        (doubled, "fail", "agreement"),
+        (unmade, "error", "recorded"),
+    ],
+)
+def test_a_verdict_names_its_gate(
+    parity_in: ParityIn, candidate: Any, outcome: str, name: str
+) -> None:
+    """Who reads the verdict, or report.json, need not read its reason."""
+    with pytest.raises(ParityError) as raised:
+        parity_in(Cell(sequence="train1")).check(candidate, layouts.adamw, workload=workloads.mlp)
+    verdict = raised.value.verdict
+    assert (verdict.outcome, verdict.status, verdict.gate) == (outcome, outcome, name)
+    assert verdict.as_dict()["gate"] == name
+
+
+@pytest.mark.parametrize(
+    ("criterion", "status"),
+    [(None, "pass"), (ulp(1), "partial"), ({"grad": unchecked(reason="by design")}, "partial")],
+)
+def test_a_pass_names_no_gate_and_says_whether_it_is_whole(
+    parity_in: ParityIn, criterion: Any, status: str
+) -> None:
+    """Whether a pass is bit for bit and of all kinds is decided here, once."""
+    verdict = parity_in(Cell(sequence="train1")).check(
+        layouts.adamw, again, workload=workloads.mlp, criterion=criterion
+    )
+    assert (verdict.outcome, verdict.status, verdict.gate) == ("pass", status, None)
+    assert "gate" not in verdict.as_dict()
+
+
+def again(workload: Any, cell: Cell) -> Any:
+    """The same layout under a name of its own."""
+    return layouts.adamw(workload, cell)
