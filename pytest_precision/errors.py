@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 
 
-def expected_but_got(what: str, got: object, advice: str = "") -> str:
+class InputMessage(str):
+    """A message about what a caller has given: the caller's line and the message say it all."""
+
+    __slots__ = ()
+
+
+def expected_but_got(what: str, got: object, advice: str = "") -> InputMessage:
     """Return a message about bad input in its one form: `expected … but got …; advice`.
 
     Args:
@@ -21,18 +27,16 @@ def expected_but_got(what: str, got: object, advice: str = "") -> str:
         got: what was given instead; for a value use `named`.
         advice: the next step.
     """
-    return f"expected {what} but got {got}{'; ' * bool(advice)}{advice}"
+    return InputMessage(f"expected {what} but got {got}{'; ' * bool(advice)}{advice}")
 
 
 def is_bad_input(excinfo: Any) -> bool:
     """Return whether an error is about what a caller has given, for pytest's `__tracebackhide__`.
 
-    Then the caller's line and the message say it all; of any other error, each frame may matter.
+    Of any other error, each frame may matter.
     """
-    message = str(excinfo.value)
-    if isinstance(excinfo.value, SequenceError):
-        return True
-    return (" but got " in message and "expected " in message) or "has no axis" in message
+    error = excinfo.value
+    return any(isinstance(one, InputMessage) for one in getattr(error, "args", ()))
 
 
 __tracebackhide__ = is_bad_input

@@ -120,9 +120,8 @@ class Dealing(Restorable):
 
     def _keep_decisions(self, *_call: Any) -> None:
         if self._computed is not None:  # else nobody knows of which microbatch the forward was
-            name = f"microbatch{self._computed}"
-            made = decisions(self.workload.decisions(self.model), f"{name}: ")
-            self.capture.keep("decision", name, made)
+            made = decisions(self.workload.decisions(self.model), self._computed)
+            self.capture.keep("decision", str(self._computed), made)
 
     def expect_even_shares(self) -> None:
         """Refuse, before anything trains, a step that the ranks cannot share evenly.

@@ -13,16 +13,21 @@ from torch import Tensor
 
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.matrix.tensor_key import TensorKey
+
+CLIPPED = "norm is clipped"
+"""Name of the choice whether gradients are clipped."""
 
 Decisions = Mapping[str, tuple[Tensor, Tensor]]
 """Name to what was chosen and the margins, one row for each thing that it was chosen for."""
 
 
-def decisions(given: Decisions, prefix: str = "") -> Iterator[Observation]:
-    """Yield the choices and their margins, as they are now."""
+def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Observation]:
+    """Yield the choices and their margins, as they are now, after a microbatch or a step."""
     for name, (chosen, margin) in given.items():
-        yield whole("decision", prefix + name, chosen.detach().long())
-        yield whole("margin", prefix + name, margin.detach().double())
+        key = TensorKey(name, microbatch=microbatch)
+        yield whole("decision", key.name("decision"), chosen.detach().long())
+        yield whole("margin", key.name("margin"), margin.detach().double())
 
 
 def of_step(norm: Tensor, max_norm: float | None) -> Decisions:
@@ -31,5 +36,5 @@ def of_step(norm: Tensor, max_norm: float | None) -> Decisions:
     finite = torch.isfinite(norm)
     made = {"step is skipped": (~finite, torch.where(finite, torch.inf, 0.0))}
     if max_norm is not None:
-        made["norm is clipped"] = (finite & (norm > max_norm), (norm / max_norm - 1).abs())
+        made[CLIPPED] = (finite & (norm > max_norm), (norm / max_norm - 1).abs())
     return made

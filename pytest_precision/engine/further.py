@@ -14,6 +14,7 @@ from pytest_precision._torch import SCHEDULER_RATES
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.readable import stored, unreadable
 from pytest_precision.engine.values import leaves
+from pytest_precision.matrix.tensor_key import TensorKey
 
 
 def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iterator[Optimizer]:
@@ -53,7 +54,10 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for tensors in (module.named_parameters(), module.named_buffers()):
         for path, tensor in tensors:
             if not isinstance(tensor, DTensor) and not unreadable(tensor):
-                yield f"{name}: {path}", next(stored("average", tensor.detach())).tensor
+                yield (
+                    TensorKey(name, path).name("average"),
+                    next(stored("average", tensor.detach())).tensor,
+                )
 
 
 def policies(held: Iterable[object]) -> Leaves:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from pytest_precision.engine.changes import Changes
 from pytest_precision.engine.observation import Observation, unshown_in, whole
 from pytest_precision.engine.values import leaves, number
+from pytest_precision.matrix.tensor_key import TensorKey
 
 ELSEWHERE = frozenset({"params", "param_names", "lr", "step"})
 """Entries of a group that are not a `hyper`: the parameters, and those with a kind of their own."""
@@ -89,7 +90,7 @@ def other_numbers(groups: Groups) -> Iterator[Observation]:
     for group, names in groups:
         for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
             for path, value in _options(group[key]):
-                yield from (whole("hyper", f"{key}{path} of {name}", value) for name in names)
+                yield from _of_each(names, f"{key}{path}", value)
 
 
 def options(groups: Groups) -> Iterator[tuple[str, Any]]:
@@ -105,7 +106,12 @@ def altered(groups: Groups, changes: Changes) -> Iterator[Observation]:
         for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
             for path, value in _options(group[key]):
                 if changes.differs(f"{place}.{key}{path}", value):
-                    yield from (whole("hyper", f"{key}{path} of {name}", value) for name in names)
+                    yield from _of_each(names, f"{key}{path}", value)
+
+
+def _of_each(names: Iterable[str], option: str, value: Tensor) -> Iterator[Observation]:
+    """Yield an option of each parameter of a group."""
+    return (whole("hyper", TensorKey(name, option).name("hyper"), value) for name in names)
 
 
 def unshown(optimizer: Optimizer) -> dict[str, str]:

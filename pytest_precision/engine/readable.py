@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.tensor_key import inner_kind
 
 
 class Stored(NamedTuple):
@@ -43,18 +44,19 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
         yield Stored(kind, _like(tensor, held.dequantize()))
     names, _ = held.__tensor_flatten__()
     for name in names:
-        for part in stored(f"{kind}.{name}", getattr(held, name)):
+        for part in stored(inner_kind(kind, name), getattr(held, name)):
             yield part._replace(local=part.local or held is not tensor)
 
 
 def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
     """Yield what the integers of a quantized tensor of torch's stand for."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        yield Stored(f"{kind}.scale", torch.tensor(tensor.q_scale(), dtype=torch.float64))
-        yield Stored(f"{kind}.zero_point", torch.tensor(tensor.q_zero_point()))
+        scale = torch.tensor(tensor.q_scale(), dtype=torch.float64)
+        zero_point = torch.tensor(tensor.q_zero_point())
     else:
-        yield Stored(f"{kind}.scale", tensor.q_per_channel_scales())
-        yield Stored(f"{kind}.zero_point", tensor.q_per_channel_zero_points())
+        scale, zero_point = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
+    yield Stored(inner_kind(kind, "scale"), scale)
+    yield Stored(inner_kind(kind, "zero_point"), zero_point)
 
 
 def expect_readable(kind: str, name: str, tensor: Tensor) -> None:

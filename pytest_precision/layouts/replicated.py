@@ -19,6 +19,7 @@ from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.modules.slots import scaling_states
 from pytest_precision.workloads.base import Workload
@@ -134,7 +135,7 @@ class MainGradEngine(MasterEngine):
                 continue
             accumulate(parameter)
             # The sums after each microbatch, so that the first wrong one is named.
-            sum_of = f"microbatch {self.microbatch}: {name}"
+            sum_of = TensorKey(name, microbatch=self.microbatch).name("grad")
             seen = self.show("grad", sum_of, gradient, self.capture, split=False, local=True)
             self.capture.keep("grad", sum_of, seen)
 

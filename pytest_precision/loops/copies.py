@@ -20,6 +20,7 @@ from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.readable import in_graph, stored, unreadable
 from pytest_precision.engine.values import fingerprint
 from pytest_precision.loops.names import LoopNames
+from pytest_precision.matrix.tensor_key import TensorKey
 
 ALONE = 2
 """References to a container that nobody else holds: ours, and that of the call that counts."""
@@ -102,7 +103,8 @@ class Copies:
                 own |= {} if not isinstance(copy.one, nn.Module) else dict(copy.one.named_buffers())
                 for path, tensor in own.items():
                     held = next(stored("average", tensor.detach())).tensor
-                    yield whole("average", f"{copy.name}: {path}", held)
+                    full = TensorKey(copy.name, path).name("average")
+                    yield whole("average", full, held)
 
     def _adopt(self, one: Any) -> _Copy:
         for copy in self._found:

@@ -66,6 +66,7 @@ class Steps:
         self._updated: list[Optimizer] = []
         self._watched: list[Watched] = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
+        self._told_late = False
         self._backwards, self._most = 0, MOST
         self._by_hand = ByHand(course.asked)
 
@@ -305,7 +306,8 @@ class Steps:
         op, operation = self.course.op, str(self.course.operation)
         self.course.advance()
         too_late = "gradients were clipped after the update of step"
-        if self._clipped_late and not any(known.startswith(too_late) for known in self.violations):
+        if self._clipped_late and not self._told_late:
+            self._told_late = True
             self.violations[f"{too_late} {self.done}"] = None
         if operation == "skip":
             self._expect_rates()

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pytest_precision.errors import expect_one_of, expected_but_got, is_bad_input
+from pytest_precision.errors import InputMessage, expect_one_of, expected_but_got, is_bad_input
 from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.matrix.reads import note
@@ -143,9 +143,8 @@ class Cell:
         if name in own:
             note([name])
             return own[name]
-        raise AttributeError(
-            f"this cell has no axis {name!r}; it has {', '.join([*BUILT_IN_AXES, *own])}"
-        )
+        known = ", ".join([*BUILT_IN_AXES, *own])
+        raise AttributeError(InputMessage(f"this cell has no axis {name!r}; it has {known}"))
 
 
 NO_AXES = ("extra", "device", "backend", "environment", "shared_by")

@@ -82,10 +82,15 @@ class Contract:
         return cls(paths=tuple(paths), some={} if stored is None else {"param": stored})
 
 
+def dtype_name(dtype: object) -> str:
+    """Return torch's name of a dtype, such as `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _expect_dtype(kind: str, dtype: object) -> None:
     if dtype in DTYPES:
         return
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     name = _DTYPES.get(name, name)
     advice = f"write {name!r}" if name in DTYPES else f"use one of {', '.join(DTYPES)}"
     error = ValueError if isinstance(dtype, str) else TypeError

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_precision.errors import SequenceError, expected_but_got, is_bad_input
+from pytest_precision.errors import InputMessage, SequenceError, expected_but_got, is_bad_input
 
 __tracebackhide__ = is_bad_input
 
@@ -176,4 +176,5 @@ def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _refused(text: str, position: int, problem: str) -> SequenceError:
-    return SequenceError(f"sequence {text!r}, position {position}: {problem}. Expected {GRAMMAR}.")
+    what = f"sequence {text!r}, position {position}: {problem}. Expected {GRAMMAR}."
+    return SequenceError(InputMessage(what))

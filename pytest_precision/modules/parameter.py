@@ -14,6 +14,7 @@ from pytest_precision import _torch
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.format import Format
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
+from pytest_precision.matrix.tensor_key import OperandPart
 from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.read_only import ReadOnly, plain
 
@@ -44,7 +45,7 @@ class _Storage:
     def rebase(self, key: str, tensor: Tensor) -> None:
         """Store `tensor` under `key`, and make the members views of it."""
         self.tensors[key] = tensor
-        side, field = key.split(".")
+        side, field = OperandPart.of(key)
         for place, part in enumerate(tensor.unbind() if self.grouped else (tensor,)):
             member = self.members[place]
             operand = replace(member.operands[side], **{field: part})  # type: ignore[arg-type]
@@ -270,7 +271,7 @@ def tensors_of(quantized: QuantizedTensor) -> Iterator[tuple[str, Tensor]]:
         for field, read in _FIELDS.items():
             tensor = read(operand)
             if tensor is not None:
-                yield f"{side}.{field}", tensor
+                yield OperandPart(side, field).part, tensor
 
 
 def _by_key(members: Sequence[QuantizedTensor]) -> dict[str, list[Tensor]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
 from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.parameter import quantized_parameters, tensors_of
 from pytest_precision.modules.slots import DelayedScalingState
@@ -27,8 +28,9 @@ def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     for prefix, module in model.named_modules():
         if isinstance(module, DelayedScalingState):
             yield "scale", prefix, module.scale
-            yield "amax", f"{prefix}.history", module.history[1:]
-            yield "recorded_amax", f"{prefix}.history", module.history[:1]
+            key = TensorKey(prefix, "history")
+            yield "amax", key.name("amax"), module.history[1:]
+            yield "recorded_amax", key.name("recorded_amax"), module.history[:1]
         for name, parameter in quantized_parameters(module):
             for place, member in enumerate(parameter.members):
                 number = "" if parameter.dim() == 2 else str(place)
@@ -47,10 +49,11 @@ def used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             for place, used in enumerate(module.used_weights):
                 number = "" if isinstance(module, nn.Linear) else str(place)
                 for key, tensor in tensors_of(used):
-                    yield f"{prefix}.weight{number}.{key}".lstrip("."), tensor
+                    weight = f"{prefix}.weight{number}".lstrip(".")
+                    yield TensorKey(weight, key).name("used_quantized"), tensor
 
 
 def _shown(name: str, quantized: QuantizedTensor) -> Iterator[tuple[str, str, Tensor]]:
     for key, tensor in tensors_of(quantized):
-        side, field = key.split(".")
-        yield _KINDS[field], f"{name}.{side}", tensor
+        side, field = OperandPart.of(key)
+        yield _KINDS[field], TensorKey(name, side).name(_KINDS[field]), tensor

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from pytest_precision.engine.decisions import CLIPPED
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import LOADS
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
@@ -53,11 +55,12 @@ class Exercised:
             value = self.trace.tensor(entry)
             if entry.kind == "hyper":
                 # An option may be anything, such as a text.
-                if entry.name.startswith("weight_decay of ") and value.numel() == 1:
+                option = TensorKey.of(entry.kind, entry.name).part
+                if option == "weight_decay" and value.numel() == 1:
                     self.decays.add(float(value))
             elif entry.kind == "lr" and moment.operation == "train":
                 self.rates[moment.step].add(float(value))
-            elif entry.name == "norm is clipped" and moment.operation == "train":
+            elif entry.name == CLIPPED and moment.operation == "train":
                 self.clipped.append(bool(value))
 
 

@@ -14,6 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_precision.matrix.tensor_key import (
+    TensorKey,
+    is_beside_masters,
+    is_inner,
+    outer_kind,
+)
 from pytest_precision.parity import identities
 from pytest_precision.parity.align import region
 from pytest_precision.parity.exempt import Exempt
@@ -124,8 +130,7 @@ class _Walk:
             name
             for kind, names in held.items()
             for name, dtype in names.items()
-            if kind == "compensation"
-            or (kind.startswith("master_") and dtype in ("float16", "uint8"))
+            if kind == "compensation" or (is_beside_masters(kind) and dtype in ("float16", "uint8"))
         }
         self._updated = held.get("master", {})
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
@@ -256,11 +261,9 @@ def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[s
     """
     for kind, names in held.items():
         for name in names:
-            if kind == "quantized":
-                yield name.rpartition(".")[0]
-            elif kind == "used_quantized" and resident:
-                yield name.rsplit(".", 2)[0]
-            elif kind.startswith(("param.", "used_param.")):  # of a tensor subclass
+            if kind == "quantized" or (kind == "used_quantized" and resident):
+                yield TensorKey.of(kind, name).owner
+            elif is_inner(kind) and outer_kind(kind) in ("param", "used_param"):
                 yield name
 
 

@@ -107,7 +107,7 @@ class Bitwise(Elementwise):
     @property
     def words(self) -> str:
         """Return `bitwise`."""
-        return self.call.removesuffix("()")
+        return "bitwise"
 
     @property
     def call(self) -> str:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.kinds import KINDS
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.align import Pair, assemble
 from pytest_precision.parity.compare import same_bytes
 from pytest_precision.parity.judge import Finding, Judgement
-from pytest_precision.parity.signature import NOT_FINITE, VALUES, constant_ratio, signature, times
+from pytest_precision.parity.signature import constant_ratio, is_telling, signature, times
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry
 
@@ -81,8 +82,9 @@ def _last(found: list[Diagnosis]) -> Diagnosis:
     return own[-1]
 
 
-def _microbatch(diagnosis: Diagnosis) -> str:
-    return diagnosis.finding.pair.name.rpartition(": ")[0]
+def _microbatch(diagnosis: Diagnosis) -> int | None:
+    pair = diagnosis.finding.pair
+    return TensorKey.of(pair.kind, pair.name).microbatch
 
 
 def _with(first: Finding, judgement: Judgement) -> Iterator[Finding]:
@@ -102,7 +104,7 @@ def single(finding: Finding) -> Diagnosis:
     if tensors is None:
         return Diagnosis(finding, finding.problem)
     words = signature(*tensors, partial(_twin, finding.pair))
-    return Diagnosis(finding, words, telling=words not in (VALUES, *NOT_FINITE))
+    return Diagnosis(finding, words, telling=is_telling(words))
 
 
 def _tensors(finding: Finding) -> tuple[Tensor, Tensor] | None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import LOADS
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.align import Pair
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
@@ -87,8 +88,5 @@ def _is_switch(pair: Pair) -> bool:
 
 def _what(pair: Pair) -> str:
     """Return what of a pair one line is about that says why it is not compared."""
-    if pair.kind == "average":
-        return pair.name.partition(": ")[0]  # all tensors of a module
-    if pair.kind == "extra_state" or KINDS[pair.kind].optional == "value":
-        return pair.name
-    return pair.name.partition(" of ")[0].rpartition(": ")[2]
+    key = TensorKey.of(pair.kind, pair.name)
+    return key.part if pair.kind == "hyper" else key.owner  # of an average, all of a module

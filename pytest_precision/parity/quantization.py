@@ -6,7 +6,6 @@ from what each of its scales and histories was made.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 
 import torch
@@ -20,6 +19,7 @@ from pytest_precision.formats.registry import by_name
 from pytest_precision.formats.scaling import FP32_MAXIMUM, tensor_amax
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.tensor_key import OperandPart, TensorKey, role_of, slot_of
 from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.parameter import tensors_of
 from pytest_precision.parity import identities
@@ -29,9 +29,6 @@ from pytest_precision.trace.moment import Moment
 
 QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
 """Tensor of a quantized weight in use to the kind of the resident one."""
-
-_OPERAND = re.compile(r".*\.quantizers\.\d+\.(input|weight|gradient)")
-_WEIGHT = re.compile(r"(.*\.)?weight(\d*)")
 
 
 class Quantization:
@@ -68,22 +65,26 @@ class Quantization:
         self._used = held
         made: dict[str, Mapping[str, Tensor]] = {}
         for full, entries in held["used_quantized"].items():
-            name, side, part = full.rsplit(".", 2)
+            key = TensorKey.of("used_quantized", full)
+            name, operand = key.owner, key.operand
+            if operand is None:
+                continue
             got = self._shown.whole(entries)
             if name in self._resident:
-                stored = state.get(QUANTIZED[part], {}).get(f"{name}.{side}")
-                exact, identity = self._shown.whole(stored), f"the {QUANTIZED[part]} before it"
+                kind = QUANTIZED[operand.field]
+                stored = state.get(kind, {}).get(TensorKey(name, operand.side).name(kind))
+                exact, identity = self._shown.whole(stored), f"the {kind} before it"
             else:
                 if name not in made:
                     weight = self._shown.whole(held["used_param"].get(name))
                     made[name] = self._quantized(name, weight, state)
-                exact, identity = made[name].get(f"{side}.{part}"), f"used_param, {self._how}"
+                exact, identity = made[name].get(key.part), f"used_param, {self._how}"
             if got is not None and exact is not None:
                 claim = self._shown.claim(moment, "used_quantized", full, identity)
                 found = identities.equal(claim, got, exact)
                 if found is not None:
                     yield found
-        yield from self._turned(moment, "used_quantized", held, ".data")
+        yield from self._turned(moment, "used_quantized", held, "data")
 
     def updated(self, moment: Moment, held: Held, state: Held) -> Iterator[Contradiction]:
         """Yield what a train step has made of bytes, histories and scales, and should not have.
@@ -98,8 +99,7 @@ class Quantization:
         yield from self._turned(moment, "quantized", held, "")
         amaxes = dict(self._amaxes(moved, held))
         for name in held["scale"]:
-            operand = _OPERAND.fullmatch(name)
-            format = self._formats.get(operand[1]) if operand else None
+            format = self._formats.get(role_of(name))
             if isinstance(format, DelayedScaling):
                 yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
 
@@ -111,7 +111,7 @@ class Quantization:
         values = weight.to(torch.bfloat16)
         if not isinstance(format, DelayedScaling):
             return dict(tensors_of(quantize(format, values)))
-        scale = self._shown.whole(state.get("scale", {}).get(_slot_of(name)))
+        scale = self._shown.whole(state.get("scale", {}).get(slot_of(name)))
         if scale is None:
             return {}
         amax, element = tensor_amax(values), format.element
@@ -134,8 +134,9 @@ class Quantization:
                 continue
             made = self._quantized(name, self._shown.whole(held["master"][name]), state)
             for key, exact in made.items():
-                side, part = key.split(".")
-                kind, full = QUANTIZED[part], f"{name}.{side}"
+                side, field = OperandPart.of(key)
+                kind = QUANTIZED[field]
+                full = TensorKey(name, side).name(kind)
                 got = self._shown.whole(held[kind].get(full))
                 if got is not None:
                     claim = self._shown.claim(moment, kind, full, f"its master, {self._how}")
@@ -143,14 +144,17 @@ class Quantization:
                     if found is not None:
                         yield found
 
-    def _turned(self, moment: Moment, kind: str, held: Held, part: str) -> Iterator[Contradiction]:
+    def _turned(self, moment: Moment, kind: str, held: Held, field: str) -> Iterator[Contradiction]:
         """Yield bytes with one scale per tensor whose transposed copy is another tensor's."""
         if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
             return
         for full, entries in held[kind].items():
-            name, columnwise, rest = full.rpartition(f".columnwise{part}")
-            got = self._shown.whole(entries) if columnwise and not rest else None
-            exact = self._shown.whole(held[kind].get(f"{name}.rowwise{part}"))
+            key = TensorKey.of(kind, full)
+            if key.operand != OperandPart("columnwise", field):
+                continue
+            got = self._shown.whole(entries)
+            rowwise = key._replace(part=OperandPart("rowwise", field).part).name(kind)
+            exact = self._shown.whole(held[kind].get(rowwise))
             if got is not None and exact is not None:
                 claim = self._shown.claim(moment, kind, full, "its rowwise bytes, transposed")
                 found = identities.equal(claim, got, exact.t().contiguous())
@@ -160,12 +164,14 @@ class Quantization:
     def _amaxes(self, moved: Collection[str], held: Held) -> Iterator[tuple[str, Tensor]]:
         """Yield, per operand that is a weight, the amax of what was cast in this step."""
         for name in self._used.get("used_param", {}):
-            entries = self._used["used_quantized"].get(f"{name}.rowwise.amax")
+            used = TensorKey(name, OperandPart("rowwise", "amax").part).name("used_quantized")
+            entries = self._used["used_quantized"].get(used)
             if name in self._resident:
-                entries = held["amax"].get(f"{name}.rowwise") if name in moved else None
+                resident = TensorKey(name, "rowwise").name("amax")
+                entries = held["amax"].get(resident) if name in moved else None
             amax = self._shown.whole(entries)
             if amax is not None:
-                yield _slot_of(name), amax
+                yield slot_of(name), amax
 
     def _slot(
         self,
@@ -184,7 +190,7 @@ class Quantization:
             amax: of what was cast since the last update; None where that is not known.
             sides: what is held now, and what was before.
         """
-        history = f"{name}.history"
+        history = TensorKey(name, "history").name("amax")
         now, then = (self._shown.whole(held.get("amax", {}).get(history)) for held in sides)
         scale, old = (self._shown.whole(held.get("scale", {}).get(name)) for held in sides)
         if now is None or then is None or scale is None or old is None:
@@ -216,9 +222,3 @@ def _scale(maximum: float, amax: Tensor, old: Tensor) -> Tensor:
     """Return the scale of an amax, in fp32; the old one if the amax is not finite."""
     made = torch.full_like(amax, maximum).div_(amax).clamp_(max=FP32_MAXIMUM)
     return made if bool(amax.isfinite()) else old
-
-
-def _slot_of(weight: str) -> str:
-    """Return the name of the operand that a weight is, such as `up.quantizers.3.weight`."""
-    found = _WEIGHT.fullmatch(weight)
-    return f"{found[1] or ''}quantizers.{found[2] or 0}.weight" if found else ""

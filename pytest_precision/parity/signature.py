@@ -9,6 +9,7 @@ from math import isfinite, lgamma, log, log2
 import torch
 from torch import Tensor
 
+from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.parity.words import power_of_two
 
 VALUES = "values"
@@ -69,6 +70,11 @@ def signature(
     )
 
 
+def is_telling(words: str) -> bool:
+    """Return whether a signature says more than the figures of a difference do."""
+    return words not in (VALUES, *NOT_FINITE)
+
+
 def _of_codes(candidate: Tensor, twin: Callable[[Tensor], str]) -> str:
     """Say what integers and bytes can show: what they are, and nothing of how far they are off."""
     if candidate.numel() < SHORTEST:
@@ -114,7 +120,7 @@ def _rounded(candidate: Tensor, reference: Tensor) -> str:
     for grid in COARSER.get(candidate.dtype, ()):
         rounded = on_grid(candidate, grid) and not on_grid(reference, grid)
         if rounded and _within_a_step(candidate.double(), reference.double(), grid):
-            return f"rounded to {str(grid).removeprefix('torch.')}"
+            return f"rounded to {dtype_name(grid)}"
     return ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from pytest_precision.matrix.tensor_key import outer_kind, resident_kind
 from pytest_precision.parity.align import LogicalTensor, Pair, assemble
 from pytest_precision.parity.consistency import STATELESS
 from pytest_precision.trace.moment import Moment
@@ -71,7 +72,7 @@ class Uncalled:
 
 def reads(kind: str) -> bool:
     """Return whether a kind shows weights as a forward reads them."""
-    return kind == "used_param" or kind.startswith("used_param.")  # of a tensor subclass
+    return outer_kind(kind) == "used_param"
 
 
 def _held_before(trace: Trace, moment: Moment) -> Moment | None:
@@ -81,7 +82,7 @@ def _held_before(trace: Trace, moment: Moment) -> Moment | None:
 
 
 def _resident(trace: Trace, before: Moment, pair: Pair) -> LogicalTensor | None:
-    key = pair.kind.removeprefix("used_"), pair.name
+    key = resident_kind(pair.kind), pair.name
     pieces = [entry for entry in trace.entries(before) if (entry.kind, entry.name) == key]
     return assemble(trace, pieces) if pieces else None
 

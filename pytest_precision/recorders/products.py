@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pytest_precision._torch import tree_leaves
+from pytest_precision.matrix.contract import dtype_name
 
 PRODUCTS = frozenset(
     (
@@ -49,5 +50,5 @@ class Products(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", None) in PRODUCTS:
             made = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-            self.dtypes |= {str(tensor.dtype).removeprefix("torch.") for tensor in made}
+            self.dtypes |= {dtype_name(tensor.dtype) for tensor in made}
         return result

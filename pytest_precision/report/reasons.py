@@ -22,8 +22,8 @@ class Reason:
         check: the first check.
         kind: what all checks have in common.
         cells: each cell once, in the given order.
-        identical: whether all checks have this text; otherwise they concern the same kind of the
-            same tensor but have different numbers.
+        texts: those of all checks; several concern the same kind of the same tensor and differ in
+            numbers.
     """
 
     status: str
@@ -31,7 +31,12 @@ class Reason:
     check: CheckResult
     kind: tuple[object, ...]
     cells: list[CellResult] = field(default_factory=list)
-    identical: bool = True
+    texts: set[str] = field(default_factory=set)
+
+    @property
+    def identical(self) -> bool:
+        """Whether all checks have the same text."""
+        return len(self.texts) == 1
 
     @property
     def where(self) -> str:
@@ -51,7 +56,7 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
                 text = _text(cell, check)
                 kind = _kind(check, text)
                 reason = found.setdefault(kind, Reason(check.status, text, check, kind))
-                reason.identical = reason.identical and reason.text == text
+                reason.texts.add(text)
                 if reason.cells[-1:] != [cell]:
                     reason.cells.append(cell)
     return sorted(found.values(), key=lambda reason: -len(reason.cells))

@@ -24,7 +24,7 @@ from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.stretches import holders
 
 
-class TensorKey(NamedTuple):
+class TensorSlot(NamedTuple):
     """What the observations of one tensor at all moments have in common."""
 
     kind: str
@@ -109,7 +109,7 @@ class _Written:
 
     number: int
     rank: int
-    slots: list[TensorKey]
+    slots: list[TensorSlot]
     moments: dict[Moment, list[tuple[int, int | str]]]
     data: Tensor
 
@@ -230,8 +230,8 @@ def _joined(headers: list[Header]) -> Header:
     )
 
 
-def _slot(fields: list[Any]) -> TensorKey:
-    slot = TensorKey(*fields)
+def _slot(fields: list[Any]) -> TensorSlot:
+    slot = TensorSlot(*fields)
     piece = tuple(slot.piece)
     kind, *start = slot.place  # type: ignore[misc]
     place: Place

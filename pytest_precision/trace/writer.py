@@ -13,10 +13,11 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Observation, Place, cloned
 from pytest_precision.engine.readable import expect_readable
+from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Header, TensorKey
+from pytest_precision.trace.store import Header, TensorSlot
 
 ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
@@ -48,7 +49,7 @@ class TraceWriter:
         self._offsets: dict[str, int] = {}
         self._threads, self._pool = threads, ThreadPoolExecutor(threads)
         self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
-        self._slots: dict[TensorKey, int] = {}
+        self._slots: dict[TensorSlot, int] = {}
 
     def add(
         self,
@@ -85,10 +86,10 @@ class TraceWriter:
                 to_digest[identity] = tensor
             elif identity not in kept:
                 kept[identity] = self._write(tensor)
-            slot = TensorKey(
+            slot = TensorSlot(
                 seen.kind,
                 seen.name,
-                str(tensor.dtype).removeprefix("torch."),
+                dtype_name(tensor.dtype),
                 tuple(tensor.shape),
                 seen.shape,
                 seen.place,

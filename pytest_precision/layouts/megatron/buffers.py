@@ -18,6 +18,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron.packing import overlap
 from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.tensor_key import OperandPart
 from pytest_precision.modules.parameter import QuantizedParameter
 
 PARAMETER_MULTIPLE = 64
@@ -169,7 +170,10 @@ class Buffer:
             return {}
         if self.bytes is not None:
             return {ROWWISE: self._bytes_of[slot.name].view(_stored(slot).shape)}
-        return {f"{side}.data": self.view(slot, flat) for side, flat in self.gathered.items()}
+        return {
+            OperandPart(side, "data").part: self.view(slot, flat)
+            for side, flat in self.gathered.items()
+        }
 
     def zero_grads(self) -> None:
         """Zero the gradients; fill the padding with NaN, so that a read of it shows."""

@@ -30,6 +30,7 @@ from pytest_precision.layouts.megatron.stored_model import (
 )
 from pytest_precision.layouts.support import supports
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.modules.parameter import QuantizedParameter
@@ -146,7 +147,7 @@ class DistributedOptimizer(GatheredEngine):
             if gradient is None or gradient.dtype == parameter.dtype:
                 continue
             for logical, part in self.logical(name, gradient):
-                sum_of = f"microbatch {self.microbatch}: {logical}"
+                sum_of = TensorKey(logical, microbatch=self.microbatch).name("grad")
                 seen = self.show("grad", sum_of, part, self.capture, split=False, local=True)
                 self.capture.keep("grad", sum_of, seen)
 

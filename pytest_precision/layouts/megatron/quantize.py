@@ -23,6 +23,7 @@ from pytest_precision.formats.scaling import ReduceAmax
 from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
 from pytest_precision.layouts.megatron.packing import overlap
 from pytest_precision.layouts.megatron.shards import Shard
+from pytest_precision.matrix.tensor_key import OperandPart
 from pytest_precision.modules.padding import padded_shape
 from pytest_precision.modules.parameter import NOMINAL, QuantizedParameter, tensors_of
 
@@ -127,7 +128,7 @@ def _cast(
 ) -> None:
     made = matrix.format.quantize_with(matrix.around(own), amaxes)
     for key, tensor in tensors_of(made):
-        if not key.endswith(".data"):
+        if OperandPart.of(key).field != "data":
             matrix.stored[key].copy_(tensor)
     if own is not None:
         span, _ = own
@@ -151,5 +152,5 @@ def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
             flat = buffer.gathered[side if gathered else "rowwise"]
             codes = flat[matrix.place.start : matrix.place.stop].view(matrix.shape)
             padded = F.pad(codes, (0, across - columns, 0, down - rows))
-            stored = matrix.stored[f"{side}.data"]
+            stored = matrix.stored[OperandPart(side, "data").part]
             storage.element.pack_(padded.t() if storage.transposed else padded, stored)

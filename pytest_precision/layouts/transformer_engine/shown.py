@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.layers import EngineLayer, parts_of
+from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import SIDES, family, operand
 
@@ -66,11 +67,12 @@ def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     for part in parts_of(model):
         for name, weight in stored_weights(part):
             for side, field, tensor in operands_of(weight):
-                yield KINDS[field], f"{name}.{side}", tensor
+                yield KINDS[field], TensorKey(name, side).name(KINDS[field]), tensor
         for name, scale, history in _delayed(part):
             yield "scale", name, scale
-            yield "amax", f"{name}.history", history[1:]
-            yield "recorded_amax", f"{name}.history", history[:1]
+            key = TensorKey(name, "history")
+            yield "amax", key.name("amax"), history[1:]
+            yield "recorded_amax", key.name("recorded_amax"), history[:1]
 
 
 def delayed_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -98,7 +100,8 @@ def used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for part in parts_of(model):
         for name, weight in used_weights(part):
             for side, field, tensor in operands_of(weight):
-                yield f"{name}.{side}.{field}", tensor
+                key = TensorKey(name, OperandPart(side, field).part)
+                yield key.name("used_quantized"), tensor
 
 
 def _each(held: Any, names: tuple[str, ...]) -> list[Any]:

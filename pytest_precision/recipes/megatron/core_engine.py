@@ -18,6 +18,7 @@ from pytest_precision.layouts.megatron.stored_model import hidden_by_overlaps
 from pytest_precision.layouts.transformer_engine.shown import KINDS, values_of
 from pytest_precision.loops.locate import PieceFields
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.recipes.megatron import core_checkpoint, memory
 from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, parts_of
 from pytest_precision.recipes.megatron.released import end_groups_with, forget_graphs
@@ -183,8 +184,10 @@ class MegatronEngine(Engine):
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, with the bytes and scales of the weights."""
         yield from super().observe_state(capture)
-        for field, name, tensor in memory.stored(self._parts, self.model.named_parameters()):
-            yield from self.show(KINDS[field], name, tensor, capture, split=False)
+        for operand, name, tensor in memory.stored(self._parts, self.model.named_parameters()):
+            kind = KINDS[operand.field]
+            full = TensorKey(name, operand.side).name(kind)
+            yield from self.show(kind, full, tensor, capture, split=False)
 
     def _reduced(self) -> Iterator[Observation]:
         """Yield the gradients that this rank has reduced: shards, or all of them."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.shown import operands_of
 from pytest_precision.loops.locate import PieceFields
+from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import family
 
@@ -38,12 +39,12 @@ def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[
     yield from source.named_parameters(prefix, recurse=False)
 
 
-def stored(parts: Parts, weights: Named) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield field, logical name with side, and tensor of the bytes and scales of weights."""
+def stored(parts: Parts, weights: Named) -> Iterator[tuple[OperandPart, str, Tensor]]:
+    """Yield operand, logical name and tensor of the bytes and scales of weights."""
     for name, weight in weights:
         for part, (logical, *_) in zip(members_of(weight), parts[name], strict=True):
             for side, field, tensor in operands_of(part):
-                yield field, f"{logical}.{side}", tensor
+                yield OperandPart(side, field), str(logical), tensor
 
 
 def used(model: nn.Module, parts: Parts) -> Iterator[tuple[str, Tensor]]:
@@ -52,12 +53,13 @@ def used(model: nn.Module, parts: Parts) -> Iterator[tuple[str, Tensor]]:
     They are stored in this way, or kept from one microbatch to the next.
     """
     for prefix, module in model.named_modules():
-        for field, name, tensor in stored(parts, read_by(model, prefix, module)):
-            yield f"{name}.{field}", tensor
+        for operand, name, tensor in stored(parts, read_by(model, prefix, module)):
+            yield TensorKey(name, operand.part).name("used_quantized"), tensor
         for key, held in sorted(getattr(module, "_fp8_workspaces", {}).items()):
             for number, part in enumerate(members_of(held)):
                 for side, field, tensor in operands_of(part):
-                    yield f"{prefix}.{key}.{number}.{side}.{field}", tensor
+                    cached = TensorKey(f"{prefix}.{key}.{number}", OperandPart(side, field).part)
+                    yield cached.name("used_quantized"), tensor
 
 
 def paths(model: nn.Module) -> set[str]:

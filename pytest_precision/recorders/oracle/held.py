@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
+from pytest_precision.matrix.tensor_key import is_master
 from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
 from pytest_precision.recorders.lost_updates import Weight
 from pytest_precision.recorders.oracle import claims
@@ -76,7 +77,7 @@ def storage(
     moments = (
         _rounding(state, name, state.get(name, weight.parameter)) for name in formula.moments
     )
-    masters = [name for name in state if "master" in name and not name.endswith("_scale")]
+    masters = [*filter(is_master, state)]
     name = masters[0] if masters else ""
     own = _rounding(state, name, state.get(name, weight.parameter))
     if fresh and masters:

@@ -1,0 +1,141 @@
+"""Tensor key: the parts of an observation's name. Names are put together and taken apart only here.
+
+head.weight                        what most kinds show, by its own name
+weight_decay of head.weight        an option of a parameter
+microbatch 3: head.weight          a sum of gradients after a microbatch
+microbatch3: blocks.0.router       a choice of a module in a microbatch
+ema: head.weight                   a tensor of a further module
+up.weight.rowwise                  an operand of a quantized weight that is resident
+up.weight.rowwise.data             one of the tensors of an operand in use
+up.quantizers.0.input              the scale of an operand under delayed scaling
+up.quantizers.0.input.history      its amaxes
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+OPERANDS = ("quantized", "scale", "amax", "recorded_amax", "used_quantized")
+"""Kinds whose names end with an operand, one of its tensors, or a history."""
+
+CHOICES = ("decision", "margin")
+"""Kinds that write the number of a microbatch without a blank before it."""
+
+_MICROBATCH = re.compile(r"microbatch ?(\d+): ")
+_OPERAND = re.compile(r"(.*)\.((?:rowwise|columnwise)(?:\.(?:data|scale|amax))?|history)")
+_SLOT = re.compile(r".*\.quantizers\.\d+\.(input|weight|gradient)")
+_WEIGHT = re.compile(r"(.*\.)?weight(\d*)")
+
+
+class TensorKey(NamedTuple):
+    """The name of an observation in its parts.
+
+    Attributes:
+        owner: what the tensor belongs to: a parameter, a weight, a module.
+        part: what of it the tensor is: an option, an operand, a tensor of a further module; empty
+            for the owner itself.
+        microbatch: number of the microbatch that it was seen after; None for any other moment.
+    """
+
+    owner: str
+    part: str = ""
+    microbatch: int | None = None
+
+    @classmethod
+    def of(cls, kind: str, name: str) -> TensorKey:
+        """Take a name apart, as observations of `kind` are named."""
+        found = _MICROBATCH.match(name)
+        microbatch, rest = (int(found[1]), name[found.end() :]) if found else (None, name)
+        if kind == "hyper":
+            part, _, owner = rest.partition(" of ")
+        elif kind == "average":
+            owner, _, part = rest.partition(": ")
+        elif kind in OPERANDS and (operand := _OPERAND.fullmatch(rest)) is not None:
+            owner, part = operand[1], operand[2]
+        else:
+            owner, part = rest, ""
+        return cls(owner, part, microbatch)
+
+    def name(self, kind: str) -> str:
+        """Return the name, as observations of `kind` are named."""
+        joined = self.owner
+        if kind == "hyper":
+            joined = f"{self.part} of {self.owner}"
+        elif kind == "average":
+            joined = f"{self.owner}: {self.part}"
+        elif self.part:
+            joined = f"{self.owner}.{self.part}"
+        if self.microbatch is None:
+            return joined
+        return f"microbatch{'' if kind in CHOICES else ' '}{self.microbatch}: {joined}"
+
+    @property
+    def operand(self) -> OperandPart | None:
+        """Return which operand, or which of its tensors, the part is; None for any other part."""
+        return None if self.part in ("", "history") else OperandPart.of(self.part)
+
+
+class OperandPart(NamedTuple):
+    """A part of a quantized weight.
+
+    Attributes:
+        side: `rowwise` or `columnwise`.
+        field: `data`, `scale` or `amax`; empty for the operand as a whole.
+    """
+
+    side: str
+    field: str = ""
+
+    @classmethod
+    def of(cls, part: str) -> OperandPart:
+        """Take a part such as `rowwise.data` apart."""
+        side, _, field = part.partition(".")
+        return cls(side, field)
+
+    @property
+    def part(self) -> str:
+        """Return the part as it stands in names."""
+        return f"{self.side}.{self.field}" if self.field else self.side
+
+
+def slot_of(weight: str) -> str:
+    """Return the slot of a weight, such as `up.quantizers.3.weight` of `up.weight3`, or nothing."""
+    found = _WEIGHT.fullmatch(weight)
+    return f"{found[1] or ''}quantizers.{found[2] or 0}.weight" if found else ""
+
+
+def role_of(slot: str) -> str:
+    """Return whether a slot is of an `input`, a `weight` or a `gradient`; nothing of others."""
+    found = _SLOT.fullmatch(slot)
+    return found[1] if found else ""
+
+
+def inner_kind(kind: str, attribute: str) -> str:
+    """Return the kind of a tensor inside a tensor subclass, by the attribute that it stands in."""
+    return f"{kind}.{attribute}"
+
+
+def outer_kind(kind: str) -> str:
+    """Return the kind of the tensor subclass that an inner tensor stands in, or the kind itself."""
+    return kind.partition(".")[0]
+
+
+def is_inner(kind: str) -> bool:
+    """Return whether a kind is of tensors inside a tensor subclass."""
+    return "." in kind
+
+
+def resident_kind(kind: str) -> str:
+    """Return the kind that shows between steps what `kind` shows in use."""
+    return kind.removeprefix("used_")
+
+
+def is_beside_masters(kind: str) -> bool:
+    """Return whether an optimizer keeps this state for its masters, such as their scales."""
+    return kind.startswith("master_")
+
+
+def is_master(kind: str) -> bool:
+    """Return whether an optimizer's state of this name is a master weight."""
+    return "master" in kind and not kind.endswith("_scale")
