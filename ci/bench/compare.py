@@ -17,8 +17,8 @@ import measure
 import torch
 from torch import Tensor
 
+from pytest_precision import bitwise, close
 from pytest_precision.parity.compare import compare
-from pytest_precision.parity.criterion import bitwise, close
 
 MEBIBYTE = 2**20
 

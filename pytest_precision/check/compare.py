@@ -15,7 +15,6 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Bitwise, Unchecked
 from pytest_precision.parity.verdict import Verdict
 from pytest_precision.trace.origin import AGAIN
 from pytest_precision.trace.recording import Recording
@@ -134,7 +133,7 @@ def expect_values(side: Recording, criteria: Criteria) -> None:
     for moment in side.trace.moments if not criteria.bitwise else ():
         for entry in side.trace.entries(moment):
             rule = criteria.of_tensor(entry.kind, entry.name)
-            if entry.digest and not isinstance(rule.criterion, (Bitwise, Unchecked)):
+            if entry.digest and rule.criterion.tolerates:
                 assert side.origin is not None
                 raise RecordingError(
                     expected_but_got(

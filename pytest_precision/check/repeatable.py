@@ -7,7 +7,7 @@ from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity import explain
 from pytest_precision.parity.align import Pair, align, common_moments
-from pytest_precision.parity.criterion import bitwise
+from pytest_precision.parity.bounds import Bitwise
 from pytest_precision.parity.diagnosis import single
 from pytest_precision.parity.histogram import of_finding
 from pytest_precision.parity.judge import Finding, Tally, compare_pair
@@ -71,7 +71,7 @@ def differs(again: Recording, first: Recording) -> Finding | None:
         for pair in align(again.trace, first.trace, moments):
             if not _same(pair):
                 tally = Tally()
-                compare_pair(pair, bitwise(), tally)
+                compare_pair(pair, Bitwise(), tally)
                 return tally.findings[0]
     return None
 

@@ -7,14 +7,13 @@ import ast
 import re
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.parity import criterion
-
-NAMES = ("bitwise", "close", "norm", "ulp", "unchecked")
+from pytest_precision.parity.criterion import Criterion
+from pytest_precision.parity.criterion_calls import CALLS
 
 _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 
 
-def keyed_criterion(text: str) -> tuple[str, criterion.Criterion]:
+def keyed_criterion(text: str) -> tuple[str, Criterion]:
     """Return the key, `default` if there is none, and the criterion that a text names.
 
     Raises:
@@ -30,19 +29,18 @@ def keyed_criterion(text: str) -> tuple[str, criterion.Criterion]:
             expected_but_got(
                 "[KIND[:NAMES]=]CRITERION, such as exp_avg=ulp(2)",
                 f"{text!r}: {error}",
-                f"criteria are {', '.join(NAMES)}",
+                f"criteria are {', '.join(sorted(CALLS))}",
             )
         ) from None
 
 
-def _called(text: str) -> criterion.Criterion:
+def _called(text: str) -> Criterion:
     call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in NAMES:
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in CALLS:
         raise ValueError("there is no such criterion")
     arguments = [_plain(argument) for argument in call.args]
     options = {keyword.arg or "**": _plain(keyword.value) for keyword in call.keywords}
-    made: criterion.Criterion = getattr(criterion, ast.unparse(call.func))(*arguments, **options)
-    return made
+    return CALLS[ast.unparse(call.func)](*arguments, **options)
 
 
 def _plain(argument: ast.expr) -> object:

@@ -15,11 +15,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pytest_precision.engine.changes import Changes
+from pytest_precision.engine.kinds import KINDS
 from pytest_precision.engine.observation import Observation, unshown_in, whole
 from pytest_precision.engine.values import leaves, number
 from pytest_precision.matrix.tensor_key import TensorKey
 
-ELSEWHERE = frozenset({"params", "param_names", "lr", "step"})
+OWN_KINDS = tuple(name for name, kind in KINDS.items() if kind.of_groups)
+"""Entries of a group with a kind of their own."""
+
+ELSEWHERE = frozenset({"params", "param_names", *OWN_KINDS})
 """Entries of a group that are not a `hyper`: the parameters, and those with a kind of their own."""
 
 SWITCHES = frozenset({"foreach", "fused", "capturable", "differentiable"})
@@ -119,7 +123,7 @@ def unshown(optimizer: Optimizer) -> dict[str, str]:
     found: dict[str, str] = {}
     kind = type(optimizer).__name__
     for group, parameters in members(optimizer):
-        for key in ("lr", "step"):
+        for key in OWN_KINDS:
             if group.get(key) is not None and _number(group[key]) is None:
                 found[f"{key} of the groups"] = f"{kind} has a {type(group[key]).__name__} there"
         for key in group.keys() - ELSEWHERE - SWITCHES:

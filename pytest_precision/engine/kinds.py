@@ -29,6 +29,7 @@ class Kind(NamedTuple):
         made_late: whether an optimizer may make it in its first step, so that a load may add it to
             what was saved before.
         discrete: whether its values are choices, of which none is close to another.
+        of_groups: whether parameter groups hold it, so that it is no `hyper`.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
     """
 
@@ -41,6 +42,7 @@ class Kind(NamedTuple):
     told: bool = False
     made_late: bool = False
     discrete: bool = False
+    of_groups: bool = False
     shown_by: str = ""
 
 
@@ -80,7 +82,7 @@ KINDS = {
         lasts="passing",
         optional="tensor",
     ),
-    "lr": Kind("the learning rate of each parameter", "float64", lasts="setting"),
+    "lr": Kind("the learning rate of each parameter", "float64", lasts="setting", of_groups=True),
     "hyper": Kind(
         "every other hyperparameter of each parameter, such as weight decay",
         "of the option",
@@ -95,7 +97,9 @@ KINDS = {
         discrete=True,
     ),
     "loss_scale": Kind("the dynamic loss scale, and its count of good steps", "float64"),
-    "step": Kind("the optimizer's count of steps", "of the counter", made_late=True),
+    "step": Kind(
+        "the optimizer's count of steps", "of the counter", made_late=True, of_groups=True
+    ),
     "exp_avg": Kind("the first moment", "of the state", made_late=True),
     "exp_avg_sq": Kind("the second moment", "of the state", made_late=True),
     "master": Kind("the weight that the optimizer updates", "of the master", weight=True),

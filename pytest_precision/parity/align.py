@@ -16,8 +16,8 @@ from torch import Tensor
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.engine.observation import Chunk
 from pytest_precision.errors import AlignmentError
+from pytest_precision.parity.bounds import Bitwise
 from pytest_precision.parity.compare import Difference, compare
-from pytest_precision.parity.criterion import bitwise
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.store import Entry, Trace
 
@@ -206,7 +206,7 @@ def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
         if not trace.same_bytes(piece, trace, first):
             difference = None
             if not piece.digest:
-                difference = compare(trace.tensor(piece), trace.tensor(first), bitwise())
+                difference = compare(trace.tensor(piece), trace.tensor(first), Bitwise())
             text = f"rank {piece.rank} and rank {first.rank} hold different bits"
             return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
     return LogicalTensor(trace, pieces)
@@ -231,7 +231,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
             fault = Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
             return LogicalTensor(trace, pieces, fault)
         if seen.any():
-            difference = compare(tensor[seen].view(dtype), target[seen].view(dtype), bitwise())
+            difference = compare(tensor[seen].view(dtype), target[seen].view(dtype), Bitwise())
             if difference is not None:
                 text = f"rank {piece.rank} holds other bits than a lower rank"
                 return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))

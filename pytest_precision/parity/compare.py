@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,14 +12,10 @@ from torch import Tensor
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.parity import dense
-from pytest_precision.parity.criterion import (
-    Bitwise,
-    Criterion,
-    Elementwise,
-    Unchecked,
-    no_criterion,
-)
-from pytest_precision.parity.scratch import scratch
+from pytest_precision.parity.bounds import Bitwise
+from pytest_precision.parity.criterion import Criterion, Elementwise
+from pytest_precision.parity.criterion_calls import no_criterion
+from pytest_precision.parity.spans import is_plain, spans
 from pytest_precision.parity.statistics import (
     COMPLEX,
     FLOATS,
@@ -39,13 +33,8 @@ __all__ = ["DTYPES", "Difference", "Statistics", "compare", "same_bytes", "stati
 DTYPES = (*FLOATS, *INTEGERS, *COMPLEX, torch.bool)
 """What can be compared."""
 
-SPAN = 2**21
-"""Bytes of each side that are compared at a time before anything is computed."""
-
 SHARE = 2**23
 """Bytes of each side that are worth a thread."""
-
-Window = tuple[int | slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +61,12 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
     Args:
         candidate: the tensor under test.
         reference: the tensor that it must agree with, of the same shape.
-        criterion: as `bitwise`, `ulp`, `close` or `unchecked` make it.
+        criterion: as the functions of `criterion_calls.CALLS` make it.
 
     Raises:
         TypeError: for dtypes and criteria that are not known here.
     """
-    if isinstance(criterion, Unchecked):
+    if isinstance(criterion, Criterion) and criterion.left_out:
         return None
     if candidate.shape != reference.shape:
         return Difference("shape")
@@ -195,7 +184,7 @@ def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> b
     """Tell whether large tensors are the same, on torch's number of threads; False is no answer."""
     sides = (candidate, reference)
     threads = min(torch.get_num_threads(), reference.nbytes // SHARE)
-    if threads < 2 or not all(_is_plain(side, dtype) for side in sides):
+    if threads < 2 or not all(is_plain(side, dtype) for side in sides):
         return False
     share = reference.nbytes // threads
     starts = range(0, reference.nbytes, share)
@@ -210,50 +199,6 @@ def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> b
                 (min(share, reference.nbytes - start) for start in starts),
             )
         )
-
-
-def spans(
-    candidate: Tensor, reference: Tensor, dtype: torch.dtype
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield corresponding parts in order: flat position, and two of shape (n,) and `dtype`."""
-    if candidate.is_contiguous() and reference.is_contiguous():
-        candidate, reference = candidate.view(-1), reference.view(-1)
-    start = 0
-    for window in _windows(tuple(reference.shape), SPAN // dtype.itemsize):
-        c = _flat(candidate[window], dtype, "candidate copy")
-        yield start, c, _flat(reference[window], dtype, "reference copy")
-        start += c.numel()
-
-
-def _windows(shape: tuple[int, ...], numel: int) -> Iterator[Window]:
-    """Yield indices of consecutive parts of a tensor of `shape`, each of up to `numel` elements."""
-    outer = len(shape)
-    while outer and math.prod(shape[outer - 1 :]) <= numel:
-        outer -= 1
-    if not outer:
-        yield ()
-        return
-    rows = numel // math.prod(shape[outer:])
-    for prefix in itertools.product(*map(range, shape[: outer - 1])):
-        for begin in range(0, shape[outer - 1], rows):
-            yield (*prefix, slice(begin, begin + rows))
-
-
-def _flat(part: Tensor, dtype: torch.dtype, name: str) -> Tensor:
-    if _is_plain(part, dtype):
-        return part.view(-1)
-    memory = torch.from_numpy(scratch.take(name, np.uint8, part.numel() * dtype.itemsize))
-    return memory.view(dtype).view(part.shape).copy_(part).view(-1)
-
-
-def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether the elements lie in memory as they are compared."""
-    return (
-        tensor.dtype is dtype
-        and tensor.device.type == "cpu"
-        and tensor.is_contiguous()
-        and not (tensor.is_conj() or tensor.is_neg())
-    )
 
 
 def _same(candidate: Tensor, reference: Tensor) -> bool:

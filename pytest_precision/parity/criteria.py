@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.errors import expected_but_got, is_bad_input
-from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, no_criterion
-from pytest_precision.parity.noise_criterion import Noise
+from pytest_precision.parity.bounds import Bitwise
+from pytest_precision.parity.criterion import Criterion
+from pytest_precision.parity.criterion_calls import no_criterion
 
 __tracebackhide__ = is_bad_input
 
@@ -54,7 +55,7 @@ class KeyedCriterion(NamedTuple):
         A choice has either flipped or not: only a key of its own is a tolerance of a discrete kind.
         """
         if self.kind == DEFAULT and kind in KINDS and KINDS[kind].discrete:
-            return isinstance(self.criterion, Unchecked)
+            return bool(self.criterion.left_out)
         return self.kind in (kind, DEFAULT)
 
     def fits_name(self, name: str) -> bool:
@@ -107,18 +108,18 @@ class Criteria:
     def bitwise(self) -> bool:
         """Return whether digests decide: no tensor that is compared may differ in a single byte."""
         given = (rule.criterion for rule in self.rules)
-        return all(isinstance(c, Unchecked) or c == Bitwise() for c in given)
+        return all(one.exact or one.left_out for one in given)
 
     @property
     def exact(self) -> bool:
         """Return whether every tensor must be the same bit for bit, and none is left out."""
-        return all(rule.criterion == Bitwise() for rule in self.rules)
+        return all(rule.criterion.exact for rule in self.rules)
 
     @property
     def noise_runs(self) -> int:
         """Return how many further runs of the reference the criteria are measured from."""
         given = (rule.criterion for rule in self.rules)
-        return max((c.runs for c in given if isinstance(c, Noise)), default=0)
+        return max((one.further_runs for one in given), default=0)
 
     def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
         """Return the rule for a tensor."""
@@ -132,10 +133,8 @@ class Criteria:
 
     def unchecked(self, kind: str) -> str:
         """Return why tensors of `kind` are not compared; nothing where some may be."""
-        criteria = [rule.criterion for rule in self.of_kind(kind)]
-        own = criteria[-1]
-        left_out = all(isinstance(criterion, Unchecked) for criterion in criteria)
-        return own.reason if left_out and isinstance(own, Unchecked) else ""
+        reasons = [rule.criterion.left_out for rule in self.of_kind(kind)]
+        return reasons[-1] if all(reasons) else ""
 
     def unknown(self, names: Mapping[str, Collection[str]]) -> str:
         """Return, in words, a key that matches nothing that was compared; empty if there is none.
@@ -147,7 +146,7 @@ class Criteria:
             names: kind to the names of its tensors.
         """
         for rule in self.rules:
-            if isinstance(rule.criterion, Unchecked) or rule.key == DEFAULT:
+            if rule.criterion.left_out or rule.key == DEFAULT:
                 continue
             kinds = [kind for kind in names if rule.may_fit(kind)]
             if not kinds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +23,40 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class Criterion:
-    """How equal two tensors must be: `bitwise`, `ulp`, `close` or `unchecked`, which make one."""
+    """How equal two tensors must be; each function of `criterion_calls.CALLS` makes one.
+
+    All that the package asks about a criterion is a member of this class, so that a new one is a
+    subclass that overrides some of them.
+    """
+
+    @property
+    def further_runs(self) -> int:
+        """Return from how many further runs of the reference the bound is measured."""
+        return 0
+
+    @property
+    def left_out(self) -> str:
+        """Return why the tensors are not compared; empty if they are."""
+        return ""
+
+    @property
+    def exact(self) -> bool:
+        """Return whether all tensors must have the same bytes and the same dtype."""
+        return False
+
+    @property
+    def tolerates(self) -> bool:
+        """Return whether tensors that are compared may differ in value."""
+        return not self.left_out
+
+    def measured(self, error: Callable[[float], float]) -> Criterion:
+        """Return the criterion with its bound, where that is measured from runs of the reference.
+
+        Args:
+            error: from the times that the largest error of the runs is allowed, to a relative L2
+                error.
+        """
+        return self
 
 
 class Measure(Enum):
@@ -89,6 +123,13 @@ class Elementwise(Criterion):
         """
         raise NotImplementedError
 
+    def allowance(self, norm: float) -> float | None:
+        """Return by how much a tensor of this L2 norm may be off as a whole.
+
+        None where each element has a bound of its own.
+        """
+        return None
+
     def allows(self, statistics: Statistics) -> bool:
         """Return whether a tensor may be as it is although elements of it are beyond their bound.
 
@@ -96,229 +137,6 @@ class Elementwise(Criterion):
             statistics: of the two tensors.
         """
         return False
-
-
-@dataclass(frozen=True)
-class Bitwise(Elementwise):
-    """Every byte is the same, so -0 is not +0 and a NaN's payload counts."""
-
-    measure = Measure.BYTES
-
-    @property
-    def words(self) -> str:
-        """Return `bitwise`."""
-        return "bitwise"
-
-    @property
-    def call(self) -> str:
-        """Return `bitwise()`."""
-        return "bitwise()"
-
-    def bound(self, reference: Magnitudes) -> int:
-        """Return 0: no byte may differ."""
-        return 0
-
-
-@dataclass(frozen=True)
-class Ulp(Elementwise):
-    """Floating values are at most `n` representable values apart, in the dtype of the comparison.
-
-    Attributes:
-        n: the largest distance that is allowed.
-
-    Raises:
-        TypeError, ValueError: for a distance that is no int from 0.
-    """
-
-    n: int
-
-    measure = Measure.STEPS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if type(self.n) is not int:
-            raise TypeError(
-                expected_but_got(
-                    "an int from 0",
-                    named("n", self.n),
-                    "a share of the value itself is close(rtol=...)",
-                )
-            )
-        if self.n < 0:
-            raise ValueError(
-                expected_but_got(
-                    "an int from 0",
-                    f"n={self.n} (int)",
-                    "ulp(1) allows the neighbouring value, bitwise() allows nothing",
-                )
-            )
-
-    @property
-    def words(self) -> str:
-        """Return the bound as `within 2 ulp`."""
-        return f"within {self.n} ulp"
-
-    @property
-    def call(self) -> str:
-        """Return the call as `ulp(2)`."""
-        return f"ulp({self.n})"
-
-    def bound(self, reference: Magnitudes) -> int:
-        """Return `n`, in steps."""
-        return self.n
-
-
-@dataclass(frozen=True)
-class Close(Elementwise):
-    """`|candidate - reference| <= atol + rtol * |reference|`, a bound of the caller's own.
-
-    Differences of integers are exact, others and the bound are rounded to float64.
-
-    Attributes:
-        rtol: share of the reference that is allowed.
-        atol: absolute difference that is allowed, in the unit of the tensors.
-
-    Raises:
-        TypeError, ValueError: for a tolerance that is no finite number from 0.
-    """
-
-    rtol: float
-    atol: float
-
-    measure = Measure.VALUE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("rtol", "atol"):
-            value = finite_from_0(name, getattr(self, name))
-            object.__setattr__(self, name, value)
-
-    @property
-    def words(self) -> str:
-        """Return the formula of the bound, with its numbers."""
-        return (
-            f"|difference| <= atol + rtol*|reference|, rtol={self.rtol!r}, atol={self.atol!r}, "
-            "the caller's own"
-        )
-
-    @property
-    def call(self) -> str:
-        """Return the call as `close(rtol=1e-05, atol=1e-08)`."""
-        return f"close(rtol={self.rtol:g}, atol={self.atol:g})"
-
-    def bound(self, reference: Magnitudes) -> Magnitudes:
-        """Return `atol + rtol * reference` of each element."""
-        bound: Magnitudes = reference * self.rtol
-        bound += self.atol
-        return bound
-
-
-@dataclass(frozen=True)
-class Norm(Elementwise):
-    """`||candidate - reference|| <= rel * ||reference||` of each logical tensor, in fp64.
-
-    No element has a bound of its own: some may be far off where the others are near. NaN and
-    infinities must be in the same places, and bools must be the same.
-
-    Attributes:
-        rel: the largest relative L2 error that is allowed.
-
-    Raises:
-        TypeError, ValueError: for an error that is no number from 0 to below 1, which a tensor of
-            zeros would have.
-    """
-
-    rel: float
-
-    measure = Measure.BYTES
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "rel", finite_from_0("rel", self.rel))
-        if self.rel >= 1:
-            raise ValueError(
-                expected_but_got("a number below 1", named("rel", self.rel), "1 % is rel=0.01")
-            )
-
-    @property
-    def words(self) -> str:
-        """Return the formula of the bound, with its number."""
-        return f"||difference|| <= rel*||reference||, rel={self.rel!r}, the caller's own"
-
-    @property
-    def call(self) -> str:
-        """Return the call as `norm(rel=0.001)`."""
-        return f"norm(rel={self.rel:g})"
-
-    def bound(self, reference: Magnitudes) -> int:
-        """Return 0: the bound is that of the whole tensor."""
-        return 0
-
-    def allows(self, statistics: Statistics) -> bool:
-        """Return whether the relative L2 error is within the bound, and all else the same."""
-        return within(statistics, self.rel)
-
-
-@dataclass(frozen=True)
-class Unchecked(Criterion):
-    """The tensors are not compared.
-
-    Attributes:
-        reason: why not, for the reader of the report.
-
-    Raises:
-        TypeError, ValueError: for a reason that says nothing.
-    """
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        expect_type("reason", self.reason, str, "a sentence", "say why the tensors may differ")
-        if not self.reason.strip():
-            raise ValueError(
-                expected_but_got(
-                    "a sentence", named("reason", self.reason), "say why the tensors may differ"
-                )
-            )
-
-    def __str__(self) -> str:
-        return f"not compared: {self.reason}"
-
-
-def bitwise(*, check_dtype: bool = True) -> Bitwise:
-    """Ask for the same bytes.
-
-    With `check_dtype=False` the two may be stored in different floating dtypes, and the bytes are
-    those of both after the exact upcast to float32, or float64 where one of them is.
-    """
-    return Bitwise(check_dtype=check_dtype)
-
-
-def ulp(n: int, *, check_dtype: bool = True) -> Ulp:
-    """Allow `n` steps on the line of representable values; `check_dtype` as of `bitwise`."""
-    return Ulp(n, check_dtype=check_dtype)
-
-
-def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
-    """Allow `|candidate - reference| <= atol + rtol * |reference|`; `check_dtype` as of `bitwise`.
-
-    Integers are compared exactly, and bools must be the same.
-    """
-    return Close(rtol, atol, check_dtype=check_dtype)
-
-
-def norm(*, rel: float, check_dtype: bool = True) -> Norm:
-    """Allow a relative L2 error of each tensor; `check_dtype` as of `bitwise`.
-
-    This is the criterion for another order of summation: some elements, which nearly cancel, are
-    then far off in relative terms, and no bound of elements fits both them and the others.
-    """
-    return Norm(rel, check_dtype=check_dtype)
-
-
-def unchecked(*, reason: str) -> Unchecked:
-    """Leave tensors out of the comparison, for a `reason` that every report repeats."""
-    return Unchecked(reason)
 
 
 def within(statistics: Statistics, rel: float) -> bool:
@@ -347,15 +165,3 @@ def finite_from_0(name: str, value: object) -> float:
             )
         )
     return float(value)
-
-
-def no_criterion(name: str, given: object) -> TypeError:
-    """Return an error which says that `given` is no criterion, and how to make one."""
-    return TypeError(
-        expected_but_got(
-            "a criterion",
-            named(name, given),
-            "make one with bitwise(), ulp(n), close(rtol=..., atol=...), norm(rel=...), noise() or "
-            "unchecked(reason=...)",
-        )
-    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_precision.errors import expect_type, expected_but_got
+from pytest_precision.parity.bounds import Unchecked
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Unchecked
 
 BY_RULE = ("momentum_buffer", "exp_avg", "exp_avg_sq", "master")
 """Kinds that are held to the rule that the workload declares."""
@@ -50,7 +50,7 @@ class Exempt:
             expect_type(f"oracle[{key!r}]", own, Unchecked, "unchecked(reason=...)", advice)
         kinds = Criteria.of(given)
         for rule in kinds.rules:
-            if isinstance(rule.criterion, Unchecked) and rule.kind not in (*BY_RULE, *BY_IDENTITY):
+            if rule.criterion.left_out and rule.kind not in (*BY_RULE, *BY_IDENTITY):
                 known = ", ".join((*BY_RULE, *BY_IDENTITY))
                 raise ValueError(
                     expected_but_got(
@@ -65,7 +65,7 @@ class Exempt:
         """Return whether a tensor is judged."""
         if self.all:
             return False
-        return not isinstance(self.kinds.of_tensor(kind, name).criterion, Unchecked)
+        return not self.kinds.of_tensor(kind, name).criterion.left_out
 
     def reasons(self) -> dict[str, str]:
         """Return what is not judged to the reason; nothing where all or nothing is."""

@@ -17,8 +17,8 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.sequence import LOADS, OPERATIONS
 from pytest_precision.parity.align import Pair, align
+from pytest_precision.parity.bounds import Bitwise
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Unchecked, bitwise
 from pytest_precision.parity.judge import (
     Finding,
     Tally,
@@ -103,7 +103,7 @@ _GUARDS = (
 
 
 def _unchecked(criteria: Criteria, kind: str) -> bool:
-    return isinstance(criteria.of_kind(kind)[-1].criterion, Unchecked)
+    return bool(criteria.of_kind(kind)[-1].criterion.left_out)
 
 
 def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
@@ -114,7 +114,7 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, s
 
     Args:
         trace: trace of one side.
-        criteria: an `Unchecked` for the kind, or for all kinds, accepts it.
+        criteria: `unchecked` for the kind, or for all kinds, accepts it.
         compared: kinds that were compared.
     """
     for kind, reason in trace.header.unobservable.items():
@@ -150,8 +150,8 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
             if _may_begin(pair, moment) or f"{pair.kind} {pair.name}" in trace.header.given:
                 continue
             asked = criteria.of_tensor(pair.kind, pair.name).criterion
-            if not isinstance(asked, Unchecked):
-                compare_pair(pair, bitwise() if own else asked, tally)
+            if not asked.left_out:
+                compare_pair(pair, Bitwise() if own else asked, tally)
             if tally.findings:
                 return tally.findings[0]
     return None

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.parity.compare import common_dtype, spans
+from pytest_precision.parity.compare import common_dtype
 from pytest_precision.parity.judge import Finding
+from pytest_precision.parity.spans import spans
 from pytest_precision.parity.statistics import FLOATS, bits, differ, ulps, values
 
 POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.align import Fault, Pair, align, common_moments
+from pytest_precision.parity.bounds import Bitwise
 from pytest_precision.parity.compare import Difference, compare, same_bytes, statistics
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Bitwise, Criterion, Unchecked, bitwise
+from pytest_precision.parity.criterion import Criterion
 from pytest_precision.parity.noise import NoiseMeter
-from pytest_precision.parity.noise_criterion import Noise
 from pytest_precision.parity.optional import OptionalPairs
 from pytest_precision.parity.statistics import Statistics
 from pytest_precision.parity.uncalled import Uncalled, reads
@@ -120,9 +121,9 @@ def judge(
         judgement.left_out = local | judgement.left_out
         for aligned in align(candidate, reference, moments, aside | local.keys()):
             rule = criteria.of_tensor(aligned.kind, aligned.name)
-            if isinstance(rule.criterion, Unchecked):
+            if rule.criterion.left_out:
                 what = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
-                judgement.left_out[what] = rule.criterion.reason
+                judgement.left_out[what] = rule.criterion.left_out
                 continue
             pair = uncalled.stand_in(aligned, moments)
             unlike = "" if pair is None else optional.aside(pair)
@@ -166,13 +167,13 @@ def _measured(
     criterion: Criterion, pair: Pair, moment: Moment, noise: NoiseMeter | None
 ) -> Criterion:
     """Return the criterion with its bound, where that is measured; `moment` is the reference's."""
-    if noise is None or not isinstance(criterion, Noise) or pair.is_alike:
+    if noise is None or pair.is_alike:
         return criterion
-    return replace(criterion, rel=noise.bound(pair, moment, criterion.safety))
+    return criterion.measured(partial(noise.bound, pair, moment))
 
 
 def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
-    """Compare one pair by `criterion`, which is not `Unchecked`, and count it in `tally`."""
+    """Compare one pair by `criterion`, which compares something, and count it in `tally`."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
         tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))
@@ -196,13 +197,13 @@ def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
         return
     difference = compare(a, b, criterion)
     if difference is None:
-        if not isinstance(criterion, Bitwise) and not same_bytes(a, b):
+        if criterion.tolerates and not same_bytes(a, b):
             tally.within.append((pair.name, statistics(a, b, criterion)))
         return
     problem = difference.reason
     if problem == "dtype":
         # The dtype is what is wrong, but the values tell how the difference spreads.
-        values = compare(a, b, bitwise(check_dtype=False))
+        values = compare(a, b, Bitwise(check_dtype=False))
         difference = values if values is not None else difference
     tally.findings.append(Finding(pair, problem, difference))
 

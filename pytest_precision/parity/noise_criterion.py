@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_precision.errors import expected_but_got, named
@@ -72,6 +73,15 @@ class Noise(Elementwise):
         """Return the call as `noise(runs=5, safety=6)`."""
         return f"noise(runs={self.runs}, safety={self.safety:g})"
 
+    @property
+    def further_runs(self) -> int:
+        """Return the number of runs that round at random."""
+        return self.runs
+
+    def measured(self, error: Callable[[float], float]) -> Noise:
+        """Return the criterion with the error that roundings explain."""
+        return replace(self, rel=error(self.safety))
+
     def bound(self, reference: Magnitudes) -> int:
         """Return 0: the bound is that of the whole tensor."""
         return 0
@@ -79,12 +89,3 @@ class Noise(Elementwise):
     def allows(self, statistics: Statistics) -> bool:
         """Return whether noise explains the relative L2 error, and all else is the same."""
         return self.rel is not None and within(statistics, self.rel)
-
-
-def noise(*, runs: int = 5, safety: float = 6.0, check_dtype: bool = True) -> Noise:
-    """Allow `safety` times the error that roundings make; `check_dtype` as of `bitwise`.
-
-    The error is measured: the reference is recorded `runs` more times with the results of its
-    operations rounded at random, once for all checks of a session that name it.
-    """
-    return Noise(runs, safety, check_dtype=check_dtype)

@@ -17,7 +17,7 @@ from torch import Tensor
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare import common_dtype
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Bitwise, Elementwise, Measure, Norm
+from pytest_precision.parity.criterion import Elementwise, Measure
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.store import Entry, Trace
 
@@ -112,10 +112,9 @@ def _histories(
     found: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
         criterion = criteria.of_tensor(entry.kind, entry.name).criterion
-        if entry.kind not in compared or not isinstance(criterion, Elementwise):
+        if entry.kind not in compared or not criterion.tolerates:
             continue
-        if isinstance(criterion, Bitwise):
-            continue
+        assert isinstance(criterion, Elementwise)
         place = entry.rank if entry.local else entry.place
         key = entry.name, place, entry.piece
         histories = found.setdefault((entry.kind, criterion), {})
@@ -133,7 +132,7 @@ def _histories(
 
 def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
     """Tell by a sample whether most elements are held at the last moment: the usual case."""
-    if isinstance(criterion, Norm):
+    if criterion.allowance(0.0) is not None:
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
     for dtype in {history.dtype for history in histories}:
@@ -172,9 +171,9 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
 
 def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
     """Tell which elements may be off by more than `way`."""
-    if isinstance(criterion, Norm):
-        free = criterion.rel * float(size.norm()) > float(way.norm())
-        return torch.full(way.shape, free)
+    most = criterion.allowance(float(size.norm()))
+    if most is not None:
+        return torch.full(way.shape, most > float(way.norm()))
     return allowed(criterion, size, dtype) > way
 
 

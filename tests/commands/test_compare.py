@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from written import read_report
 
+from pytest_precision import ulp
 from pytest_precision.__main__ import main
 from pytest_precision.check.parity import Parity
 from pytest_precision.errors import ParityError, RecordingError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.parity.criterion import ulp
 from pytest_precision.trace.cache import TraceCache
 
 RecordFile = Callable[..., Path]

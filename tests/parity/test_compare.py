@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_precision import bitwise, close, norm, ulp, unchecked
 from pytest_precision.parity.compare import DTYPES, compare, same_bytes, statistics
-from pytest_precision.parity.criterion import bitwise, close, norm, ulp, unchecked
 
 INF, NAN = float("inf"), float("nan")
 
@@ -293,7 +293,7 @@ def test_check_dtype_without_common_dtype(pair):
 @pytest.mark.usefixtures("two_threads")
 def test_strides(view, dtype, monkeypatch):
     """Tensors are compared element by element, however they lie in memory."""
-    monkeypatch.setattr("pytest_precision.parity.compare.SPAN", 64)
+    monkeypatch.setattr("pytest_precision.parity.spans.SPAN", 64)
     ours = view(patterns(dtype, 12 * 18).view(12, 18))
     assert compare(ours, ours.contiguous(), bitwise()) is None
     other = ours.contiguous().clone()

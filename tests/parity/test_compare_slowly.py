@@ -17,8 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_precision import bitwise, close, ulp
+from pytest_precision.parity.bounds import Close, Ulp
 from pytest_precision.parity.compare import statistics
-from pytest_precision.parity.criterion import Close, Ulp, bitwise, close, ulp
 from pytest_precision.parity.statistics import COMPLEX, INTEGERS
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.slow]
@@ -142,7 +143,7 @@ def root(exact: Fraction) -> float:
 def sizes(span: int, chunk: int, sparse: int) -> Iterator[None]:
     """Other sizes of the parts that tensors are compared in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pytest_precision.parity.compare.SPAN", span)
+        patch.setattr("pytest_precision.parity.spans.SPAN", span)
         patch.setattr("pytest_precision.parity.dense.CHUNK", chunk)
         patch.setattr("pytest_precision.parity.dense.SPARSE", sparse)
         yield

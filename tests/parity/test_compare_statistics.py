@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_precision import bitwise, close, ulp
 from pytest_precision.parity import dense
-from pytest_precision.parity.compare import SPAN, compare, same_bytes, statistics
-from pytest_precision.parity.criterion import bitwise, close, ulp
+from pytest_precision.parity.compare import compare, same_bytes, statistics
 from pytest_precision.parity.scratch import Scratch
+from pytest_precision.parity.spans import SPAN
 from pytest_precision.parity.statistics import SIGNED_FLOATS, bits
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -33,7 +34,7 @@ def fp32(*values):
 def small_parts(monkeypatch):
     """Parts so small that small tensors have many, for two threads."""
     monkeypatch.setattr("pytest_precision.parity.compare.SHARE", 16)
-    monkeypatch.setattr("pytest_precision.parity.compare.SPAN", 64)
+    monkeypatch.setattr("pytest_precision.parity.spans.SPAN", 64)
     monkeypatch.setattr("pytest_precision.parity.dense.CHUNK", 4)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -273,7 +274,7 @@ def test_parts_do_not_show(dtype, criterion, special, monkeypatch):
     candidate, reference = (100 * candidate).to(dtype), (100 * reference).to(dtype)
     seen = []
     for span, chunk, sparse in [(64, 3, 2), (128, 7, 0), (256, 50, 10**9), (2**20, 2**15, 16)]:
-        monkeypatch.setattr("pytest_precision.parity.compare.SPAN", span)
+        monkeypatch.setattr("pytest_precision.parity.spans.SPAN", span)
         monkeypatch.setattr("pytest_precision.parity.dense.CHUNK", chunk)
         monkeypatch.setattr("pytest_precision.parity.dense.SPARSE", sparse)
         seen.append(statistics(candidate, reference, criterion))

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from pytest_precision import bitwise, close, ulp, unchecked
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
 
 
 def test_nothing_given_is_bitwise():

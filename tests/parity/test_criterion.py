@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_precision.parity.criterion import bitwise, close, norm, ulp, unchecked
+from pytest_precision import bitwise, close, norm, ulp, unchecked
 
 
 @pytest.mark.parametrize(

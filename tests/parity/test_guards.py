@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_precision import bitwise, close, unchecked
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity import explain
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Criterion, bitwise, close, unchecked
+from pytest_precision.parity.criterion import Criterion
 from pytest_precision.parity.guards import disturbed, hidden, vacuous
 from pytest_precision.parity.judge import Finding
 from pytest_precision.trace.moment import INIT, Moment

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from pytest_precision import bitwise, close, ulp, unchecked
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import explain, spread
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import bitwise, close, ulp, unchecked
 from pytest_precision.parity.diagnosis import diagnose
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.parity.locate import locate

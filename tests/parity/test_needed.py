@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from pytest_precision import close, norm, ulp
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import needed
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Criterion, close, norm, ulp
+from pytest_precision.parity.criterion import Criterion
 from pytest_precision.parity.judge import Judgement, judge
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pytest_precision import ulp
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity import spread
 from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import ulp
 from pytest_precision.parity.judge import judge
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
