@@ -1,6 +1,6 @@
 """pytest -p te_outcomes: write each outcome to a file at once, and run every tenth test if asked.
 
-A file of outcomes is there also when the run is ended before its last test.
+Each rank writes a file. It is there also when the run is ended before its last test.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 OUTCOMES = "PRECISION_TE_OUTCOMES"
-"""Environment variable: the file to write to."""
+"""Environment variable: the folder to write to."""
 
 EVERY = "PRECISION_TE_EVERY"
 """Environment variable: one of so many tests is run."""
@@ -44,5 +44,6 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def _write(line: dict[str, object]) -> None:
     if OUTCOMES in os.environ:
-        with Path(os.environ[OUTCOMES]).open("a") as file:
+        rank = os.environ.get("RANK", "0")
+        with (Path(os.environ[OUTCOMES]) / f"rank{rank}").open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -1,29 +1,34 @@
-"""Run the tests of Transformer Engine over the stand-in, and write what they said.
+"""Run tests that others wrote over the stand-in for Transformer Engine, and write what they said.
 
-    python ci/bench/te_suites.py --te DIR [--all] [--limit SECONDS] [FILE ...]
+    python ci/bench/te_suites.py [--te DIR] [--megatron DIR] [--all] [--limit SECONDS] [FILE ...]
 
-Each file is a process of its own, which is ended after its limit; the table says how many tests had
-been run then. Rows of files that are not run are kept as they are.
+Each file is a job of its own, which is ended after its limit; the table says how many tests had
+been run then. Rows of files that are not run are kept as they are. It fails if a file could not be
+run, or if a test failed for a reason that `te_causes` does not know.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "reference" / "transformer-engine.md"
-BEGIN, END = "<!-- ci/te begins -->", "<!-- ci/te ends -->"
+import te_page
+from te_page import ROOT, Row
+
+from pytest_precision import te
+from pytest_precision.errors import expected_but_got
+
 PLUGINS = ("-p", "pytest_precision.te.plugin", "-p", "te_outcomes", "-p", "no:precision")
 PLAIN = ("-p", "no:cacheprovider", "-o", "addopts=", "-q", "--timeout=300")
 
@@ -33,79 +38,197 @@ class Suite:
     """A file of tests.
 
     Attributes:
-        file: its path in the folder of tests.
+        file: its path in the project's folder of tests.
         every: one of so many tests is run, unless all are asked for.
+        ranks: how many processes run it together.
     """
 
     file: str
     every: int = 1
+    ranks: int = 1
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return self.file if self.ranks == 1 else f"{self.file}, {self.ranks} ranks"
 
 
-SUITES = (
-    Suite("test_recipe.py"),
-    Suite("test_quantized_tensor.py"),
-    Suite("nvfp4/test_nvfp4_quantize_exact.py", every=10),
-    Suite("nvfp4/test_nvfp4_rht_quantize_exact.py"),
-    Suite("nvfp4/test_nvfp4_module_exact.py"),
-    Suite("nvfp4/test_nvfp4_gemm_exact.py", every=10),
-    Suite("mxfp8/test_mxfp8_master_weight_empty_shard.py"),
-    Suite("mxfp8/test_mxfp8_dequantize_extreme_scales.py"),
-    Suite("test_mxfp8_2d_quantize.py"),
-    Suite("test_float8_current_scaling_exact.py"),
-    Suite("test_float8_blockwise_scaling_exact.py"),
-    Suite("test_float8_blockwise_gemm_exact.py", every=10),
-    Suite("test_float8blockwisetensor.py"),
-    Suite("test_partial_cast.py"),
-    Suite("test_fused_optimizer.py"),
-    Suite("test_multi_tensor.py", every=10),
-    Suite("test_identity_quantizer.py"),
-    Suite("test_custom_recipe.py"),
-    Suite("test_deferred_init.py"),
-    Suite("test_fused_rope.py", every=10),
-    Suite("test_fused_router.py", every=10),
-    Suite("test_permutation.py", every=10),
-    Suite("test_parallel_cross_entropy.py"),
+@dataclass(frozen=True)
+class Project:
+    """A project whose tests are run.
+
+    Attributes:
+        option: name of the option that its checkout is given by, and of its table.
+        title: what it is called.
+        address: where its checkout comes from.
+        tests: its folder of tests.
+        start: the folder, in a checkout, in which its tests are started.
+        plugins: options of pytest beside those for all.
+        suites: the files.
+    """
+
+    option: str
+    title: str
+    address: str
+    tests: str
+    start: str
+    plugins: tuple[str, ...]
+    suites: tuple[Suite, ...]
+
+
+TE = Project(
+    option="te",
+    title="Transformer Engine",
+    address="https://github.com/NVIDIA/TransformerEngine",
+    tests="tests/pytorch",
+    start="tests/pytorch",
+    plugins=(),
+    suites=(
+        Suite("test_recipe.py"),
+        Suite("test_quantized_tensor.py"),
+        Suite("nvfp4/test_nvfp4_quantize_exact.py", every=10),
+        Suite("nvfp4/test_nvfp4_rht_quantize_exact.py", every=10),
+        Suite("nvfp4/test_nvfp4_module_exact.py", every=10),
+        Suite("nvfp4/test_nvfp4_gemm_exact.py", every=10),
+        Suite("mxfp8/test_mxfp8_master_weight_empty_shard.py"),
+        Suite("mxfp8/test_mxfp8_dequantize_extreme_scales.py"),
+        Suite("test_mxfp8_2d_quantize.py"),
+        Suite("test_float8_current_scaling_exact.py"),
+        Suite("test_float8_blockwise_scaling_exact.py"),
+        Suite("test_float8_blockwise_gemm_exact.py", every=10),
+        Suite("test_float8blockwisetensor.py"),
+        Suite("test_partial_cast.py"),
+        Suite("test_fused_optimizer.py"),
+        Suite("test_multi_tensor.py", every=10),
+        Suite("test_identity_quantizer.py"),
+        Suite("test_custom_recipe.py"),
+        Suite("test_deferred_init.py"),
+        Suite("test_fused_rope.py", every=10),
+        Suite("test_fused_router.py", every=10),
+        Suite("test_permutation.py", every=10),
+        Suite("test_parallel_cross_entropy.py"),
+    ),
 )
+
+MEGATRON = Project(
+    option="megatron",
+    title="Megatron-core",
+    address="https://github.com/NVIDIA/Megatron-LM",
+    tests="tests/unit_tests",
+    start=".",
+    plugins=("-p", "megatron_alone"),
+    suites=(
+        Suite("transformer/moe/test_moe_single_grouped_weight_numerics.py", ranks=2),
+        Suite("optimizer/test_distrib_optimizer_grouped_quantized.py"),
+        Suite("test_fp8_utils.py"),
+        Suite("optimizer/test_clip_grads.py"),
+        Suite("transformer/test_transformer_engine_grouped_linear.py"),
+        Suite("transformer/moe/test_grouped_mlp.py"),
+        Suite("dist_checkpointing/test_optimizer.py", ranks=2),
+        Suite("distributed/test_param_and_grad_buffer.py", ranks=2),
+    ),
+)
+
+PROJECTS = (TE, MEGATRON)
 
 
 def main() -> int:
-    """Run the chosen files and write the page; return 1 if one of them could not be run at all."""
+    """Run the chosen files and write the page; return 1 if something is not in order."""
     parser = argparse.ArgumentParser(prog="ci/te", description=__doc__.split("\n")[0])
-    parser.add_argument("--te", type=Path, required=True, help="a checkout of Transformer Engine")
+    for project in PROJECTS:
+        text = f"a checkout of {project.title}, from {project.address}"
+        parser.add_argument(f"--{project.option}", type=Path, metavar="DIR", help=text)
     parser.add_argument("--all", action="store_true", help="run every test")
     parser.add_argument("--limit", type=int, default=1800, help="seconds that a file may take")
     parser.add_argument("files", nargs="*", help="run these files alone, by the end of their paths")
     asked = parser.parse_args()
-    rows = read_rows()
-    for suite in SUITES:
-        if asked.files and not suite.file.endswith(tuple(asked.files)):
-            continue
-        lines, seconds = run(asked.te.resolve(), suite, asked.all, asked.limit)
-        rows[suite.file] = row(lines, suite, asked.all)
-        print(f"{suite.file}: {rows[suite.file]} ({seconds:.0f} s)", flush=True)
-        write_rows(rows)
-    return int(any(cells[0] == "not run" for cells in rows.values()))
+    problem = problem_of(vars(asked)) or te.refusal()
+    if problem:
+        parser.error(problem)
+    # A job that is cancelled ends what it has started, as one that is interrupted does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    orders = [
+        measure(project, vars(asked)[project.option].resolve(), suite, asked)
+        for project in PROJECTS
+        for suite in chosen(project, vars(asked))
+    ]
+    return int(not all(orders))
+
+
+def problem_of(asked: dict[str, Any]) -> str:
+    """Return what is wrong with the arguments; empty if nothing is."""
+    given = [project for project in PROJECTS if asked[project.option] is not None]
+    options = " or ".join(f"--{project.option} DIR" for project in PROJECTS)
+    if not given:
+        return expected_but_got(options, "neither", f"clone {TE.address}, and give its folder")
+    for project in given:
+        tests = asked[project.option] / project.tests
+        if not tests.is_dir():
+            expected = f"--{project.option} to be a checkout of {project.title}"
+            got = f"{asked[project.option]}, which has no {project.tests}"
+            return expected_but_got(expected, got, f"clone {project.address}")
+        for suite in chosen(project, asked):
+            if not (tests / suite.file).is_file():
+                expected = f"a checkout of {project.title} with {project.tests}/{suite.file}"
+                got = f"{asked[project.option]}, which lacks it"
+                workflow = ".github/workflows/transformer-engine.yml"
+                return expected_but_got(expected, got, f"check out the commit in {workflow}")
+    known = [suite.file for project in given for suite in project.suites]
+    for file in asked["files"]:
+        if not any(name.endswith(file) for name in known):
+            return expected_but_got("one of " + ", ".join(known), file, "name one of them")
+    if asked["limit"] < 1:
+        return expected_but_got("--limit of at least 1 second", str(asked["limit"]), "raise it")
+    return ""
+
+
+def chosen(project: Project, asked: dict[str, Any]) -> list[Suite]:
+    """Return the files of a project that are to be run."""
+    if asked[project.option] is None:
+        return []
+    ends = tuple(asked["files"]) or ("",)
+    return [suite for suite in project.suites if suite.file.endswith(ends)]
+
+
+def measure(project: Project, checkout: Path, suite: Suite, asked: argparse.Namespace) -> bool:
+    """Run one file and write its row; return whether it is in order."""
+    every = 1 if asked.all else suite.every
+    lines, seconds = run(project, checkout, suite, every, asked.limit)
+    made = te_page.row(lines, every)
+    rows = te_page.read_rows(project.option) | {suite.name: made}
+    in_order = {one.name: rows[one.name] for one in project.suites if one.name in rows}
+    te_page.write_rows(project.option, provenance(project, checkout), in_order)
+    print(f"{suite.name}: {said(made)} ({seconds:.0f} s)", flush=True)
+    return te_page.is_in_order(made)
 
 
 def run(
-    checkout: Path, suite: Suite, whole: bool, limit: int
+    project: Project, checkout: Path, suite: Suite, every: int, limit: int
 ) -> tuple[list[dict[str, object]], float]:
     """Run one file, and return the lines that `te_outcomes` wrote, and how long it took."""
     began = time.monotonic()
+    start = checkout / project.start
+    file = (checkout / project.tests / suite.file).relative_to(start)
+    # A checkout may lie in this repository, whose options and conftest.py are not for its tests.
+    options = ("-c", str(checkout / "pyproject.toml"))
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={suite.ranks}"]
+    command = [
+        sys.executable,
+        *(launch if suite.ranks > 1 else ()),
+        *("-m", "pytest", *PLUGINS, *project.plugins, *PLAIN, *options, str(file)),
+    ]
+    path = [str(checkout), str(ROOT / "ci" / "bench"), os.environ.get("PYTHONPATH", "")]
     with tempfile.TemporaryDirectory(prefix="precision-te-") as folder:
-        written = Path(folder) / "outcomes"
-        command = [sys.executable, "-m", "pytest", *PLUGINS, *PLAIN, suite.file]
-        path = [str(checkout), str(ROOT / "ci" / "bench"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "OMP_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PRECISION_TE_OUTCOMES": str(written),
-            "PRECISION_TE_EVERY": str(1 if whole else suite.every),
+            "PRECISION_TE_OUTCOMES": folder,
+            "PRECISION_TE_EVERY": str(every),
         }
         process = subprocess.Popen(
             command,
-            cwd=checkout / "tests" / "pytorch",
+            cwd=start,
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -114,67 +237,38 @@ def run(
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
-        lines = written.read_text().splitlines() if written.exists() else []
+            pass  # the row says after how many tests
+        finally:
+            end(process)
+        lines = [line for one in Path(folder).iterdir() for line in one.read_text().splitlines()]
     return [json.loads(line) for line in lines], time.monotonic() - began
 
 
-def row(lines: list[dict[str, object]], suite: Suite, whole: bool) -> list[str]:
-    """Return the cells of a file: passed, failed, skipped, of how many, and why some failed."""
-    counts = [line for line in lines if "collected" in line]
-    outcomes = {str(line["test"]): line for line in lines if "test" in line}
-    if not outcomes:
-        return ["not run", "", "", "", "no test was collected"]
-    number = Counter(str(line["outcome"]) for line in outcomes.values())
-    total = max((int(str(line["collected"])) for line in counts), default=0)
-    share = "" if whole or suite.every == 1 else f", one of {suite.every}"
-    left = f", ended after {len(outcomes)}" if len(outcomes) < total else ""
-    whys = Counter(cause(line) for line in outcomes.values() if line["outcome"] == "failed")
-    why = "; ".join(f"{text} ({times})" for text, times in whys.most_common(4))
-    if len(whys) > 4:
-        why += f"; {len(whys) - 4} other messages"
-    of = f"{total}{share}{left}"
-    return [str(number[kind]) for kind in ("passed", "failed", "skipped")] + [of, why]
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a job with all its processes, those of its ranks too, which outlive their launcher."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
-def cause(line: dict[str, object]) -> str:
-    """Return the first line of a message as a cell of a table, without numbers that vary."""
-    text = str(line["why"]).strip() or "no message"
-    text = " ".join(text.split("\n")[:1]).replace("|", "/")
-    text = re.sub(r"/\S+/", "", re.sub(r"0x[0-9a-f]+", "", text))
-    return text[:160]
+def provenance(project: Project, checkout: Path) -> str:
+    """Return the sentence that says with what a project's table was measured."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    commit = asked.stdout.strip() if (checkout / ".git").exists() else ""
+    wheel, torch = version("transformer-engine"), version("torch")
+    return (
+        f"The tests of {project.title}{f' at {commit}' if commit else ''}, with transformer-engine "
+        f"{wheel} and torch {torch}, without a GPU."
+    )
 
 
-def read_rows() -> dict[str, list[str]]:
-    """Return the rows of the page by their first cell."""
-    if not PAGE.exists():
-        return {}
-    table = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    split = [line.strip("|").split(" | ") for line in table.splitlines() if " | " in line]
-    return {cells[0].strip(" `"): [c.strip() for c in cells[1:]] for cells in split[1:]}
-
-
-def write_rows(rows: dict[str, list[str]]) -> None:
-    """Write the rows between the two marks of the page, in the order of the suites."""
-    known = [suite.file for suite in SUITES]
-    table = ["| tests | passed | failed | skipped | of | why some failed |"]
-    table.append("| --- | --- | --- | --- | --- | --- |")
-    table += [f"| {' | '.join([name, *rows[name]])} |" for name in known if name in rows]
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2]
-    release = f"Measured with transformer-engine {version('transformer-engine')}"
-    lines = [
-        BEGIN,
-        "",
-        f"{release} and torch {version('torch')}, without a GPU.",
-        "",
-        *table,
-        "",
-        END,
-    ]
-    PAGE.write_text(before + "\n".join(lines) + after)
+def said(cells: Row) -> str:
+    """Return what a row says, for a terminal."""
+    passed, failed, skipped, of, why = cells
+    if passed == te_page.NOT_RUN:
+        return f"{passed}: {why}"
+    return f"{passed} passed, {failed} failed, {skipped} skipped of {of}{why and f': {why}'}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -27,11 +31,35 @@ SUITE = """
     def test_skipped():
         pytest.skip("not here")
 """
+PAGE = """above
+
+<!-- ci/te: te begins -->
+<!-- ci/te: te ends -->
+
+between
+
+<!-- ci/te: megatron begins -->
+<!-- ci/te: megatron ends -->
+
+below
+"""
+BENCH = ROOT / "ci" / "bench"
 
 
 @pytest.fixture
-def te_suites(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "ci" / "bench")
+def te_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The module that writes the page, and a page of its own."""
+    monkeypatch.syspath_prepend(BENCH)
+    import te_page as module
+
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    monkeypatch.setattr(module, "PAGE", page)
+    return module
+
+
+@pytest.fixture
+def te_suites(monkeypatch: pytest.MonkeyPatch, te_page: ModuleType) -> ModuleType:
     import te_suites as module
 
     return module
@@ -42,66 +70,192 @@ def outcomes(
 ) -> list[dict[str, object]]:
     """Run the suite with the plugin, and return the lines that it has written."""
     pytester.makepyfile(SUITE)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "ci" / "bench"))
-    monkeypatch.setenv("PRECISION_TE_OUTCOMES", str(pytester.path / "outcomes"))
+    monkeypatch.setenv("PYTHONPATH", str(BENCH))
+    monkeypatch.setenv("PRECISION_TE_OUTCOMES", str(pytester.path))
     monkeypatch.setenv("PRECISION_TE_EVERY", str(every))
+    monkeypatch.setenv("RANK", "1")
     pytester.runpytest_subprocess("-p", "te_outcomes", "-p", "no:cacheprovider")
-    text = (pytester.path / "outcomes").read_text()
+    text = (pytester.path / "rank1").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def line(outcome: str, why: str = "", test: str = "one.py::a") -> dict[str, object]:
+    return {"test": test, "outcome": outcome, "why": why}
 
 
 @pytest.mark.slow
 def test_each_outcome_is_written_with_its_reason(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, te_suites: ModuleType
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, te_page: ModuleType
 ) -> None:
     """A failure of a set-up counts, and a row has the number of tests and the messages."""
-    lines = outcomes(pytester, monkeypatch, 1)
-    row = te_suites.row(lines, te_suites.Suite("one.py"), whole=False)
+    row = te_page.row(outcomes(pytester, monkeypatch, 1))
     assert row[:4] == ["19", "2", "1", "22"]
-    assert sorted(row[4].split("; ")) == ["AssertionError: ten (1)", "ValueError: no set-up (1)"]
+    assert sorted(row[4].split("; ")) == [
+        "unexplained: AssertionError: ten (1)",
+        "unexplained: ValueError: no set-up (1)",
+    ]
 
 
 @pytest.mark.slow
 def test_one_of_ten_is_run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, te_suites: ModuleType
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, te_page: ModuleType
 ) -> None:
     """The row says that it is a part."""
-    lines = outcomes(pytester, monkeypatch, 10)
-    row = te_suites.row(lines, te_suites.Suite("one.py", every=10), whole=False)
+    row = te_page.row(outcomes(pytester, monkeypatch, 10), every=10)
     assert row == ["1", "2", "0", "3, one of 10", row[4]]
 
 
-def test_a_run_that_was_ended_says_where(te_suites: ModuleType) -> None:
+def test_a_run_that_was_ended_says_where(te_page: ModuleType) -> None:
     """So it is not taken for one that passed; a file without a test was not run."""
-    lines = [{"collected": 5}, {"test": "one.py::a", "outcome": "passed", "why": ""}]
-    suite = te_suites.Suite("one.py")
-    assert te_suites.row(lines, suite, whole=True) == ["1", "0", "0", "5, ended after 1", ""]
-    assert te_suites.row([{"collected": 0}], suite, whole=True)[0] == "not run"
+    assert te_page.row([{"collected": 5}, line("passed")]) == [
+        "1",
+        "0",
+        "0",
+        "5, ended after 1",
+        "",
+    ]
+    assert te_page.row([{"collected": 0}])[0] == "not run"
 
 
-def test_rows_that_are_not_run_anew_stay(
-    te_suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ranks", "counts"),
+    [
+        (("passed", "failed"), ["0", "1", "0"]),
+        (("failed", "passed"), ["0", "1", "0"]),
+        (("skipped", "passed"), ["1", "0", "0"]),
+        (("skipped", "skipped"), ["0", "0", "1"]),
+    ],
+)
+def test_a_test_fails_on_all_ranks_if_it_does_on_one(
+    te_page: ModuleType, ranks: tuple[str, str], counts: list[str]
 ) -> None:
-    """The page keeps what stands around the table."""
-    page = tmp_path / "page.md"
-    page.write_text(f"above\n\n{te_suites.BEGIN}\n{te_suites.END}\n\nbelow\n")
-    monkeypatch.setattr(te_suites, "PAGE", page)
-    monkeypatch.setattr(te_suites, "version", lambda name: "1.0")
-    names = [suite.file for suite in te_suites.SUITES[:2]]
-    te_suites.write_rows({names[0]: ["1", "0", "0", "1", ""]})
-    kept = te_suites.read_rows()
-    kept[names[1]] = ["0", "3", "0", "3", "no: a reason (3)"]
-    te_suites.write_rows(kept)
-    assert te_suites.read_rows() == kept
-    assert page.read_text().startswith("above\n")
-    assert page.read_text().endswith("below\n")
+    """It is one test, on however many ranks it runs."""
+    lines = [{"collected": 1}, *(line(outcome) for outcome in ranks)]
+    assert te_page.row(lines)[:3] == counts
 
 
-def test_a_checkout_is_asked_for(
-    te_suites: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("test", "message", "said"),
+    [
+        ("t.py::a", "RuntimeError: Tried to instantiate dummy base class CUDAGraph", "CUDA graphs"),
+        ("t.py::a", "RuntimeError: world_size (2) is not divisible by 8", "4 or 8 ranks"),
+        ("t.py::a", "AssertionError: Tensor-likes are not equal!", "unexplained: AssertionError"),
+        ("t.py::a", "at 0x7f and /home/me/file: a|b\nmore", "unexplained: at  and file: a/b (1)"),
+    ],
+)
+def test_a_failure_has_its_cause_of_one_list(
+    te_page: ModuleType, test: str, message: str, said: str
 ) -> None:
-    """Without one there is nothing to run."""
-    monkeypatch.setattr(sys, "argv", ["ci/te"])
+    """A message that belongs to tests of one file explains no others, whose row is not in order."""
+    row = te_page.row([{"collected": 1}, line("failed", message, test)])
+    assert said in row[4]
+    assert te_page.is_in_order(row) == ("unexplained" not in said)
+
+
+def test_rows_that_are_not_run_anew_stay(te_page: ModuleType) -> None:
+    """The page keeps what stands around a table, and the table of the other project."""
+    first = {"one.py": ["1", "0", "0", "1", ""]}
+    te_page.write_rows("te", "Measured.", first)
+    te_page.write_rows("megatron", "Measured too.", {"m.py": ["2", "0", "0", "2", ""]})
+    kept = te_page.read_rows("te") | {"two.py": ["0", "3", "0", "3", "a reason (3)"]}
+    te_page.write_rows("te", "Measured again.", kept)
+    assert te_page.read_rows("te") == kept
+    assert te_page.read_rows("megatron") == {"m.py": ["2", "0", "0", "2", ""]}
+    text = te_page.PAGE.read_text()
+    assert [text.startswith("above\n"), text.endswith("below\n")] == [True, True]
+    assert "\nbetween\n" in text
+    assert "Measured again." in text
+    assert [file.name for file in te_page.PAGE.parent.iterdir()] == ["page.md"]
+
+
+def test_each_project_has_a_table_in_the_page(te_suites: ModuleType) -> None:
+    """A row of it is of a file that is run."""
+    page = ROOT / "docs" / "reference" / "transformer-engine.md"
+    sys.modules["te_page"].PAGE = page  # type: ignore[attr-defined]
+    for project in te_suites.PROJECTS:
+        rows = sys.modules["te_page"].read_rows(project.option)
+        assert rows, project.title
+        assert rows.keys() <= {suite.name for suite in project.suites}, project.title
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected --te DIR or --megatron DIR but got neither"),
+        (
+            ["--te", "{0}"],
+            "expected --te to be a checkout of Transformer Engine but got {0}, which",
+        ),
+        (["--te", "{0}/none"], "but got {0}/none, which has no tests/pytorch"),
+        (["--megatron", "{0}/old"], "with tests/unit_tests/test_fp8_utils.py but got {0}/old"),
+        (["--megatron", "{0}/old", "test_none.py"], "but got test_none.py; name one of them"),
+        (["--te", "{0}", "--limit", "soon"], "invalid int value: 'soon'"),
+        (["--te", "{0}", "--every"], "unrecognized arguments: --every"),
+    ],
+)
+def test_arguments_that_cannot_be_served_say_so(
+    te_suites: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    """Before anything is run: which folder, file or option it is, and what to do."""
+    (tmp_path / "old" / "tests" / "unit_tests").mkdir(parents=True)
+    given = [argument.format(tmp_path) for argument in arguments]
+    if "old" in message:
+        given.append("test_fp8_utils.py")
+    monkeypatch.setattr(sys, "argv", ["ci/te", *given])
     with pytest.raises(SystemExit, match="2"):
         te_suites.main()
-    assert "the following arguments are required: --te" in capsys.readouterr().err
+    assert message.format(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_checkout_within_a_project_is_run_by_itself(
+    te_suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The options and the conftest.py of what it lies in, as in a workflow, are not its own."""
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nrequired_plugins='none'\n")
+    (tmp_path / "conftest.py").write_text("raise AssertionError")
+    tests = tmp_path / "te" / "tests" / "pytorch"
+    tests.mkdir(parents=True)
+    (tmp_path / "te" / "pyproject.toml").touch()
+    (tests / "test_recipe.py").write_text("def test_one(): pass")
+    monkeypatch.setattr(te_suites, "PLUGINS", ("-p", "te_outcomes"))
+    suite = te_suites.Suite("test_recipe.py")
+    lines, _ = te_suites.run(te_suites.TE, tmp_path / "te", suite, every=1, limit=100)
+    assert [line["outcome"] for line in lines if "test" in line] == ["passed"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_leaves_the_page_and_no_process(tmp_path: Path) -> None:
+    """The row of the file that was running is as it was, and what ran it has ended."""
+    tests = tmp_path / "te" / "tests" / "pytorch"
+    tests.mkdir(parents=True)
+    (tmp_path / "te" / "pyproject.toml").touch()
+    noted = tmp_path / "pid"
+    (tests / "test_recipe.py").write_text(
+        f"import os, time\nopen({str(noted)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    program = (
+        "import sys, pathlib, te_page, te_suites\n"
+        f"te_page.PAGE = pathlib.Path({str(page)!r})\n"
+        "te_suites.PLUGINS = ()\n"
+        f"sys.argv = ['ci/te', '--te', {str(tmp_path / 'te')!r}, 'test_recipe.py']\n"
+        "sys.exit(te_suites.main())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(BENCH)}
+    )
+    while not (noted.exists() and noted.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 128 + signal.SIGTERM
+    assert page.read_text() == PAGE
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(noted.read_text()), 0)
