@@ -33,7 +33,7 @@ YOUNG_SECONDS = 60.0
 """A folder younger than this may have an owner that is about to lock it."""
 OLD_SECONDS = 86400.0
 """Age from which an empty folder without an owner's file is one whose maker was killed at once."""
-BURY_SECONDS = 1.0
+REMOVAL_SECONDS = 1.0
 """Time for the kernel to release the locks of a process that ends."""
 
 
@@ -203,9 +203,9 @@ def sweep(parent: str) -> None:
                 folder.rmdir()  # nobody says whose it is, so that what is in it stays
 
 
-def bury(process: int, parents: set[str]) -> None:
+def remove_of(process: int, parents: set[str]) -> None:
     """Remove the folders in `parents` of a process on this machine that is ending."""
-    until = time.monotonic() + BURY_SECONDS
+    until = time.monotonic() + REMOVAL_SECONDS
     while time.monotonic() < until:
         left = [folder for parent in parents for folder in _folders(parent)]
         left = [folder for folder in left if _is_of(folder, process)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision._folders import LOCK, YOUNG_SECONDS, Owner, OwnFolder, bury, sweep
+from pytest_precision._folders import LOCK, YOUNG_SECONDS, Owner, OwnFolder, remove_of, sweep
 
 KILLED = """\
 import os, signal, sys
@@ -123,16 +123,16 @@ def test_who_outlives_a_process_buries_what_it_left(tmp_path, left):
     assert owner is not None
     (left / LOCK).touch()
     with OwnFolder("", str(tmp_path)) as mine:
-        bury(owner.process + 1, {str(tmp_path)})
+        remove_of(owner.process + 1, {str(tmp_path)})
         assert left.exists()
-        bury(owner.process, {str(tmp_path)})
+        remove_of(owner.process, {str(tmp_path)})
         assert [*tmp_path.iterdir()] == [mine]
 
 
 def test_nobody_buries_what_a_living_process_has(tmp_path):
     """As its lock says; who tries gives up in time."""
     with OwnFolder("", str(tmp_path)) as mine:
-        bury(os.getpid(), {str(tmp_path)})
+        remove_of(os.getpid(), {str(tmp_path)})
         assert mine.exists()
 
 
@@ -164,7 +164,7 @@ folder.close()
 """
 
 
-@pytest.mark.parametrize("finish", [lambda parent: bury(1, {parent}), sweep])
+@pytest.mark.parametrize("finish", [lambda parent: remove_of(1, {parent}), sweep])
 def test_who_is_killed_as_it_removes_a_folder(tmp_path, finish):
     """Others go on with it, although it no longer says whose it was."""
     command = [sys.executable, "-c", KILLED_AS_IT_REMOVES, tmp_path]

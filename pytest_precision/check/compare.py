@@ -16,13 +16,13 @@ from pytest_precision.errors import AlignmentError, RecordingError, expected_but
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
-from pytest_precision.trace.origin import AGAIN
+from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.recording import Recording
 
 __tracebackhide__ = is_bad_input
 
 TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
-"""What an origin says that need not be equal, or is said by others."""
+"""What a manifest says that need not be equal, or is said by others."""
 
 
 def compare(
@@ -134,13 +134,13 @@ def expect_values(side: Recording, criteria: Criteria) -> None:
         for entry in side.trace.entries(moment):
             rule = criteria.of_tensor(entry.kind, entry.name)
             if entry.digest and rule.criterion.tolerates:
-                assert side.origin is not None
+                assert side.manifest is not None
                 raise RecordingError(
                     expected_but_got(
                         f"values of all steps for {rule.criterion}",
                         f"a digest of {entry.kind} {entry.name} at step {moment.step} in "
                         f"{side.trace.folder}",
-                        f"record it with {side.origin.again(f'0-{side.origin.steps}')}",
+                        f"record it with {side.manifest.again(f'0-{side.manifest.steps}')}",
                     )
                 )
 
@@ -162,8 +162,8 @@ def expect_no_noise(criteria: Criteria) -> None:
 
 
 def _conditions(side: Recording) -> dict[str, Any]:
-    assert side.origin is not None
-    own = asdict(side.origin) | side.trace.header.environment | side.origin.versions
+    assert side.manifest is not None
+    own = asdict(side.manifest) | side.trace.header.environment | side.manifest.versions
     return {name: value for name, value in own.items() if name not in TOLD_ELSEWHERE}
 
 

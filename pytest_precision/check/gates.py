@@ -99,7 +99,9 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
         yield f"Digests alone were kept of step {step}; to see elements, record both again:"
-        yield from (f"  {s.origin.again(str(step))}" for s in case.sides if s.origin is not None)
+        yield from (
+            f"  {s.manifest.again(str(step))}" for s in case.sides if s.manifest is not None
+        )
     for side in closer.sides:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 

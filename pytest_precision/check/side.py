@@ -30,9 +30,9 @@ class Side:
         resumes: whether the script says how it is resumed.
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
-        delays: number of the delays that its ranks have, see `trace.delays`; 0 for none.
-        mutant: name of the mutant in its engine, see `trace.mutants`; empty for none.
-        noise: number of the run among those that round at random, see `trace.noise`; 0 for none.
+        delays: number of the delays of its ranks, see `recorders.perturb.delays`; 0 for none.
+        mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
+        noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
     """
 
     layout: ImportPath

@@ -1,7 +1,7 @@
 """Engine: the phases of a training step, in the order in which a recorder calls them.
 
-A layout returns an engine; `trace.record` calls its phases in the order of the cell's sequence and
-keeps what `observe` yields after each. An engine never sees the other side of the comparison.
+A layout returns an engine; `EngineRecorder` calls its phases in the order of the cell's sequence
+and keeps what `observe` yields after each. An engine never sees the other side of the comparison.
 """
 
 from __future__ import annotations

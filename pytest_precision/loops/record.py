@@ -15,7 +15,7 @@ from pytest_precision.loops.current import record
 from pytest_precision.loops.locate import Extent, Locate
 from pytest_precision.loops.names import LoopNames, Models
 from pytest_precision.loops.sight import Sight
-from pytest_precision.loops.steps import Enough, Steps
+from pytest_precision.loops.steps import Steps, StopRecording
 from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
@@ -183,7 +183,7 @@ def followed(steps: Steps) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(steps.close)
         stack.enter_context(record.opened(steps))
-        with suppress(Enough):
+        with suppress(StopRecording):
             with hooks.opened(steps):
                 yield
             steps.finish()

@@ -24,7 +24,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.environment import SEED
 from pytest_precision.recorders.products import Products
-from pytest_precision.trace.origin import Origin
+from pytest_precision.trace.manifest import Manifest
 
 
 def record_file(
@@ -55,9 +55,9 @@ def record_file(
     Raises:
         RuntimeError: the script made no train step in this process.
     """
-    origin = Origin.now(file, arguments, steps, values)
+    manifest = Manifest.now(file, arguments, steps, values)
     torch.manual_seed(SEED)
-    with OriginTape(folder, steps, origin) as tape:
+    with ManifestTape(folder, steps, manifest) as tape:
         seen = Steps(Sight(LoopNames()), tape, Course(("train",) * steps))
         seen.tell(None, {ON_DEMAND} if local_grads else (), None)
         with followed(seen), ended_well():
@@ -74,30 +74,30 @@ def record_file(
         seen.write_end()
         cell = Cell(world_size=tape.place.world_size)
         finished(tape, [seen], cell, folder, Products(), RECORDING)
-    Origin.seal(folder, tape.place.rank, tape.place.world_size)
+    Manifest.seal(folder, tape.place.rank, tape.place.world_size)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return seen.done
 
 
-class OriginTape(Tape):
+class ManifestTape(Tape):
     """One rank's part of the recording of a script file, which says how it was made.
 
     Args:
         folder: an existing one, the same for all ranks.
         steps: number of train steps to record.
-        origin: how the recording is made; rank 0 writes it.
+        manifest: how the recording is made; rank 0 writes it.
     """
 
-    def __init__(self, folder: Path, steps: int, origin: Origin) -> None:
-        super().__init__(folder, steps, None, origin.values)
-        self._origin = origin
+    def __init__(self, folder: Path, steps: int, manifest: Manifest) -> None:
+        super().__init__(folder, steps, None, manifest.values)
+        self._manifest = manifest
 
     def start(self, sight: Sight) -> None:
         """Say how the recording is made, so that an incomplete one can be told from none."""
         super().start(sight)
         if self.place.rank == 0:
-            self._origin.write(self._folder, self.place.world_size)
+            self._manifest.write(self._folder, self.place.world_size)
 
 
 @contextmanager

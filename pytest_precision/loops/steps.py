@@ -34,7 +34,7 @@ MOST, TIMES = 16, 4
 it, which is taken to have `MOST` at least."""
 
 
-class Enough(BaseException):
+class StopRecording(BaseException):
     """All steps are recorded; raised where the loop starts the next one.
 
     No `Exception`, so that a loop that goes on after errors ends all the same.
@@ -291,12 +291,12 @@ class Steps:
         """End the step if it has made its update, unless an optimizer is in the middle of one.
 
         Raises:
-            Enough: that was the last one.
+            StopRecording: that was the last one.
         """
         if (self._updated and not self._running) or self._given_up:
             self._end_step()
         if self.course.operation is None:
-            raise Enough
+            raise StopRecording
 
     def _end_step(self) -> None:
         self.notes.settle(())

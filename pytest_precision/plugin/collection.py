@@ -19,7 +19,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
 from pytest_precision.plugin.backends import Asked, announcements, refusals
-from pytest_precision.plugin.census import Census
+from pytest_precision.plugin.cell_counts import CellCounts
 from pytest_precision.report.attributes import test_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Collection:
         settings: settings of the session.
         plans: node id of each matrix test, without parameters, to its plan.
         errors: messages on wrong markers and selections.
-        census: numbers of cells, complete after collection.
+        counts: numbers of cells, complete after collection.
         collected: whether the cells are known, from this process or from a worker.
         distributed: whether xdist workers collected instead of this process.
     """
@@ -57,7 +57,7 @@ class Collection:
         self.settings = settings
         self.plans: dict[str, Plan] = {}
         self.errors: list[str] = []
-        self.census = Census()
+        self.counts = CellCounts()
         self.collected = False
         self.distributed = False
         self._matrices: dict[str, Matrix] = {}
@@ -65,7 +65,7 @@ class Collection:
     @property
     def planned(self) -> int | None:
         """Number of cells that are to run; None as long as it is unknown."""
-        return self.census.cells if self.collected else None
+        return self.counts.cells if self.collected else None
 
     def generate(self, metafunc: pytest.Metafunc) -> None:
         """Parametrize a matrix test with its cells."""
@@ -125,7 +125,7 @@ class Collection:
         not_made: Counter[str] = Counter()
         for plan in self.plans.values():
             not_made.update(plan.matrix.not_made)
-        self.census = Census(
+        self.counts = CellCounts(
             made=sum(len(plan.matrix.cells) for plan in self.plans.values()),
             cells=len({item.nodeid for item, _, _ in entries}),
             tests=len(tests),
@@ -134,13 +134,13 @@ class Collection:
             formats=announcements(asked),
         )
         # A module that was not collected, or not completely, may have all the cells.
-        known = bool(self.census.made) or not session.testsfailed
+        known = bool(self.counts.made) or not session.testsfailed
         self.collected = self.collected and known and not self.errors
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
             worker_output["precision"] = {
                 "errors": self.errors,
-                "census": self.census._asdict(),
+                "counts": self.counts._asdict(),
                 "collected": self.collected,
             }
             if self.errors:
@@ -157,24 +157,24 @@ class Collection:
         output = worker_output.get("precision")
         if output is not None:
             self.distributed = True
-            self.census = Census(**output["census"])
+            self.counts = CellCounts(**output["counts"])
             self.collected = output["collected"]
             if output["errors"]:
                 raise pytest.UsageError(*output["errors"])
 
     def header(self, verbosity: int) -> list[str]:
         """Return the line on the cells that are about to run; none without cells or with -q."""
-        if not self.census.made or verbosity < 0:
+        if not self.counts.made or verbosity < 0:
             return []
-        return [self.census.line(self.settings)]
+        return [self.counts.line(self.settings)]
 
     def summary(self, verbosity: int) -> list[str]:
         """Return lines for the terminal summary: what workers collected, or that nothing ran."""
         lines = self.header(verbosity) if self.distributed else []
-        if self.settings.enabled and self.collected and not self.census.cells:
+        if self.settings.enabled and self.collected and not self.counts.cells:
             nothing = (
-                f"none of the {self.census.made} cells that were collected was left to run"
-                if self.census.made
+                f"none of the {self.counts.made} cells that were collected was left to run"
+                if self.counts.made
                 else f"no test with @pytest.mark.{MARKER} was collected"
             )
             lines.append(f"precision: --precision-matrix was given, but {nothing}")

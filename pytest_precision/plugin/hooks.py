@@ -191,7 +191,7 @@ def pytest_runtest_makereport(
     if (cell := collection.cell_to_run(item)) is not None:
         from pytest_precision.plugin import fixtures
 
-        fixtures.attach(report, item, cell, collection.census.cells, call.excinfo)
+        fixtures.attach(report, item, cell, collection.counts.cells, call.excinfo)
         fixtures.headline(report, call.excinfo)
     return report
 

@@ -12,9 +12,9 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.reads import note
 from pytest_precision.matrix.ways_in import LAYOUT, RECORDING, WayIn
 from pytest_precision.trace.data import DataLog
+from pytest_precision.trace.manifest import Manifest, damaged
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle_log import OracleLog
-from pytest_precision.trace.origin import Origin, damaged
 from pytest_precision.trace.sealed import SealedFiles, files_of
 from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
 from pytest_precision.trace.store import Header, Trace
@@ -35,14 +35,14 @@ class Recording:
         name: `candidate` or `reference`.
         cell: where it ran.
         trace: digests or values of everything observed.
-        origin: how it was made, if it is one that outlives its session.
+        manifest: how it was made, if it is one that outlives its session.
         way_in: what its author can change.
     """
 
     name: str
     cell: Cell
     trace: Trace
-    origin: Origin | None = None
+    manifest: Manifest | None = None
     way_in: WayIn = LAYOUT
 
     @classmethod
@@ -66,26 +66,26 @@ class Recording:
         Raises:
             RecordingError: the folder holds none that is whole.
         """
-        origin = Origin.read(folder)
-        expect_complete(folder, origin)
+        manifest = Manifest.read(folder)
+        expect_complete(folder, manifest)
         try:
-            return cls._sound(name, folder, origin)
+            return cls._sound(name, folder, manifest)
         except Exception as error:
             raise damaged(folder, error) from error
 
     @classmethod
-    def _sound(cls, name: str, folder: Path, origin: Origin) -> Recording:
+    def _sound(cls, name: str, folder: Path, manifest: Manifest) -> Recording:
         """Look at all files of a recording before anything is believed of them, and read them."""
-        files, ranks = SealedFiles(folder, origin.files), range(origin.world_size)
+        files, ranks = SealedFiles(folder, manifest.files), range(manifest.world_size)
         for rank in ranks:
             index, held, data, updates = (folder / name for name in files_of(rank))
             fields = Header.__dataclass_fields__
             expect_index(files.data(index), fields, len(ranks), files.bytes(held).numel())
             expect_data(files.data(data))
             expect_updates(files.data(updates))
-        trace = Trace(folder, origin.world_size, files=files)
-        cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=origin.world_size)
-        return cls(name, cell, trace, origin, RECORDING)
+        trace = Trace(folder, manifest.world_size, files=files)
+        cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=manifest.world_size)
+        return cls(name, cell, trace, manifest, RECORDING)
 
     @cached_property
     def updates(self) -> UpdateLog:
@@ -107,23 +107,23 @@ class Recording:
         return self.trace.folder, *self.trace.world_sizes
 
 
-def expect_complete(folder: Path, origin: Origin) -> None:
+def expect_complete(folder: Path, manifest: Manifest) -> None:
     """Refuse a recording that some rank has not finished.
 
     Raises:
         RecordingError: with the ranks.
     """
-    ranks = range(origin.world_size)
+    ranks = range(manifest.world_size)
     there = {entry.name for entry in folder.iterdir()}
     missing = [str(rank) for rank in ranks if f"rank{rank}.json" not in there]
-    if not missing and origin.files:
+    if not missing and manifest.files:
         return
     some = f"{', '.join(missing[:SHOWN])}{' and others' * (len(missing) > SHOWN)}"
     raise RecordingError(
         expected_but_got(
             "a whole recording",
             f"{folder}, which "
-            + (f"rank {some} of {origin.world_size} has" if missing else "its ranks have")
+            + (f"rank {some} of {manifest.world_size} has" if missing else "its ranks have")
             + " not finished",
             "its script still runs, failed or was killed; record it again into another folder",
         )

@@ -58,12 +58,14 @@ def test_a_script_runs_as_main_with_its_arguments(in_folder: Path) -> None:
 
 def test_a_recording_says_how_it_was_made(record: RecordFile) -> None:
     """So that two of them can be told apart, and made again."""
-    origin = Recording.of_folder("candidate", record("a", "--steps", "2", "--values", "1")).origin
-    assert origin is not None
-    assert (origin.script, origin.arguments) == ("train.py", ("0.01", "9"))
-    assert (origin.steps, origin.values, origin.world_size) == (2, (1,), 1)
-    assert origin.versions["torch"] == torch.__version__
-    assert origin.date.startswith("20")
+    manifest = Recording.of_folder(
+        "candidate", record("a", "--steps", "2", "--values", "1")
+    ).manifest
+    assert manifest is not None
+    assert (manifest.script, manifest.arguments) == ("train.py", ("0.01", "9"))
+    assert (manifest.steps, manifest.values, manifest.world_size) == (2, (1,), 1)
+    assert manifest.versions["torch"] == torch.__version__
+    assert manifest.date.startswith("20")
 
 
 def test_the_revision_of_the_script_is_kept(record: RecordFile, in_folder: Path) -> None:
@@ -72,10 +74,10 @@ def test_the_revision_of_the_script_is_kept(record: RecordFile, in_folder: Path)
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *words], cwd=in_folder, check=True)
     (in_folder / "train.py").open("a").write("\n")
-    origin = Recording.of_folder("candidate", record("a", "--steps", "1")).origin
-    assert origin is not None
-    assert len(origin.revision.removesuffix("-dirty")) == 40
-    assert origin.revision.endswith("-dirty")
+    manifest = Recording.of_folder("candidate", record("a", "--steps", "1")).manifest
+    assert manifest is not None
+    assert len(manifest.revision.removesuffix("-dirty")) == 40
+    assert manifest.revision.endswith("-dirty")
 
 
 def test_values_are_kept_of_the_steps_asked_for(

@@ -68,9 +68,9 @@ def test_a_script_is_recorded_over_the_stand_in(capsys: pytest.CaptureFixture[st
     recorded("c", "--te", "cpu", rate="0.02")
     assert "pytest_precision: Transformer Engine 2.20" in said
     recording = Recording.of_folder("candidate", Path("a"))
-    assert recording.origin is not None
-    assert "on the CPU" in recording.origin.versions["transformer_engine"]
-    assert " --te cpu -- train.py 0.01" in recording.origin.again("1")
+    assert recording.manifest is not None
+    assert "on the CPU" in recording.manifest.versions["transformer_engine"]
+    assert " --te cpu -- train.py 0.01" in recording.manifest.again("1")
     kinds = recording.trace.dtypes().keys()
     assert {"param", "final_grad", "master_param", "extra_state"} <= kinds
     assert main(["compare", "a", "b"]) == 0

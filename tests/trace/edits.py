@@ -44,12 +44,12 @@ def sealed_again(folder: Path, name: str) -> None:
     """Give a changed file a right size and digest: nobody's damage, but a stranger's intent."""
     path = folder / ORIGIN
     try:
-        origin = json.loads(path.read_text())
-        origin.pop("digest", None)
+        manifest = json.loads(path.read_text())
+        manifest.pop("digest", None)
         if name != ORIGIN:
             content = (folder / name).read_bytes()
-            origin["files"][name] = [len(content), xxhash.xxh3_128_hexdigest(content)]
-        path.write_text(json.dumps(signed(origin)))
+            manifest["files"][name] = [len(content), xxhash.xxh3_128_hexdigest(content)]
+        path.write_text(json.dumps(signed(manifest)))
     except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         pass  # no JSON object is left of it, or no file
 

@@ -14,8 +14,8 @@ from pytest_precision.engine.observation import whole
 from pytest_precision.errors import RecordingError
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.data import write_data
+from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.origin import Origin
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import signed
 from pytest_precision.trace.store import Header
@@ -36,10 +36,10 @@ def write(folder: Path, rank: int, world_size: int) -> None:
 
 def record(folder: Path, order: Sequence[int], world_size: int = 2) -> None:
     """Make a recording whose ranks end in this order."""
-    Origin.now(folder / "train.py", [], 1, []).write(folder, world_size)
+    Manifest.now(folder / "train.py", [], 1, []).write(folder, world_size)
     for rank in order:
         write(folder, rank, world_size)
-        Origin.seal(folder, rank, world_size)
+        Manifest.seal(folder, rank, world_size)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_last_rank_makes_it_whole(tmp_path: Path, order: tuple[int, ...]) ->
     write(tmp_path, order[2], 3)
     with pytest.raises(RecordingError, match="its ranks have not finished"):
         Recording.of_folder("candidate", tmp_path)
-    Origin.seal(tmp_path, order[2], 3)
+    Manifest.seal(tmp_path, order[2], 3)
     assert Recording.of_folder("candidate", tmp_path).cell.world_size == 3
     assert len([*tmp_path.iterdir()]) == 3 * 4 + 1
 

@@ -124,7 +124,7 @@ class Server:
         except Exception as error:
             line.send(Raised.of(error, time.monotonic()))
         else:
-            _attend(line, rank)
+            _relay(line, rank)
 
 
 def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
@@ -179,7 +179,7 @@ def _meet(
         rendezvous.withdraw()
 
 
-def _attend(line: Connection, rank: RankProcess) -> None:
+def _relay(line: Connection, rank: RankProcess) -> None:
     """Forward the messages of a line until the controller closes it, then end the rank."""
     waitables: list[Connection | int] = list(rank.waitables)
     with line, contextlib.suppress(EOFError, OSError):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_precision import _folders
-from pytest_precision.ranks.process import undertaker
+from pytest_precision.ranks.process import reaper
 
 WATCH = "precision-watch"
 """Name of the thread that a fork server has while it imports."""
@@ -45,8 +45,8 @@ def tie(folder: Path) -> None:
         folder: folder of the group, which the ranks remove if the controller could not.
     """
     os.setsid()
-    undertaker.hear()
-    undertaker.adopt()
+    reaper.restore_signals()
+    reaper.adopt()
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
@@ -93,14 +93,14 @@ def release() -> None:
         return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
-    undertaker.end_descendants(own)
+    reaper.end_descendants(own)
 
 
 def follow(folder: Path) -> NoReturn:
     """End this process and all that it has started, after the end of its controller."""
     # Several ranks do this at the same time, so a file may be gone already.
     shutil.rmtree(folder, ignore_errors=True)
-    undertaker.end_descendants(os.getpid())
+    reaper.end_descendants(os.getpid())
     os.killpg(0, signal.SIGKILL)
     os._exit(1)  # the signal was for this process too
 
@@ -108,7 +108,7 @@ def follow(folder: Path) -> NoReturn:
 def _watch(controller: BaseProcess, folder: Path) -> None:
     wait([controller.sentinel])
     assert controller.pid is not None
-    _folders.bury(controller.pid, {str(folder.parent)})
+    _folders.remove_of(controller.pid, {str(folder.parent)})
     follow(folder)
 
 

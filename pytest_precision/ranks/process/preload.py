@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from pytest_precision.ranks.process import lifeline, preloaded, undertaker
+from pytest_precision.ranks.process import lifeline, preloaded, reaper
 from pytest_precision.ranks.state import reads
 
 MODULES = (
@@ -43,8 +43,8 @@ MODULES = (
 # fork.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-_controller = int(os.environ.pop(undertaker.CONTROLLER, os.getppid()))
-_leave = undertaker.attend(_controller, undertaker.folders_are_in())
+_controller = int(os.environ.pop(reaper.CONTROLLER, os.getppid()))
+_leave = reaper.reap_after(_controller, reaper.folders_are_in())
 
 gc.disable()  # what is imported stays: collecting it takes a tenth of the time
 with lifeline.tied_imports(_controller, _leave):

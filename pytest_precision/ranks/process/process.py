@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_precision.errors import RankError
 from pytest_precision.ranks.handle import Rank
-from pytest_precision.ranks.process import server, undertaker, worker
+from pytest_precision.ranks.process import reaper, server, worker
 from pytest_precision.ranks.process.messages import FromRank, ToRank
 from pytest_precision.ranks.state.environment import patched
 
@@ -116,7 +116,7 @@ class RankProcess:
         """Kill the process and all processes that it started."""
         assert self._process.pid is not None
         if self.alive:
-            undertaker.end_descendants(self._process.pid)
+            reaper.end_descendants(self._process.pid)
         else:  # its children have a new parent
             server.end_adopted()
         with contextlib.suppress(ProcessLookupError):

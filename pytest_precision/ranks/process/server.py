@@ -17,7 +17,7 @@ from multiprocessing import forkserver, resource_tracker, util
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import expected_but_got
-from pytest_precision.ranks.process import preloaded, undertaker
+from pytest_precision.ranks.process import preloaded, reaper
 from pytest_precision.ranks.state.environment import patched
 
 PRELOAD = ["pytest_precision.ranks.process.preload"]
@@ -54,8 +54,8 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
         kill()
     # It is started here, since its start unblocks signals.
     resource_tracker.ensure_running()
-    told = {preloaded.VARIABLE: " ".join(preload), undertaker.CONTROLLER: str(os.getpid())}
-    with _socket_in(home), patched(told), undertaker.deaf():
+    told = {preloaded.VARIABLE: " ".join(preload), reaper.CONTROLLER: str(os.getpid())}
+    with _socket_in(home), patched(told), reaper.ignoring_signals():
         os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
         forkserver.ensure_running()
     _preloads[_number()] = preload
@@ -118,7 +118,7 @@ def kill() -> None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             # What ranks have started would go to init, where nobody of this session finds it.
             os.kill(number, signal.SIGSTOP)
-            undertaker.end_descendants(number)
+            reaper.end_descendants(number)
             os.kill(number, signal.SIGKILL)
             os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing waits again
 
@@ -128,7 +128,7 @@ def end_adopted() -> None:
     number = _number()
     if number is not None:
         ranks = {process.pid for process in multiprocessing.active_children() if process.pid}
-        undertaker.end_descendants(number, but=ranks)
+        reaper.end_descendants(number, but=ranks)
 
 
 def _number() -> int | None:

@@ -1,4 +1,4 @@
-"""Origin: how a recording was made: the file `recording.json` next to the trace."""
+"""Manifest: how a recording was made: the file `recording.json` next to the trace."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
 
 
 @dataclass(frozen=True)
-class Origin:
+class Manifest:
     """How a recording was made.
 
     Attributes:
@@ -87,8 +87,8 @@ class Origin:
     @classmethod
     def now(
         cls, script: Path, arguments: Sequence[str], steps: int, values: Collection[int]
-    ) -> Origin:
-        """Return the origin of a recording that this process is about to make."""
+    ) -> Manifest:
+        """Return the manifest of a recording that this process is about to make."""
         return cls(
             format=FORMAT,
             command=tuple(sys.orig_argv),
@@ -103,8 +103,8 @@ class Origin:
         )
 
     @classmethod
-    def read(cls, folder: Path) -> Origin:
-        """Read the origin of the recording in a folder.
+    def read(cls, folder: Path) -> Manifest:
+        """Read the manifest of the recording in a folder.
 
         Raises:
             RecordingError: there is none, or one of another format.
@@ -116,7 +116,7 @@ class Origin:
         try:
             found = read_signed(path)
             _expect_format(folder, found)
-            return _origin(expect_signed(path.name, found))
+            return _manifest(expect_signed(path.name, found))
         except RecordingError:
             raise
         except Exception as error:
@@ -151,18 +151,18 @@ def damaged(folder: Path, error: Exception) -> RecordingError:
     return RecordingError(visible(expected_but_got("the folder of a recording", what, AGAIN)))
 
 
-def _origin(found: dict[str, Any]) -> Origin:
-    """Return the origin that the content of a file describes.
+def _manifest(found: dict[str, Any]) -> Manifest:
+    """Return the manifest that the content of a file describes.
 
     Raises:
         ValueError: it names what cannot be.
     """
-    table("recording.json", found, [field.name for field in fields(Origin)])
+    table("recording.json", found, [field.name for field in fields(Manifest)])
     ranks = whole("world_size", found["world_size"], 1, MOST_RANKS)
     files = table("files", found["files"])
     if files:
         table("files", files, [name for rank in range(ranks) for name in files_of(rank)])
-    return Origin(
+    return Manifest(
         format=FORMAT,
         command=texts("command", found["command"]),
         script=text("script", found["script"]),

@@ -1,4 +1,4 @@
-"""Census: how many cells a session has, as numbers and as the line above its tests."""
+"""CellCounts: how many cells a session has, as numbers and as the line above its tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_precision.options import Settings
 from pytest_precision.ranks.process.preloaded import installed
 
 
-class Census(NamedTuple):
+class CellCounts(NamedTuple):
     """Numbers of cells in a session, as plain data.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Undertaker: remove what processes leave when they end: children in own sessions, and folders."""
+"""Reaper: remove what processes leave when they end: children in own sessions, and folders."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def adopt() -> None:
 
 
 @contextmanager
-def deaf() -> Iterator[None]:
-    """Have a process that is started meanwhile receive the signals for a session in `attend` only.
+def ignoring_signals() -> Iterator[None]:
+    """Have a process that starts meanwhile receive the signals for a session in `reap_after` only.
 
     One that received them earlier would end without a clean-up.
     """
@@ -51,7 +51,7 @@ def deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def attend(controller: int, parents: set[str]) -> Callable[[], None]:
+def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
     """Have this process, which ends after its controller, clean up after both at its exit.
 
     Args:
@@ -72,13 +72,13 @@ def attend(controller: int, parents: set[str]) -> Callable[[], None]:
     def leave() -> None:
         if os.getpid() == own:
             end_descendants(own)
-            _folders.bury(controller, parents)
+            _folders.remove_of(controller, parents)
 
     atexit.register(leave)
     return leave
 
 
-def hear() -> None:
+def restore_signals() -> None:
     """Restore, in a fork of the attending process, the signals that this one ignores."""
     while _IGNORED:
         signal.signal(*_IGNORED.popitem())
