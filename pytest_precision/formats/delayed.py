@@ -8,20 +8,19 @@ from typing import Literal
 
 import torch
 
-from pytest_precision.formats.amaxes import checked_amaxes
 from pytest_precision.formats.elements import ELEMENTS, element_named
-from pytest_precision.formats.format import Makers, Reducible
-from pytest_precision.formats.inputs import Usage, checked_matrix
+from pytest_precision.formats.format import Makers
+from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.options import check_options
-from pytest_precision.formats.per_tensor import quantize_by
+from pytest_precision.formats.per_tensor import PerTensor, quantize_by
 from pytest_precision.formats.quantized import QuantizedTensor
-from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax, tensor_amax
+from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax
 
 MAXIMUM_EXPONENT = 127
 """The exponent of the largest power of two in fp32."""
 
 
-class DelayedScaling(Reducible):
+class DelayedScaling(PerTensor):
     """Per-tensor fp8 with delayed scaling; an instance holds the state of one tensor.
 
     `quantize` casts with the current scale and records the amax in row 0 of the history. Row 0
@@ -91,21 +90,8 @@ class DelayedScaling(Reducible):
         """Whether a cast depends on earlier ones: always, through the scale."""
         return True
 
-    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the amax of a matrix, fp32 [1]."""
-        return tensor_amax(checked_matrix(x))
-
-    def quantize_with(
-        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
-    ) -> QuantizedTensor:
-        """Quantize a matrix with the scale of earlier steps, and record `amaxes`, fp32 [1].
-
-        Raises:
-            TypeError: `quantize` would raise it, or `amaxes` is not fp32.
-            ValueError: `quantize` would raise it, or `amaxes` is not one number.
-        """
-        x = checked_matrix(x)
-        amax = checked_amaxes(amaxes, 1, x)
+    def _quantized(self, x: torch.Tensor, amax: torch.Tensor, usage: Usage) -> QuantizedTensor:
+        """Quantize a matrix with the scale of earlier steps, and record its amax."""
         quantized = quantize_by(self.name, x, self.scale, amax, self.element, usage)
         self.record(amax)
         return quantized

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,8 +18,34 @@ from pytest_precision.formats.scaling import ReduceAmax, scale_from_amax, tensor
 from pytest_precision.formats.tiles import scratch, spans
 
 
+class PerTensor(Reducible):
+    """A format whose scales depend on one amax per tensor."""
+
+    __slots__ = ()
+
+    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the amax of a matrix, fp32 [1]."""
+        return tensor_amax(checked_matrix(x))
+
+    def quantize_with(
+        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
+    ) -> QuantizedTensor:
+        """Quantize a matrix by a given amax, fp32 [1], which is not reduced any further.
+
+        Raises:
+            TypeError: `quantize` would raise it, or `amaxes` is not fp32.
+            ValueError: `quantize` would raise it, or `amaxes` is not one number.
+        """
+        x = checked_matrix(x)
+        return self._quantized(x, checked_amaxes(amaxes, 1, x), usage)
+
+    @abstractmethod
+    def _quantized(self, x: torch.Tensor, amax: torch.Tensor, usage: Usage) -> QuantizedTensor:
+        """Quantize a matrix whose amax is known, fp32 [1]."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CurrentScaling(Reducible):
+class CurrentScaling(PerTensor):
     """Per-tensor fp8 with current scaling.
 
     Attributes:
@@ -53,21 +80,7 @@ class CurrentScaling(Reducible):
             amax = self.reduce_amax(amax)
         return self.quantize_with(x, amax, usage=usage)
 
-    def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the amax of a matrix, fp32 [1]."""
-        return tensor_amax(checked_matrix(x))
-
-    def quantize_with(
-        self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
-    ) -> QuantizedTensor:
-        """Quantize a matrix by a given amax, fp32 [1], which is not reduced any further.
-
-        Raises:
-            TypeError: `quantize` would raise it, or `amaxes` is not fp32.
-            ValueError: `quantize` would raise it, or `amaxes` is not one number.
-        """
-        x = checked_matrix(x)
-        amax = checked_amaxes(amaxes, 1, x)
+    def _quantized(self, x: torch.Tensor, amax: torch.Tensor, usage: Usage) -> QuantizedTensor:
         scale = scale_from_amax(
             amax, self.element.maximum, power_of_two=self.power_of_two, epsilon=self.epsilon
         )
