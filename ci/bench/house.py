@@ -112,15 +112,16 @@ class Source:
         )
 
     def options(self) -> int:
-        """Count the rows of the table of options, those with an ini key only included."""
+        """Count the options of the command line; those that are an ini key alone are none."""
         return sum(
-            len(node.value.elts)
+            not any(word.arg == "instead" for word in getattr(row, "keywords", ()))
             for name, tree in self.modules.items()
             if self.room(name) == "options"
             for node in tree.body
             if isinstance(node, ast.Assign)
             and ast.unparse(node.targets[0]) == "OPTIONS"
             and isinstance(node.value, ast.Tuple)
+            for row in node.value.elts
         )
 
     def concepts(self) -> int:
