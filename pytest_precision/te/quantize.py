@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from pytest_precision import formats
 from pytest_precision.formats import QuantizedTensor
+from pytest_precision.formats.hadamard import SIGNS
 from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
@@ -193,7 +195,16 @@ def _nvfp4(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
             f"expected one of {', '.join(formats.names())} but got {name}, which the stand-in for "
             "Transformer Engine 2.20 lacks; change the recipe"
         )
-    return formats.by_name(name, **options).quantize(x, bits, usage=usage)
+    format = formats.by_name(name, **options)
+    if not quantizer.with_rht or quantizer.rht_matrix_random_sign_mask_t or usage == "rowwise":
+        return format.quantize(x, bits, usage=usage)
+    # The transform of `formats` has signs, which undo those of its input.
+    signs = torch.tensor(SIGNS, dtype=x.dtype).repeat(x.shape[0] // len(SIGNS))
+    unsigned = format.quantize(x * signs.unsqueeze(1), bits, usage="columnwise")
+    if usage == "columnwise":
+        return unsigned
+    made = format.quantize(x, bits, usage="rowwise")
+    return replace(made, operands=made.operands | unsigned.operands)
 
 
 _FORMATS = {

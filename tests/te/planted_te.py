@@ -394,3 +394,27 @@ def odd_batches() -> list[bool]:
         pairs = ((storages.operand(one, side) for one in (batch, rows)) for side in storages.SIDES)
         found.append(all(torch.equal(a.data, b.data) for a, b in pairs if a and b))
     return found
+
+
+@layouts.uses_transformer_engine
+def transformed_without_signs() -> list[bool]:
+    """Compare NVFP4 after the Hadamard transform without random signs with what it must be.
+
+    Returns:
+        Whether the columnwise values are near those of the transform by Transformer Engine's own
+        matrix, and whether the rowwise bytes are those with signs.
+    """
+    import transformer_engine.pytorch as te
+    from transformer_engine.pytorch.tensor.nvfp4_tensor import get_rht_matrix
+
+    torch.manual_seed(3)
+    x = torch.randn(64, 32, dtype=torch.bfloat16)
+    options = {"with_rht": True, "with_post_rht_amax": True}
+    made = te.NVFP4Quantizer(**options, with_random_sign_mask=False)(x)
+    signed = te.NVFP4Quantizer(**options)(x)
+    blocks = x.t().float().reshape(-1, 16)
+    wanted = (blocks @ get_rht_matrix(False, 0).float()).reshape(32, 64)
+    found = storages.values(made, "columnwise").t()
+    largest = float((found - wanted).abs().max() / wanted.abs().max())
+    same = torch.equal(made._rowwise_data, signed._rowwise_data)
+    return [largest < 0.2, same]

@@ -67,6 +67,11 @@ def test_nvfp4_takes_batches_of_one_and_three(on_a_rank: Callable[..., list[bool
     assert on_a_rank(planted.odd_batches) == [True, True]
 
 
+def test_nvfp4_transforms_without_signs(on_a_rank: Callable[..., list[bool]]) -> None:
+    """The signs of the Hadamard transform are the quantizer's choice, which rows do not have."""
+    assert on_a_rank(planted.transformed_without_signs) == [True, True]
+
+
 def test_fsdp2_shards_the_quantized_weights_of_all_recipes_but_one(
     on_a_rank: Callable[..., dict[str, str]],
 ) -> None:
