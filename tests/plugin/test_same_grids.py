@@ -1,16 +1,19 @@
-"""What the terminal says of the cells of a session, and what its report.json says, are the same."""
+"""The terminal, report.json and the page say the same of the cells of a session."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from pages import Element, parse
 from written import read_report
 
 from pytest_precision.report.grid import by_test, grid
 from pytest_precision.report.read import Report
+from pytest_precision.report.status import STATUSES
 
 SUITE = """
 import functools
@@ -107,5 +110,17 @@ def test_grids(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
         ("b", "fail"),
     }
     assert all(cell.seconds > 0.3 for cell in cells if "recordings" in cell.test)
-    page = Path("report/report.html").read_text()
-    assert all(f"mine {value}" in page for value in ("a", "b"))
+    grids = parse(Path("report/report.html")).all("table", **{"class": "grid"})
+    marks = [mark for one in grids for mark in one.all("td")]
+    labels = [mark.attributes.get("title") or _link(mark).get("title") for mark in marks]
+    shown = Counter(label for label in labels if label)
+    assert shown == Counter(
+        f"{STATUSES[cell.status].word}: "
+        + ", ".join(f"{name} {value}" for name, value in cell.axes.items())
+        for cell in cells
+    )
+
+
+def _link(mark: Element) -> dict[str, str | None]:
+    """The attributes of the link in a field of a grid, or none."""
+    return next((link.attributes for link in mark.all("a")), {})
