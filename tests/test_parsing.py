@@ -53,7 +53,7 @@ NO_NAMES = {
     "recorders/environment.py": "names of variables",
     "recorders/perturb/delays.py": "names of torch's functions",
     "recorders/perturb/noise.py": "names of torch's functions",
-    "trace/origin.py": "the lines of an exception",
+    "trace/manifest.py": "the lines of an exception",
 }
 """Modules that take other texts apart, with what these are."""
 
