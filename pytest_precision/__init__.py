@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pytest_precision.loops.script import script as script
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
-    from pytest_precision.parity.criterion_calls import bitwise as bitwise
-    from pytest_precision.parity.criterion_calls import close as close
-    from pytest_precision.parity.criterion_calls import noise as noise
-    from pytest_precision.parity.criterion_calls import norm as norm
-    from pytest_precision.parity.criterion_calls import ulp as ulp
-    from pytest_precision.parity.criterion_calls import unchecked as unchecked
+    from pytest_precision.parity.compare.calls import bitwise as bitwise
+    from pytest_precision.parity.compare.calls import close as close
+    from pytest_precision.parity.compare.calls import noise as noise
+    from pytest_precision.parity.compare.calls import norm as norm
+    from pytest_precision.parity.compare.calls import ulp as ulp
+    from pytest_precision.parity.compare.calls import unchecked as unchecked
     from pytest_precision.parity.verdict import Verdict as Verdict
     from pytest_precision.plugin.fixtures import Ranks as Ranks
     from pytest_precision.workloads.base import Workload as Workload
@@ -89,7 +89,7 @@ __getattr__, __dir__ = _lazy.exports(
         "loops.current": ("record",),
         "loops.script": ("script",),
         "plugin.fixtures": ("Ranks",),
-        "parity.criterion_calls": ("bitwise", "close", "noise", "norm", "ulp", "unchecked"),
+        "parity.compare.calls": ("bitwise", "close", "noise", "norm", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),
         "workloads.base": ("Workload",),
     },

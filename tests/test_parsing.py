@@ -45,7 +45,7 @@ NO_NAMES = {
     "loops/names.py": "places in a model that have no name yet",
     "loops/notes.py": "the first line of an exception",
     "modules/replace.py": "names of modules of a model",
-    "parity/criteria.py": "keys that a test writes",
+    "parity/compare/criteria.py": "keys that a test writes",
     "parity/verdict.py": "node ids of pytest",
     "recipes/megatron/cuda_calls.py": "names of devices",
     "recipes/megatron/memory.py": "names of modules of a model",

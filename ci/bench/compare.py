@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision import bitwise, close
-from pytest_precision.parity.compare import compare
+from pytest_precision.parity.compare.tensors import compare
 
 MEBIBYTE = 2**20
 

@@ -64,8 +64,8 @@ class Clock:
         """Watch what only then may be imported: before, nothing needs torch."""
         from pytest_precision.check import case, gates
         from pytest_precision.check.parity import Parity
-        from pytest_precision.parity import needed
-        from pytest_precision.parity.consistency import Consistency
+        from pytest_precision.parity.explain import required_tolerance
+        from pytest_precision.parity.self_checks.consistency import Consistency
         from pytest_precision.recorders.lost_updates import UpdateMeter
         from pytest_precision.recorders.oracle.watch import UpdateOracle
         from pytest_precision.trace.oracle_log import OracleLog
@@ -79,7 +79,7 @@ class Clock:
         for name in ("before", "after", "write"):
             self.watch(UpdateMeter, name, "lost updates")
         self.watch(UpdateLog, "read", "lost updates")
-        self.watch(needed, "columns", "bounds")
+        self.watch(required_tolerance, "columns", "bounds")
         self.watch(case, "unexercised", "adequacy")
         self.watch(gates, "diagnose", "signatures")
 

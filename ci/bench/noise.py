@@ -20,8 +20,8 @@ from pytest_precision import layouts, workloads
 from pytest_precision.check.side import Side
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.parity.align import align
-from pytest_precision.parity.noise import LARGEST, NoiseMeter, error_of
+from pytest_precision.parity.compare.noise import LARGEST, NoiseMeter, error_of
+from pytest_precision.parity.compare.pairs import align
 from pytest_precision.plugin.session import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.trace.moment import EVERYTHING

@@ -41,8 +41,8 @@ from pytest_precision.loops.runs import record_script
 from pytest_precision.loops.script import script
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules import QuantizedParameter
-from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.judge import Judgement, judge
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.recorders.engine_recorder import record
 from pytest_precision.recorders.environment import SEED
 from pytest_precision.trace.moment import EVERYTHING

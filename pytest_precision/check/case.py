@@ -12,12 +12,13 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPES
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity import curves, needed, oracle
-from pytest_precision.parity.adequacy import unexercised
-from pytest_precision.parity.consistency import Consistency
-from pytest_precision.parity.identities import Contradiction
-from pytest_precision.parity.judge import Judgement, judge
-from pytest_precision.parity.noise import NoiseMeter
+from pytest_precision.parity.compare.divergences import Judgement, judge
+from pytest_precision.parity.compare.noise import NoiseMeter
+from pytest_precision.parity.explain import curves, required_tolerance
+from pytest_precision.parity.self_checks import declared_rule
+from pytest_precision.parity.self_checks.consistency import Consistency
+from pytest_precision.parity.self_checks.coverage_gaps import unexercised
+from pytest_precision.parity.self_checks.identities import Contradiction
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
@@ -123,7 +124,8 @@ class Case:
         return {
             "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
             "oracle": {
-                side.name: oracle.summary(side.oracle, self.terms.exempt) for side in self.sides
+                side.name: declared_rule.summary(side.oracle, self.terms.exempt)
+                for side in self.sides
             },
             "identities": self.identities() or None,
             "curves": curves.table(*self.sides),
@@ -131,7 +133,7 @@ class Case:
             "observations": self.judgement.observations,
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
-            "needed": needed.columns(self.judgement),
+            "needed": required_tolerance.columns(self.judgement),
             "unexercised": unexercised(
                 self.candidate.trace, self.candidate.cell, self.candidate.data
             ),

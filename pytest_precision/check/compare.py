@@ -14,7 +14,7 @@ from pytest_precision.check.preconditions import distinct
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
-from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.recording import Recording

@@ -14,22 +14,16 @@ from pytest_precision.check.contract import not_exercised, violation
 from pytest_precision.check.gate import gate
 from pytest_precision.check.repeatable import races, unrepeatable
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity import (
-    consistency,
-    curves,
-    explain,
-    given,
-    guards,
-    needed,
-    oracle,
-    spread,
-)
-from pytest_precision.parity.computed import computed_elsewhere
-from pytest_precision.parity.diagnosis import Diagnosis, diagnose, single
-from pytest_precision.parity.histogram import of_finding
-from pytest_precision.parity.judge import Finding
-from pytest_precision.parity.locate import locate
-from pytest_precision.parity.tolerance import proves_nothing
+from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
+from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose, single
+from pytest_precision.parity.explain.histogram import of_finding
+from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.self_checks import consistency, data_check
+from pytest_precision.parity.self_checks import declared_rule as oracle
+from pytest_precision.parity.self_checks import vacuity as guards
+from pytest_precision.parity.self_checks.compute_dtype import computed_elsewhere
+from pytest_precision.parity.self_checks.tolerance import proves_nothing
 from pytest_precision.parity.verdict import Ruling
 
 Gate = Callable[[Case], "Ruling | None"]
@@ -38,10 +32,10 @@ Gate = Callable[[Case], "Ruling | None"]
 @gate
 def same_data(case: Case) -> Ruling | None:
     """Refuse a workload that gave two ranks, or two runs, other microbatches."""
-    unlike = given.other_data(case.candidate.data, case.reference.data, case.cells)
+    unlike = data_check.other_data(case.candidate.data, case.reference.data, case.cells)
     if not unlike:
         return None
-    return Ruling(outcome="error", reason=unlike, details=(given.ADVICE,))
+    return Ruling(outcome="error", reason=unlike, details=(data_check.ADVICE,))
 
 
 @gate
@@ -59,12 +53,12 @@ def agreement(case: Case) -> Ruling | None:
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": of_finding(found.finding),
-        "needed": needed.columns(closer.judgement),
+        "needed": required_tolerance.columns(closer.judgement),
         "identities": closer.identities() or None,
     }
     return Ruling(
         outcome="fail",
-        reason=explain.headline(found, closer.judgement) + unrepeatable(closer),
+        reason=wording.headline(found, closer.judgement) + unrepeatable(closer),
         details=_described(case, closer, found),
         divergence=locate(found),
         brief=(*_notes(case, closer, found.finding), "", *spread.rows(closer.judgement)),
@@ -75,10 +69,10 @@ def agreement(case: Case) -> Ruling | None:
 def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
     """Describe a divergence: its figures, what explains it, and how far it spreads."""
     return (
-        *explain.name_lines(found.finding, closer.judgement, *case.sides),
-        *explain.statistics_lines(found.finding),
-        *explain.likewise_lines(found),
-        *explain.swap_lines(found.finding, *case.sides),
+        *wording.name_lines(found.finding, closer.judgement, *case.sides),
+        *wording.statistics_lines(found.finding),
+        *wording.likewise_lines(found),
+        *wording.swap_lines(found.finding, *case.sides),
         *_notes(case, closer, found.finding),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         *(
@@ -89,7 +83,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         "",
         *spread.table(closer.judgement),
         "",
-        *needed.table(closer.judgement, case.terms.write),
+        *required_tolerance.table(closer.judgement, case.terms.write),
         "",
     )
 
@@ -113,10 +107,10 @@ def undisturbed(case: Case) -> Ruling | None:
         found = _disturbed(case, number)
         if found is not None:
             again = _disturbed(case.around(found.pair.moment.step), number) or found
-            lines = explain.statistics_lines(again, "before") + explain.swap_lines(again, side)
+            lines = wording.statistics_lines(again, "before") + wording.swap_lines(again, side)
             return Ruling(
                 outcome="fail",
-                reason=explain.disturbance(again, side.name),
+                reason=wording.disturbance(again, side.name),
                 details=tuple(lines),
                 divergence=locate(single(again)),
                 figures={"histogram": of_finding(again)},

@@ -33,8 +33,8 @@ from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
 from pytest_precision.options import Settings
-from pytest_precision.parity.bounds import Unchecked
-from pytest_precision.parity.criterion import Criterion
+from pytest_precision.parity.compare.bounds import Unchecked
+from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool

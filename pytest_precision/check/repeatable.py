@@ -5,13 +5,13 @@ from __future__ import annotations
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
-from pytest_precision.parity import explain
-from pytest_precision.parity.align import Pair, align, common_moments
-from pytest_precision.parity.bounds import Bitwise
-from pytest_precision.parity.diagnosis import single
-from pytest_precision.parity.histogram import of_finding
-from pytest_precision.parity.judge import Finding, Tally, compare_pair
-from pytest_precision.parity.locate import locate
+from pytest_precision.parity.compare.bounds import Bitwise
+from pytest_precision.parity.compare.divergences import Finding, Tally, compare_pair
+from pytest_precision.parity.compare.pairs import Pair, align, common_moments
+from pytest_precision.parity.explain import wording
+from pytest_precision.parity.explain.diagnosis import single
+from pytest_precision.parity.explain.histogram import of_finding
+from pytest_precision.parity.explain.locate import locate
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.delays import late_rank
 from pytest_precision.trace.recording import Recording
@@ -52,7 +52,7 @@ def races(case: Case) -> Ruling | None:
             return Ruling(
                 outcome="fail",
                 reason=f"race: {_what(found)} {late}",
-                details=tuple(explain.statistics_lines(found, "without delays")),
+                details=tuple(wording.statistics_lines(found, "without delays")),
                 divergence=locate(single(found)),
                 figures={"histogram": of_finding(found)},
             )
@@ -89,4 +89,4 @@ def _same(pair: Pair) -> bool:
 
 def _what(found: Finding) -> str:
     pair = found.pair
-    return f"{pair.kind} of {pair.name} differs {explain.when(pair.moment)}"
+    return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"

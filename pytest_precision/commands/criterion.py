@@ -7,8 +7,8 @@ import ast
 import re
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.parity.criterion import Criterion
-from pytest_precision.parity.criterion_calls import CALLS
+from pytest_precision.parity.compare.calls import CALLS
+from pytest_precision.parity.compare.criterion import Criterion
 
 _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 

@@ -1,1 +1,1 @@
-"""Align two traces, compare them, judge, explain."""
+"""Recordings are read: compared, checked by themselves, explained, and put into a verdict."""

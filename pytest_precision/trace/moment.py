@@ -29,6 +29,9 @@ INIT = Moment(-1, "init", 0, "init")
 END = "end"
 """The phase after a last train step: it shows what a next step would start from."""
 
+STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
+"""Phases after which the state of a run is not shown."""
+
 
 class Window(NamedTuple):
     """The train steps whose observations are kept as values; a run ends after the last of them.

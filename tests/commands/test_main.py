@@ -11,7 +11,7 @@ import pytest
 
 import pytest_precision
 from pytest_precision.__main__ import main
-from pytest_precision.parity.criterion_calls import CALLS
+from pytest_precision.parity.compare.calls import CALLS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,6 +43,6 @@ def test_it_is_installed_under_the_name_of_the_package() -> None:
 
 def test_every_criterion_can_be_written() -> None:
     """Those that a test can import."""
-    home = "pytest_precision.parity.criterion_calls"
+    home = "pytest_precision.parity.compare.calls"
     exported = (getattr(pytest_precision, name) for name in pytest_precision.__all__)
     assert {one.__name__ for one in exported if one.__module__ == home} == {*CALLS}

@@ -11,7 +11,7 @@ from pytest_precision import close, layouts, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.criterion import Criterion
+from pytest_precision.parity.compare.criterion import Criterion
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -17,7 +17,7 @@ from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import ParityError, RecordingError
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.compare.criteria import Criteria
 
 ParityIn = Callable[[Cell], Parity]
 

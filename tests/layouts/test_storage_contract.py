@@ -17,7 +17,7 @@ from pytest_precision.errors import ParityError
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import DTYPES, Contract
-from pytest_precision.parity import compare
+from pytest_precision.parity.compare import tensors as compare
 from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]

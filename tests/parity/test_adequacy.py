@@ -10,7 +10,7 @@ import torch
 
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.adequacy import unexercised
+from pytest_precision.parity.self_checks.coverage_gaps import unexercised
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_precision.engine.observation import Chunk, Observation, Span, whole
 from pytest_precision.errors import AlignmentError
-from pytest_precision.parity.align import align, assemble, common_moments
+from pytest_precision.parity.compare.pairs import align, assemble, common_moments
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 

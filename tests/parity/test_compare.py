@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytest_precision import bitwise, close, norm, ulp, unchecked
-from pytest_precision.parity.compare import DTYPES, compare, same_bytes, statistics
+from pytest_precision.parity.compare.tensors import DTYPES, compare, same_bytes, statistics
 
 INF, NAN = float("inf"), float("nan")
 
@@ -36,7 +36,7 @@ def nan32(payload):
 @pytest.fixture
 def two_threads(monkeypatch):
     """Small tensors are shared between two threads too."""
-    monkeypatch.setattr("pytest_precision.parity.compare.SHARE", 16)
+    monkeypatch.setattr("pytest_precision.parity.compare.tensors.SHARE", 16)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -293,7 +293,7 @@ def test_check_dtype_without_common_dtype(pair):
 @pytest.mark.usefixtures("two_threads")
 def test_strides(view, dtype, monkeypatch):
     """Tensors are compared element by element, however they lie in memory."""
-    monkeypatch.setattr("pytest_precision.parity.spans.SPAN", 64)
+    monkeypatch.setattr("pytest_precision.parity.compare.spans.SPAN", 64)
     ours = view(patterns(dtype, 12 * 18).view(12, 18))
     assert compare(ours, ours.contiguous(), bitwise()) is None
     other = ours.contiguous().clone()

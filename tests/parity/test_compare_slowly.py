@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_precision import bitwise, close, ulp
-from pytest_precision.parity.bounds import Close, Ulp
-from pytest_precision.parity.compare import statistics
-from pytest_precision.parity.statistics import COMPLEX, INTEGERS
+from pytest_precision.parity.compare.bounds import Close, Ulp
+from pytest_precision.parity.compare.statistics import COMPLEX, INTEGERS
+from pytest_precision.parity.compare.tensors import statistics
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.slow]
 
@@ -143,9 +143,9 @@ def root(exact: Fraction) -> float:
 def sizes(span: int, chunk: int, sparse: int) -> Iterator[None]:
     """Other sizes of the parts that tensors are compared in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pytest_precision.parity.spans.SPAN", span)
-        patch.setattr("pytest_precision.parity.dense.CHUNK", chunk)
-        patch.setattr("pytest_precision.parity.dense.SPARSE", sparse)
+        patch.setattr("pytest_precision.parity.compare.spans.SPAN", span)
+        patch.setattr("pytest_precision.parity.compare.dense.CHUNK", chunk)
+        patch.setattr("pytest_precision.parity.compare.dense.SPARSE", sparse)
         yield
 
 

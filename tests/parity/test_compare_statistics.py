@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from pytest_precision import bitwise, close, ulp
-from pytest_precision.parity import dense
-from pytest_precision.parity.compare import compare, same_bytes, statistics
-from pytest_precision.parity.scratch import Scratch
-from pytest_precision.parity.spans import SPAN
-from pytest_precision.parity.statistics import SIGNED_FLOATS, bits
+from pytest_precision.parity.compare import dense
+from pytest_precision.parity.compare.scratch import Scratch
+from pytest_precision.parity.compare.spans import SPAN
+from pytest_precision.parity.compare.statistics import SIGNED_FLOATS, bits
+from pytest_precision.parity.compare.tensors import compare, same_bytes, statistics
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -33,9 +33,9 @@ def fp32(*values):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Parts so small that small tensors have many, for two threads."""
-    monkeypatch.setattr("pytest_precision.parity.compare.SHARE", 16)
-    monkeypatch.setattr("pytest_precision.parity.spans.SPAN", 64)
-    monkeypatch.setattr("pytest_precision.parity.dense.CHUNK", 4)
+    monkeypatch.setattr("pytest_precision.parity.compare.tensors.SHARE", 16)
+    monkeypatch.setattr("pytest_precision.parity.compare.spans.SPAN", 64)
+    monkeypatch.setattr("pytest_precision.parity.compare.dense.CHUNK", 4)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -274,9 +274,9 @@ def test_parts_do_not_show(dtype, criterion, special, monkeypatch):
     candidate, reference = (100 * candidate).to(dtype), (100 * reference).to(dtype)
     seen = []
     for span, chunk, sparse in [(64, 3, 2), (128, 7, 0), (256, 50, 10**9), (2**20, 2**15, 16)]:
-        monkeypatch.setattr("pytest_precision.parity.spans.SPAN", span)
-        monkeypatch.setattr("pytest_precision.parity.dense.CHUNK", chunk)
-        monkeypatch.setattr("pytest_precision.parity.dense.SPARSE", sparse)
+        monkeypatch.setattr("pytest_precision.parity.compare.spans.SPAN", span)
+        monkeypatch.setattr("pytest_precision.parity.compare.dense.CHUNK", chunk)
+        monkeypatch.setattr("pytest_precision.parity.compare.dense.SPARSE", sparse)
         seen.append(statistics(candidate, reference, criterion))
     for s in seen[:-1]:
         for name in (field.name for field in fields(s)):
@@ -292,8 +292,8 @@ def test_memory(dtype, spoil, monkeypatch):
     """No more than 16 MB are needed beyond the tensors, whatever they hold and however they lie."""
     reference = torch.zeros(1024, 1536).to(dtype).t()
     candidate = (torch.ones(1536, 1024) + spoil).to(dtype)
-    for user in ("compare", "dense"):
-        monkeypatch.setattr(f"pytest_precision.parity.{user}.scratch", Scratch())
+    for user in ("spans", "dense"):
+        monkeypatch.setattr(f"pytest_precision.parity.compare.{user}.scratch", Scratch())
     tracemalloc.start()
     try:
         for criterion in (bitwise(), close(rtol=0.5, atol=0.5)):

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from pytest_precision import bitwise, close, ulp, unchecked
-from pytest_precision.parity.criteria import Criteria
+from pytest_precision.parity.compare.criteria import Criteria
 
 
 def test_nothing_given_is_bitwise():

@@ -64,5 +64,5 @@ def test_tolerances_have_no_defaults():
 
 def test_no_torch():
     """A test file can name criteria without paying for torch."""
-    code = "import sys, pytest_precision.parity.criterion; sys.exit('torch' in sys.modules)"
+    code = "import sys, pytest_precision.parity.compare.criterion; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import whole
-from pytest_precision.parity import explain
-from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.diagnosis import Diagnosis, diagnose
-from pytest_precision.parity.judge import judge
-from pytest_precision.parity.locate import locate
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.parity.explain import wording
+from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose
+from pytest_precision.parity.explain.locate import locate
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -43,7 +43,7 @@ def look(write_trace: Write) -> Callable[..., tuple[Diagnosis, str]]:
     def look(**changed: Tensor) -> tuple[Diagnosis, str]:
         judgement = judge(written({**SECOND, **changed}), written(SECOND), Criteria.of(None))
         found = diagnose(judgement)
-        return found, explain.headline(found, judgement)
+        return found, wording.headline(found, judgement)
 
     return look
 
@@ -73,7 +73,7 @@ def test_what_others_share_is_said_with_their_names(look) -> None:
     """Zero in some tensors says which, on a line of its own."""
     found, _ = look(up=torch.zeros(32), down=torch.zeros(32))
     assert found.signature == "all zero in each of 2 tensors that differ"
-    assert explain.likewise_lines(found) == ["The same of: down"]
+    assert wording.likewise_lines(found) == ["The same of: down"]
     assert locate(found).evidence == {"looked_at": 2, "likewise": ["down"]}
 
 

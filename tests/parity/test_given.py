@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.given import other_data
+from pytest_precision.parity.self_checks.data_check import other_data
 from pytest_precision.trace.data import DataLog
 
 STEADY = {1: ["a", "b"], 2: ["c", "d"]}

@@ -11,11 +11,11 @@ import torch
 from pytest_precision import bitwise, close, unchecked
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity import explain
-from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Criterion
-from pytest_precision.parity.guards import disturbed, hidden, vacuous
-from pytest_precision.parity.judge import Finding
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.explain import wording
+from pytest_precision.parity.self_checks.vacuity import disturbed, hidden, vacuous
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -183,7 +183,7 @@ def test_operations_that_disturb_the_state_are_named(
     trace = write_trace(after(operation, *state(**({"value": 1.0} | planted))))
     finding = disturbed_alone(trace)
     assert finding is not None
-    assert explain.disturbance(finding, "candidate").startswith(words)
+    assert wording.disturbance(finding, "candidate").startswith(words)
 
 
 def loaded(*observations: Observation, by: str = "load") -> list[tuple[Moment, list[Observation]]]:
@@ -197,7 +197,7 @@ def test_a_load_brings_back_what_was_saved(write_trace: Write) -> None:
     finding = disturbed_alone(write_trace(loaded(*state(1.0, counter=0))))
     assert finding is not None
     words = "load after step 2 changed step in the candidate: w is 0 on rank 0, not 1"
-    assert explain.disturbance(finding, "candidate") == words
+    assert wording.disturbance(finding, "candidate") == words
 
 
 @pytest.mark.parametrize("operation", ["eval", "save", "skip", "load"])
@@ -225,7 +225,7 @@ def test_what_a_swap_loads_is_what_that_layout_had_when_it_saved(write_trace: Wr
     finding = disturbed(ours, theirs, Criteria())
     assert finding is not None
     words = "swap after step 2 changed step in the candidate: w is 2 on rank 0, not 1"
-    assert explain.disturbance(finding, "candidate") == words
+    assert wording.disturbance(finding, "candidate") == words
 
 
 def other_layout(value: float) -> list[Observation]:

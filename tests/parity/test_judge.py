@@ -10,11 +10,11 @@ from torch import Tensor
 
 from pytest_precision import bitwise, close, ulp, unchecked
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.parity import explain, spread
-from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.diagnosis import diagnose
-from pytest_precision.parity.judge import Judgement, judge
-from pytest_precision.parity.locate import locate
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import Judgement, judge
+from pytest_precision.parity.explain import spread, wording
+from pytest_precision.parity.explain.diagnosis import diagnose
+from pytest_precision.parity.explain.locate import locate
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -32,7 +32,7 @@ def param(*values: float, name: str = "w", dtype: torch.dtype = torch.float32) -
 
 def headline(judgement: Judgement) -> str:
     assert judgement.first is not None
-    return explain.headline(diagnose(judgement), judgement)
+    return wording.headline(diagnose(judgement), judgement)
 
 
 def test_equal_traces_agree(write_trace: Write) -> None:
@@ -63,7 +63,7 @@ def test_what_is_allowed_stands_beside_the_worst_element(write_trace: Write) -> 
     ):
         judgement = judge(*sides, Criteria.of(criterion))
         assert judgement.first is not None
-        worst = explain.statistics_lines(judgement.first)[2]
+        worst = wording.statistics_lines(judgement.first)[2]
         assert worst == f"Worst at index (1,) on rank 0: 3.0 here, 2.0 in the reference{limit}"
 
 
@@ -126,7 +126,7 @@ def test_nan_and_infinities_are_counted(
     judgement = judge(*sides, Criteria.of(None))
     assert words in headline(judgement)
     assert judgement.first is not None
-    told = "\n".join(explain.statistics_lines(judgement.first))
+    told = "\n".join(wording.statistics_lines(judgement.first))
     found = locate(diagnose(judgement))
     numbers_differ = "elsewhere" in words
     assert ("Greatest" in told) == numbers_differ == (found.rel_l2 is not None)

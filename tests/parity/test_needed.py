@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pytest_precision import close, norm, ulp
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.parity import needed
-from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Criterion
-from pytest_precision.parity.judge import Judgement, judge
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.compare.divergences import Judgement, judge
+from pytest_precision.parity.explain import required_tolerance
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -46,7 +46,7 @@ def test_a_bound_of_what_was_needed_passes_and_less_does_not(
     judged: Callable[..., Judgement], criterion: str
 ) -> None:
     """Each figure is the smallest bound of its criterion."""
-    found = needed.columns(judged(NEAR, REFERENCE))
+    found = required_tolerance.columns(judged(NEAR, REFERENCE))
     assert found is not None
     figures = found["grad"]
     assert (figures["of"], figures["tensors"], list(found)) == ("w", 2, ["grad"])
@@ -66,7 +66,7 @@ def _bounds(criterion: str, figures: dict[str, float]) -> tuple[Criterion, Crite
 
 def test_what_a_failure_says_to_paste_lets_it_pass(judged: Callable[..., Judgement]) -> None:
     """Twice what was needed, of each kind that differs."""
-    *_, paste = needed.table(judged(NEAR, NEAR + 1e-6))
+    *_, paste = required_tolerance.table(judged(NEAR, NEAR + 1e-6))
     found = re.search(r"criterion=(\{.*\})", paste)
     assert found is not None, paste
     criterion = eval(found[1], {"norm": norm, "close": close})
@@ -76,15 +76,15 @@ def test_what_a_failure_says_to_paste_lets_it_pass(judged: Callable[..., Judgeme
 
 def test_a_pass_within_a_criterion_says_what_it_needed(judged: Callable[..., Judgement]) -> None:
     """So that a bound can be tightened."""
-    found = needed.columns(judged(NEAR, REFERENCE, norm(rel=0.1)))
-    assert found == needed.columns(judged(NEAR, REFERENCE))
+    found = required_tolerance.columns(judged(NEAR, REFERENCE, norm(rel=0.1)))
+    assert found == required_tolerance.columns(judged(NEAR, REFERENCE))
 
 
 def test_a_reference_of_zeros_needs_an_absolute_bound(write_trace: Write) -> None:
     """No relative error of zero is finite."""
     zeros = torch.zeros(4)
     sides = write_trace(state(NEAR, zeros)), write_trace(state(zeros, zeros))
-    found = needed.columns(judge(*sides, Criteria.of(None)))
+    found = required_tolerance.columns(judge(*sides, Criteria.of(None)))
     assert found is not None
     assert found["grad"]["criterion"] == "close(rtol=0, atol=8)"
 
@@ -103,11 +103,11 @@ def test_where_no_bound_helps_the_reason_is_said(
 ) -> None:
     """And nothing is offered to paste."""
     judgement = judged(grad, REFERENCE)
-    found = needed.columns(judgement)
+    found = required_tolerance.columns(judgement)
     assert found is not None
     assert found["grad"] == {"tensors": found["grad"]["tensors"], "unbounded": [words]}
-    assert f"no bound: {words}" in needed.table(judgement)[1]
-    assert "criterion=" not in "".join(needed.table(judgement))
+    assert f"no bound: {words}" in required_tolerance.table(judgement)[1]
+    assert "criterion=" not in "".join(required_tolerance.table(judgement))
 
 
 def test_a_setting_that_differs_is_offered_no_bound(write_trace: Write) -> None:
@@ -116,10 +116,10 @@ def test_a_setting_that_differs_is_offered_no_bound(write_trace: Write) -> None:
         write_trace([(Moment(0, "train", 1, "optimizer_step"), [whole("lr", "w", REFERENCE * x)])])
         for x in (1, 1 + 2**-20)
     ]
-    found = needed.columns(judge(*sides, Criteria.of(None)))
+    found = required_tolerance.columns(judge(*sides, Criteria.of(None)))
     assert found == {"lr": {"tensors": 1, "unbounded": ["a setting is no result"]}}
 
 
 def test_equal_traces_need_nothing(judged: Callable[..., Judgement]) -> None:
     """Nothing stands in the report."""
-    assert needed.columns(judged(REFERENCE, REFERENCE)) is None
+    assert required_tolerance.columns(judged(REFERENCE, REFERENCE)) is None

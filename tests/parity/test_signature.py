@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_precision.parity.signature import signature, times
+from pytest_precision.parity.compare.signature import signature, times
 
 REFERENCE = torch.randn(64, generator=torch.Generator().manual_seed(1))
 UNRELATED = torch.randn(64, generator=torch.Generator().manual_seed(2))

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pytest_precision import ulp
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.parity import spread
-from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.judge import judge
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.parity.explain import spread
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pytest_precision import close, norm, ulp
 from pytest_precision.engine.observation import Observation, Span, whole
-from pytest_precision.parity.compare import compare
-from pytest_precision.parity.criteria import Criteria
-from pytest_precision.parity.criterion import Elementwise
-from pytest_precision.parity.tolerance import allowed, proves_nothing
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.criterion import Elementwise
+from pytest_precision.parity.compare.tensors import compare
+from pytest_precision.parity.self_checks.tolerance import allowed, proves_nothing
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 

@@ -1,0 +1,1 @@
+"""Two recordings, tensor by tensor: pairs, criteria, differences."""

@@ -1,0 +1,227 @@
+"""Bounds: the criteria whose bound the caller gives, and the one that compares nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_precision.errors import expect_type, expected_but_got, is_bad_input, named
+from pytest_precision.parity.compare.criterion import (
+    Criterion,
+    Elementwise,
+    Measure,
+    finite_from_0,
+    within,
+)
+
+if TYPE_CHECKING:
+    from pytest_precision.parity.compare.criterion import Magnitudes
+    from pytest_precision.parity.compare.statistics import Statistics
+
+__tracebackhide__ = is_bad_input
+
+
+@dataclass(frozen=True)
+class Bitwise(Elementwise):
+    """Every byte is the same, so -0 is not +0 and a NaN's payload counts."""
+
+    measure = Measure.BYTES
+
+    @property
+    def exact(self) -> bool:
+        """Return whether the dtypes must be the same too."""
+        return self.check_dtype
+
+    @property
+    def tolerates(self) -> bool:
+        """Return False: no value may differ."""
+        return False
+
+    @property
+    def words(self) -> str:
+        """Return `bitwise`."""
+        return "bitwise"
+
+    @property
+    def call(self) -> str:
+        """Return `bitwise()`."""
+        return "bitwise()"
+
+    def bound(self, reference: Magnitudes) -> int:
+        """Return 0: no byte may differ."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Ulp(Elementwise):
+    """Floating values are at most `n` representable values apart, in the dtype of the comparison.
+
+    Attributes:
+        n: the largest distance that is allowed.
+
+    Raises:
+        TypeError, ValueError: for a distance that is no int from 0.
+    """
+
+    n: int
+
+    measure = Measure.STEPS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.n) is not int:
+            raise TypeError(
+                expected_but_got(
+                    "an int from 0",
+                    named("n", self.n),
+                    "a share of the value itself is close(rtol=...)",
+                )
+            )
+        if self.n < 0:
+            raise ValueError(
+                expected_but_got(
+                    "an int from 0",
+                    f"n={self.n} (int)",
+                    "ulp(1) allows the neighbouring value, bitwise() allows nothing",
+                )
+            )
+
+    @property
+    def words(self) -> str:
+        """Return the bound as `within 2 ulp`."""
+        return f"within {self.n} ulp"
+
+    @property
+    def call(self) -> str:
+        """Return the call as `ulp(2)`."""
+        return f"ulp({self.n})"
+
+    def bound(self, reference: Magnitudes) -> int:
+        """Return `n`, in steps."""
+        return self.n
+
+
+@dataclass(frozen=True)
+class Close(Elementwise):
+    """`|candidate - reference| <= atol + rtol * |reference|`, a bound of the caller's own.
+
+    Differences of integers are exact, others and the bound are rounded to float64.
+
+    Attributes:
+        rtol: share of the reference that is allowed.
+        atol: absolute difference that is allowed, in the unit of the tensors.
+
+    Raises:
+        TypeError, ValueError: for a tolerance that is no finite number from 0.
+    """
+
+    rtol: float
+    atol: float
+
+    measure = Measure.VALUE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rtol", "atol"):
+            value = finite_from_0(name, getattr(self, name))
+            object.__setattr__(self, name, value)
+
+    @property
+    def words(self) -> str:
+        """Return the formula of the bound, with its numbers."""
+        return (
+            f"|difference| <= atol + rtol*|reference|, rtol={self.rtol!r}, atol={self.atol!r}, "
+            "the caller's own"
+        )
+
+    @property
+    def call(self) -> str:
+        """Return the call as `close(rtol=1e-05, atol=1e-08)`."""
+        return f"close(rtol={self.rtol:g}, atol={self.atol:g})"
+
+    def bound(self, reference: Magnitudes) -> Magnitudes:
+        """Return `atol + rtol * reference` of each element."""
+        bound: Magnitudes = reference * self.rtol
+        bound += self.atol
+        return bound
+
+
+@dataclass(frozen=True)
+class Norm(Elementwise):
+    """`||candidate - reference|| <= rel * ||reference||` of each logical tensor, in fp64.
+
+    No element has a bound of its own: some may be far off where the others are near. NaN and
+    infinities must be in the same places, and bools must be the same.
+
+    Attributes:
+        rel: the largest relative L2 error that is allowed.
+
+    Raises:
+        TypeError, ValueError: for an error that is no number from 0 to below 1, which a tensor of
+            zeros would have.
+    """
+
+    rel: float
+
+    measure = Measure.BYTES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "rel", finite_from_0("rel", self.rel))
+        if self.rel >= 1:
+            raise ValueError(
+                expected_but_got("a number below 1", named("rel", self.rel), "1 % is rel=0.01")
+            )
+
+    @property
+    def words(self) -> str:
+        """Return the formula of the bound, with its number."""
+        return f"||difference|| <= rel*||reference||, rel={self.rel!r}, the caller's own"
+
+    @property
+    def call(self) -> str:
+        """Return the call as `norm(rel=0.001)`."""
+        return f"norm(rel={self.rel:g})"
+
+    def bound(self, reference: Magnitudes) -> int:
+        """Return 0: the bound is that of the whole tensor."""
+        return 0
+
+    def allowance(self, norm: float) -> float:
+        """Return the share `rel` of the norm."""
+        return self.rel * norm
+
+    def allows(self, statistics: Statistics) -> bool:
+        """Return whether the relative L2 error is within the bound, and all else the same."""
+        return within(statistics, self.rel)
+
+
+@dataclass(frozen=True)
+class Unchecked(Criterion):
+    """The tensors are not compared.
+
+    Attributes:
+        reason: why not, for the reader of the report.
+
+    Raises:
+        TypeError, ValueError: for a reason that says nothing.
+    """
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        expect_type("reason", self.reason, str, "a sentence", "say why the tensors may differ")
+        if not self.reason.strip():
+            raise ValueError(
+                expected_but_got(
+                    "a sentence", named("reason", self.reason), "say why the tensors may differ"
+                )
+            )
+
+    @property
+    def left_out(self) -> str:
+        """Return the reason."""
+        return self.reason
+
+    def __str__(self) -> str:
+        return f"not compared: {self.reason}"

@@ -1,0 +1,78 @@
+"""Criterion calls: the functions by which tests, and `--criterion`, ask for a criterion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter, signature
+
+from pytest_precision.errors import expected_but_got, is_bad_input, named
+from pytest_precision.parity.compare.bounds import Bitwise, Close, Norm, Ulp, Unchecked
+from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.compare.noise_criterion import Noise
+
+__tracebackhide__ = is_bad_input
+
+
+def bitwise(*, check_dtype: bool = True) -> Bitwise:
+    """Ask for the same bytes.
+
+    With `check_dtype=False` the two may be stored in different floating dtypes, and the bytes are
+    those of both after the exact upcast to float32, or float64 where one of them is.
+    """
+    return Bitwise(check_dtype=check_dtype)
+
+
+def ulp(n: int, *, check_dtype: bool = True) -> Ulp:
+    """Allow `n` steps on the line of representable values; `check_dtype` as of `bitwise`."""
+    return Ulp(n, check_dtype=check_dtype)
+
+
+def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
+    """Allow `|candidate - reference| <= atol + rtol * |reference|`; `check_dtype` as of `bitwise`.
+
+    Integers are compared exactly, and bools must be the same.
+    """
+    return Close(rtol, atol, check_dtype=check_dtype)
+
+
+def norm(*, rel: float, check_dtype: bool = True) -> Norm:
+    """Allow a relative L2 error of each tensor; `check_dtype` as of `bitwise`.
+
+    This is the criterion for another order of summation: some elements, which nearly cancel, are
+    then far off in relative terms, and no bound of elements fits both them and the others.
+    """
+    return Norm(rel, check_dtype=check_dtype)
+
+
+def unchecked(*, reason: str) -> Unchecked:
+    """Leave tensors out of the comparison, for a `reason` that every report repeats."""
+    return Unchecked(reason)
+
+
+def noise(*, runs: int = 5, safety: float = 6.0, check_dtype: bool = True) -> Noise:
+    """Allow `safety` times the error that roundings make; `check_dtype` as of `bitwise`.
+
+    The error is measured: the reference is recorded `runs` more times with the results of its
+    operations rounded at random, once for all checks of a session that name it.
+    """
+    return Noise(runs, safety, check_dtype=check_dtype)
+
+
+CALLS: Mapping[str, Callable[..., Criterion]] = {
+    call.__name__: call for call in (bitwise, ulp, close, norm, noise, unchecked)
+}
+"""Every function that makes a criterion, by its name."""
+
+
+def no_criterion(name: str, given: object) -> TypeError:
+    """Return an error which says that `given` is no criterion, and how to make one."""
+    *others, last = (f"{call}({', '.join(_required(CALLS[call]))})" for call in CALLS)
+    advice = f"make one with {', '.join(others)} or {last}"
+    return TypeError(expected_but_got("a criterion", named(name, given), advice))
+
+
+def _required(call: Callable[..., Criterion]) -> Iterator[str]:
+    """Yield the arguments that a call cannot do without, as an example has them."""
+    for name, parameter in signature(call).parameters.items():
+        if parameter.default is Parameter.empty:
+            yield f"{name}=..." if parameter.kind is Parameter.KEYWORD_ONLY else name

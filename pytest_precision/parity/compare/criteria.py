@@ -1,0 +1,194 @@
+"""Criteria: which tensors are held to which criterion, by kind and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.errors import expected_but_got, is_bad_input
+from pytest_precision.parity.compare.bounds import Bitwise
+from pytest_precision.parity.compare.calls import no_criterion
+from pytest_precision.parity.compare.criterion import Criterion
+
+__tracebackhide__ = is_bad_input
+
+DEFAULT = "default"
+"""The kind in a key that stands for every kind."""
+
+WILDCARDS = frozenset("*?[]")
+
+FEW = 5
+"""Number of names that a message lists."""
+
+
+class KeyedCriterion(NamedTuple):
+    """The criterion of some tensors.
+
+    Attributes:
+        kind: kind of the tensors; `default` for every kind.
+        pattern: shell pattern of their names; empty for all tensors of the kind.
+        criterion: their criterion.
+    """
+
+    kind: str
+    pattern: str
+    criterion: Criterion
+
+    @property
+    def key(self) -> str:
+        """Return the key in a test's mapping: `exp_avg` or `exp_avg:*.qkv.bias`."""
+        return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
+
+    @property
+    def specificity(self) -> tuple[bool, bool, bool, int]:
+        """Return a sort key; of two rules, the one with the greater key decides."""
+        literal = sum(character not in WILDCARDS for character in self.pattern)
+        exact = literal == len(self.pattern)
+        return bool(self.pattern), self.kind != DEFAULT, exact, literal
+
+    def may_fit(self, kind: str) -> bool:
+        """Return whether the rule is for tensors of this kind.
+
+        A choice has either flipped or not: only a key of its own is a tolerance of a discrete kind.
+        """
+        if self.kind == DEFAULT and kind in KINDS and KINDS[kind].discrete:
+            return bool(self.criterion.left_out)
+        return self.kind in (kind, DEFAULT)
+
+    def fits_name(self, name: str) -> bool:
+        """Return whether the rule is for tensors of this name."""
+        return not self.pattern or fnmatchcase(name, self.pattern)
+
+
+EXACT = KeyedCriterion(DEFAULT, "", Bitwise())
+"""What holds where no other rule does."""
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """A criterion for every tensor.
+
+    Attributes:
+        rules: the first one that fits a tensor decides, else `EXACT`.
+    """
+
+    rules: tuple[KeyedCriterion, ...] = (EXACT,)
+
+    @classmethod
+    def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
+        """Return the criteria given as `criterion=`: None means bitwise, one is for all tensors.
+
+        The most specific key of a mapping decides: one with names before one without, then one of
+        the kind before one of `default`, then a whole name before a pattern, then the pattern with
+        more characters that are not wildcards, then the later one.
+
+        Args:
+            given: a mapping goes from `kind`, or `kind:pattern of names`, to criterion; the kind
+                `default` stands for every kind. Kinds are free text, since optimizers name their
+                own state.
+
+        Raises:
+            TypeError: for anything else, and for a mapping that holds anything but criteria.
+            ValueError: for a key without a kind, or with an empty pattern.
+        """
+        if isinstance(given, Criteria):
+            return given
+        if given is None or isinstance(given, Criterion):
+            given = {DEFAULT: given or Bitwise()}
+        if not isinstance(given, Mapping):
+            raise no_criterion("criterion", given)
+        rules = [_rule(key, criterion) for key, criterion in {DEFAULT: Bitwise(), **given}.items()]
+        rules.sort(key=lambda rule: rule.specificity)
+        return cls(tuple(reversed(rules)))
+
+    @property
+    def bitwise(self) -> bool:
+        """Return whether digests decide: no tensor that is compared may differ in a single byte."""
+        given = (rule.criterion for rule in self.rules)
+        return all(one.exact or one.left_out for one in given)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether every tensor must be the same bit for bit, and none is left out."""
+        return all(rule.criterion.exact for rule in self.rules)
+
+    @property
+    def noise_runs(self) -> int:
+        """Return how many further runs of the reference the criteria are measured from."""
+        given = (rule.criterion for rule in self.rules)
+        return max((one.further_runs for one in given), default=0)
+
+    def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
+        """Return the rule for a tensor."""
+        return next(rule for rule in self.of_kind(kind) if rule.fits_name(name))
+
+    def of_kind(self, kind: str) -> list[KeyedCriterion]:
+        """Return the rules for tensors of a kind; the last one is for all of them."""
+        rules = [*(rule for rule in self.rules if rule.may_fit(kind)), EXACT]
+        whole = next(number for number, rule in enumerate(rules) if not rule.pattern)
+        return rules[: whole + 1]
+
+    def unchecked(self, kind: str) -> str:
+        """Return why tensors of `kind` are not compared; nothing where some may be."""
+        reasons = [rule.criterion.left_out for rule in self.of_kind(kind)]
+        return reasons[-1] if all(reasons) else ""
+
+    def unknown(self, names: Mapping[str, Collection[str]]) -> str:
+        """Return, in words, a key that matches nothing that was compared; empty if there is none.
+
+        A misspelt key would leave the real tensors to another one, which may be looser. Kinds that
+        not every cell has may be missing, and so may tensors that are left out anyway.
+
+        Args:
+            names: kind to the names of its tensors.
+        """
+        for rule in self.rules:
+            if rule.criterion.left_out or rule.key == DEFAULT:
+                continue
+            kinds = [kind for kind in names if rule.may_fit(kind)]
+            if not kinds:
+                if rule.kind in KINDS:
+                    continue
+                known = ", ".join(sorted(names, key=causal_rank))
+                return (
+                    f"the criterion names the kind {rule.kind}, which was not observed; there are "
+                    f"{known}"
+                )
+            there = list(dict.fromkeys(name for kind in kinds for name in names[kind]))
+            if not any(map(rule.fits_name, there)):
+                more = f" and {len(there) - FEW} more" if len(there) > FEW else ""
+                return (
+                    f"the criterion names {rule.key}, but no tensor has such a name; there are "
+                    f"{', '.join(there[:FEW])}{more}"
+                )
+        return ""
+
+    def __str__(self) -> str:
+        default, *own = reversed(self.rules)
+        return "; ".join([str(default.criterion), *(f"{r.key}: {r.criterion}" for r in own)])
+
+
+def _rule(key: object, criterion: object) -> KeyedCriterion:
+    if not isinstance(key, str):
+        raise TypeError(
+            expected_but_got(
+                "the name of a kind",
+                f"{key!r} ({type(key).__name__}) as a key of criterion",
+                "write {'grad': ulp(1)}",
+            )
+        )
+    kind, colon, pattern = key.partition(":")
+    if not kind or (colon and not pattern):
+        raise ValueError(
+            expected_but_got(
+                "a kind, or a kind and a pattern of names,",
+                f"{key!r} (str) as a key of criterion",
+                "write {'exp_avg': ulp(1), 'exp_avg:*.qkv.bias': ulp(4)}",
+            )
+        )
+    if not isinstance(criterion, Criterion):
+        raise no_criterion(f"criterion[{key!r}]", criterion)
+    return KeyedCriterion(kind, pattern, criterion)

@@ -1,0 +1,236 @@
+"""Judge two traces: the first divergence in causal order, and how it spreads from there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+
+from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.parity.compare.bounds import Bitwise
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.compare.noise import NoiseMeter
+from pytest_precision.parity.compare.optional import OptionalPairs
+from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
+from pytest_precision.parity.compare.statistics import Statistics
+from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes, statistics
+from pytest_precision.parity.compare.uncalled import Uncalled, reads
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Trace
+
+TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
+"""Kinds that only say more about another one."""
+
+SHOWN_LATER = ("flag", "lr")
+"""Kinds that follow from no number of a step, and that a step shows after its losses: the mode in
+which its modules were, and which weights have a rate in it. What the rate is changes no loss."""
+
+ONE_SIDED = ("missing", "extra")
+"""Problems of a tensor that one side alone has."""
+
+GENERATORS = ("rng", "host_rng")
+"""Kinds that numbers of a step follow from, and that differ where two steps draw other numbers."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pair that violates its criterion.
+
+    Attributes:
+        pair: the two sides.
+        problem: `values`, `dtype`, `shape`, `missing` in the candidate, `extra` in it, or the
+            problem of a `Fault`.
+        difference: between the two sides, or between two ranks of one; None for a missing tensor.
+            If the dtypes differ, it is that of the values where these can be compared and differ.
+        fault: fault of the side whose pieces do not form a whole, None where both do.
+        faulty_side: `candidate` or `reference`, where there is a fault.
+    """
+
+    pair: Pair
+    problem: str
+    difference: Difference | None = None
+    fault: Fault | None = None
+    faulty_side: str = ""
+
+
+@dataclass
+class Tally:
+    """What happened to one kind in one operation.
+
+    Attributes:
+        pairs: number of pairs that were compared.
+        within: those that are not equal bit for bit, but within their criterion: the tensor's name
+            and how far apart its values are.
+        findings: the pairs that violate their criterion.
+        dtypes: dtypes of the candidate and of the reference.
+    """
+
+    pairs: int = 0
+    within: list[tuple[str, Statistics]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    dtypes: set[tuple[str, str]] = field(default_factory=set)
+
+
+@dataclass
+class Judgement:
+    """The comparison of two traces.
+
+    Attributes:
+        observations: number of pairs compared.
+        bytes: number of bytes of the candidate's tensors in them.
+        first: the first finding in causal order; where a forward of the same weights came to
+            another loss, the finding of the same step that explains it.
+        spread: kind and index of the operation to tally.
+        moments: moments of the candidate that were compared.
+        left_out: kinds that were not compared, each with the reason.
+    """
+
+    observations: int = 0
+    bytes: int = 0
+    first: Finding | None = None
+    spread: dict[tuple[str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    moments: list[Moment] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def judge(
+    candidate: Trace, reference: Trace, criteria: Criteria, noise: NoiseMeter | None = None
+) -> Judgement:
+    """Compare every pair of two traces.
+
+    Args:
+        candidate: one side.
+        reference: the other.
+        criteria: how equal they must be.
+        noise: measures the bounds of criteria that are `noise()`, which are bitwise without it.
+
+    Raises:
+        AlignmentError: if they have no moments in common.
+    """
+    judgement = Judgement(left_out=left_out(candidate, reference, criteria))
+    aside = frozenset(judgement.left_out) | TOLD
+    for side, trace in (("candidate", candidate), ("reference", reference)):
+        for what, why in trace.header.unshown.items():
+            judgement.left_out.setdefault(what, f"{side}: {why}")
+    optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
+    for moments in common_moments(candidate, reference):
+        optional.begin(moments)
+        judgement.moments.append(moments[0])
+        local = _local(candidate, reference, moments)
+        judgement.left_out = local | judgement.left_out
+        for aligned in align(candidate, reference, moments, aside | local.keys()):
+            rule = criteria.of_tensor(aligned.kind, aligned.name)
+            if rule.criterion.left_out:
+                what = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
+                judgement.left_out[what] = rule.criterion.left_out
+                continue
+            pair = uncalled.stand_in(aligned, moments)
+            unlike = "" if pair is None else optional.aside(pair)
+            if pair is None or unlike is not None:
+                optional.note(aligned, unlike or "")
+                continue
+            tally = judgement.spread[pair.kind, pair.moment.op]
+            tally.pairs += 1
+            judgement.observations += 1
+            if pair.candidate is not None:
+                judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
+            compare_pair(pair, _measured(rule.criterion, pair, moments[1], noise), tally)
+            if tally.findings and judgement.first is None:
+                judgement.first = tally.findings[0]
+    judgement.left_out |= optional.left_out() | uncalled.left_out()
+    judgement.first = _explained(judgement)
+    return judgement
+
+
+def _explained(judgement: Judgement) -> Finding | None:
+    """Return the first finding, or the one of the same step that it follows from.
+
+    A script's generator is seen where the next step begins, which may have drawn its data already.
+    """
+    first = judgement.first
+    if first is None or reads(first.pair.kind):
+        return first
+    op = first.pair.moment.op
+    if first.pair.kind in GENERATORS:
+        op = min((later for _, later in judgement.spread if later > op), default=op)
+    elif first.pair.moment.phase != "forward_backward":
+        return first
+    later = (judgement.spread.get((kind, op)) for kind in SHOWN_LATER)
+    found = (finding for tally in later if tally for finding in tally.findings[:1])
+    return next(
+        (one for one in found if one.pair.kind == "flag" or one.problem in ONE_SIDED), first
+    )
+
+
+def _measured(
+    criterion: Criterion, pair: Pair, moment: Moment, noise: NoiseMeter | None
+) -> Criterion:
+    """Return the criterion with its bound, where that is measured; `moment` is the reference's."""
+    if noise is None or pair.is_alike:
+        return criterion
+    return criterion.measured(partial(noise.bound, pair, moment))
+
+
+def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
+    """Compare one pair by `criterion`, which compares something, and count it in `tally`."""
+    ours, theirs = pair.candidate, pair.reference
+    if ours is None or theirs is None:
+        tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))
+        return
+    tally.dtypes.add((ours.pieces[0].dtype, theirs.pieces[0].dtype))
+    for name, side in (("candidate", ours), ("reference", theirs)):
+        if side.fault is not None:
+            fault = side.fault
+            tally.findings.append(Finding(pair, fault.problem, fault.difference, fault, name))
+            return
+    if ours.same_bytes(theirs):
+        return
+    a, b = ours.tensor, theirs.tensor
+    if a is None or b is None:  # only digests were kept, and those differ
+        ours_first, theirs_first = ours.pieces[0], theirs.pieces[0]
+        same_shape = ours_first.shape == theirs_first.shape
+        problem = "shape" if not same_shape else "values"
+        if same_shape and ours_first.dtype != theirs_first.dtype:
+            problem = "dtype"
+        tally.findings.append(Finding(pair, problem))
+        return
+    difference = compare(a, b, criterion)
+    if difference is None:
+        if criterion.tolerates and not same_bytes(a, b):
+            tally.within.append((pair.name, statistics(a, b, criterion)))
+        return
+    problem = difference.reason
+    if problem == "dtype":
+        # The dtype is what is wrong, but the values tell how the difference spreads.
+        values = compare(a, b, Bitwise(check_dtype=False))
+        difference = values if values is not None else difference
+    tally.findings.append(Finding(pair, problem, difference))
+
+
+def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
+    """Return the kinds of which no tensor is compared, each with the reason."""
+    sides = (candidate, reference)
+    there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
+    unchecked = {kind: criteria.unchecked(kind) for kind in sorted(there, key=causal_rank)}
+    own = {rule.kind for rule in criteria.rules}
+    reasons = {kind: reason for kind, reason in unchecked.items() if reason and kind in own}
+    for side, trace in (("candidate", candidate), ("reference", reference)):
+        for kind, reason in trace.header.unobservable.items():
+            reasons.setdefault(kind, f"{side}: {reason}")
+    ours, theirs = (trace.dtypes().keys() for trace in sides)
+    for kind in sorted(ours ^ theirs):
+        if kind in KINDS and KINDS[kind].optional == "kind":
+            side = "candidate" if kind in theirs else "reference"
+            reasons.setdefault(kind, f"the {side} has none")
+    return {kind: reason for kind, reason in unchecked.items() if reason} | reasons
+
+
+def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
+    """Return what two numbers of ranks cannot have in common at a moment, with the reason."""
+    ours, theirs = moments
+    if candidate.world_size_at(ours) == reference.world_size_at(theirs):
+        return {}
+    since = f" from {ours.operation} after step {ours.step} on" if ours.step else ""
+    why = f"every rank has its own, and the world sizes differ{since}"
+    return dict.fromkeys(sorted(candidate.local_kinds() | reference.local_kinds()), why)

@@ -1,0 +1,117 @@
+"""Noise: how far roundings alone carry each tensor of the reference, as further runs of it show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+from torch import Tensor
+
+from pytest_precision.engine.kinds import KINDS
+from pytest_precision.parity.compare.pairs import Pair, align, assemble
+from pytest_precision.parity.compare.tensors import common_dtype, same_bytes, statistics
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Entry, Trace
+
+FLIPPED = 1e-3
+"""Share of the elements, one at least, that may be off in any case, see `flipped`.
+
+The runs draw few roundings of a tensor that has few of them; the candidate may have others.
+"""
+
+LARGEST = 0.99
+"""Largest relative error that a bound can be: what differs more is not the same tensor."""
+
+Key = tuple[str, str, int | None]
+"""Kind and name of a tensor, and its rank where each rank has one of its own."""
+
+
+class NoiseMeter:
+    """Measures how far further runs of a reference are from it.
+
+    Args:
+        reference: the run without noise.
+        runs: those with noise, of the same operations.
+        unit: unit in the last place of 1 in the dtype that the run computes in.
+    """
+
+    def __init__(self, reference: Trace, runs: Sequence[Trace], unit: float) -> None:
+        self._reference, self._runs, self._unit = reference, runs, unit
+        self._spreads: dict[Moment, dict[Key, float]] = {}
+        self._reached: dict[Moment, set[str]] = {}
+
+    def bound(self, pair: Pair, moment: Moment, safety: float) -> float:
+        """Return the relative L2 error that noise explains.
+
+        Args:
+            pair: what is compared.
+            moment: of the reference.
+            safety: times that the largest error of the runs is allowed.
+        """
+        if moment not in self._spreads:
+            spreads = self._spreads[moment] = self._measured(moment)
+            self._reached[moment] = {kind for (kind, _, _), own in spreads.items() if own}
+        spread = self._spreads[moment].get((pair.kind, pair.name, pair.rank), 0.0)
+        tensor = None if pair.reference is None else pair.reference.tensor
+        floor = 0.0
+        if pair.kind in self._reached[moment] and tensor is not None:
+            floor = flipped(tensor, self._unit, self._starts.get((pair.kind, pair.name)))
+        return min(max(safety * spread, floor), LARGEST)
+
+    @cached_property
+    def _starts(self) -> dict[tuple[str, str], Tensor]:
+        """Return each weight as it was when it was first observed, by kind and name."""
+        found: dict[tuple[str, str], Tensor] = {}
+        for moment in self._reference.moments:
+            pieces: dict[tuple[str, str], list[Entry]] = {}
+            for entry in self._reference.entries(moment):
+                key = entry.kind, entry.name
+                if entry.kind in KINDS and KINDS[entry.kind].weight and key not in found:
+                    pieces.setdefault(key, []).append(entry)
+            for key, own in pieces.items():
+                whole = assemble(self._reference, own).tensor
+                if whole is not None:
+                    found[key] = whole
+        return found
+
+    def _measured(self, moment: Moment) -> dict[Key, float]:
+        found: dict[Key, float] = {}
+        for run in self._runs:
+            for pair in align(run, self._reference, (moment, moment)):
+                key = pair.kind, pair.name, pair.rank
+                found[key] = max(found.get(key, 0.0), error_of(pair))
+        return found
+
+
+def error_of(pair: Pair) -> float:
+    """Return the relative L2 error of a pair; 0 where it says nothing."""
+    if pair.candidate is None or pair.reference is None:
+        return 0.0
+    ours, theirs = pair.candidate.tensor, pair.reference.tensor
+    if ours is None or theirs is None or ours.shape != theirs.shape or same_bytes(ours, theirs):
+        return 0.0
+    if common_dtype(ours.dtype, theirs.dtype, check_dtype=True) is None:
+        return 0.0
+    error = statistics(ours, theirs).rel_l2
+    return error if math.isfinite(error) else LARGEST
+
+
+def flipped(tensor: Tensor, unit: float, start: Tensor | None = None) -> float:
+    """Return the relative L2 error of a tensor of which a few elements are off by the most.
+
+    Args:
+        tensor: any tensor; integers cannot be off.
+        unit: unit in the last place of 1.
+        start: of a weight, what it was at first: an update that rounding gives the other sign, as
+            Adam's of a gradient near zero, is off by twice itself.
+    """
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or not tensor.numel():
+        return 0.0
+    values = tensor.double()
+    most = unit * float(values.abs().max())
+    if start is not None:
+        most = max(most, 2 * float((values - start.double()).abs().max()))
+    length = float(values.norm())
+    number = max(1.0, FLIPPED * values.numel())
+    return math.sqrt(number) * most / length if length else 0.0

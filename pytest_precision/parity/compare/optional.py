@@ -1,0 +1,92 @@
+"""Optional: tensors that one side may lack or have otherwise, and what was not compared of them."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+
+from pytest_precision.engine.kinds import KINDS
+from pytest_precision.matrix.sequence import LOADS
+from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.parity.compare.pairs import Pair
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Trace
+
+
+class OptionalPairs:
+    """Says which pairs are not compared, since one side may lack the tensor or have another one.
+
+    What differs from the start on, of kinds whose values may, is named; what has agreed must not
+    begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.
+    """
+
+    def __init__(self, *sides: Trace) -> None:
+        self._agreed: set[tuple[str, str, int | None]] = set()
+        loads = ([m.op for m in side.moments if m.operation in LOADS] for side in sides)
+        self._first_loads = [min(ops, default=sys.maxsize) for ops in loads]
+        self._loaded = False
+        self._aside: dict[tuple[str, str, str, str], str] = {}
+        self._has: set[tuple[str, str, str]] = set()
+
+    def begin(self, moments: tuple[Moment, Moment]) -> None:
+        """Take in that the pairs of two moments are next."""
+        ops = zip(moments, self._first_loads, strict=True)
+        self._loaded |= any(moment.op >= first for moment, first in ops)
+
+    def aside(self, pair: Pair) -> str | None:
+        """Return why a pair is not compared, empty if that goes without saying; else None."""
+        optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
+        key = pair.kind, pair.name, pair.rank
+        if optional in ("tensor", "value"):
+            sides = {"candidate": pair.candidate, "reference": pair.reference}
+            for side in (side for side, own in sides.items() if own):
+                self._has |= {(side, pair.kind, pair.name), (side, pair.kind, _what(pair))}
+        if pair.candidate is None or pair.reference is None:
+            if optional not in ("tensor", "value"):
+                return None
+            other_choice = _is_switch(pair) and key not in self._agreed
+            side = "candidate" if pair.candidate is None else "reference"
+            unsaid = other_choice or (optional == "value" and self._loaded)
+            return "" if unsaid else f"the {side} has none"
+        if optional != "value" and not _is_switch(pair):
+            return None
+        if pair.is_alike:
+            self._agreed.add(key)
+            return None
+        may = key not in self._agreed or (optional == "value" and self._loaded)
+        return "it differs from the start" if may else None
+
+    def note(self, pair: Pair, why: str) -> None:
+        """Take in that a pair was not compared; an empty reason goes without saying."""
+        lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
+        if why:
+            self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)
+
+    def left_out(self) -> dict[str, str]:
+        """Return what was not compared with the reason: an option, or that of some tensors."""
+        found: dict[str, str] = {}
+        some: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for (lacks, kind, what, name), why in self._aside.items():
+            if (lacks, kind, what) not in self._has:
+                found[f"{kind} {what}"] = why
+                continue
+            named = (lacks, kind, name) in self._has
+            some[kind, f"{why} {'in some steps' if named else 'of that name'}"].append(name)
+        for (kind, why), (first, *others) in some.items():
+            found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
+        return found
+
+
+def _is_switch(pair: Pair) -> bool:
+    """Return whether a pair is an option which is no number.
+
+    An optimizer may lack the choice, or reach the same by another one.
+    """
+    held = pair.candidate or pair.reference
+    return pair.kind == "hyper" and held is not None and held.pieces[0].dtype in ("bool", "uint8")
+
+
+def _what(pair: Pair) -> str:
+    """Return what of a pair one line is about that says why it is not compared."""
+    key = TensorKey.of(pair.kind, pair.name)
+    return key.part if pair.kind == "hyper" else key.owner  # of an average, all of a module

@@ -1,0 +1,267 @@
+"""Align two traces: which moments belong together, and one whole tensor of each side to compare.
+
+The pieces of the ranks are put together by the place that each of them states. Every element must
+be covered, and what several ranks hold must agree bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.kinds import causal_rank
+from pytest_precision.engine.observation import Chunk
+from pytest_precision.errors import AlignmentError
+from pytest_precision.parity.compare.bounds import Bitwise
+from pytest_precision.parity.compare.tensors import Difference, compare
+from pytest_precision.trace.moment import END, Moment
+from pytest_precision.trace.store import Entry, Trace
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+"""Bytes per element to a dtype that moves them unchanged."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why the pieces of one logical tensor do not form a whole.
+
+    Attributes:
+        problem: `replicas` that differ, or elements that are `uncovered`, or `pieces` that do not
+            fit together.
+        text: what is wrong, naming ranks.
+        rank: the first rank that disagrees; None where none does.
+        difference: between that rank's replica and the first one.
+    """
+
+    problem: str
+    text: str
+    rank: int | None = None
+    difference: Difference | None = None
+
+
+@dataclass(frozen=True)
+class LogicalTensor:
+    """A whole logical tensor of one side, or why there is none.
+
+    Attributes:
+        trace: the trace that holds the pieces.
+        pieces: the pieces that were put together.
+        fault: None where all pieces fit.
+        joined: the whole tensor, where pieces had to be copied to form it.
+    """
+
+    trace: Trace
+    pieces: tuple[Entry, ...]
+    fault: Fault | None = None
+    joined: Tensor | None = None
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """Return the whole tensor; None where there is a `fault`, or only a digest was kept."""
+        if self.fault is not None or (self.joined is None and self.pieces[0].offset is None):
+            return None
+        return self.trace.tensor(self.pieces[0]) if self.joined is None else self.joined
+
+    def same_bytes(self, other: LogicalTensor) -> bool:
+        """Return True where both are known to be the same logical tensor bit for bit.
+
+        It is False for tensors that had to be copied together, equal or not.
+        """
+        if self.fault or other.fault or self.joined is not None or other.joined is not None:
+            return False
+        ours, theirs = self.pieces[0], other.pieces[0]
+        alike = (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        return alike and self.trace.same_bytes(ours, other.trace, theirs)
+
+    def rank_of(self, index: tuple[int, ...]) -> int | None:
+        """Return the rank that holds the element, None where all ranks do."""
+        holders = [piece.rank for piece in self.pieces if _holds(piece, index)]
+        return None if len(holders) == len(self.pieces) > 1 else holders[0]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One logical tensor of both sides at one moment; None for a side that did not observe it.
+
+    Attributes:
+        moment: the candidate's moment.
+        kind: kind of both tensors.
+        name: name of both tensors.
+        rank: the rank whose tensor it is, where every rank has one of its own.
+        candidate: the layout under test.
+        reference: what it must agree with.
+    """
+
+    moment: Moment
+    kind: str
+    name: str
+    rank: int | None
+    candidate: LogicalTensor | None
+    reference: LogicalTensor | None
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether both sides have it, with the same bytes."""
+        ours, theirs = self.candidate, self.reference
+        return ours is not None and theirs is not None and ours.same_bytes(theirs)
+
+
+def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Moment]]:
+    """Return the moments of both sides that belong together, in the candidate's order.
+
+    If both ran the same operations, every moment has a partner. If they ran different ones
+    (train-eval-train against train-only), the start and the train steps have one, and so has the
+    end if both end with a train step.
+
+    Raises:
+        AlignmentError: if one side trains more steps than the other.
+    """
+    if candidate.moments == reference.moments:
+        return list(zip(candidate.moments, reference.moments, strict=True))
+    theirs = {_train_key(moment): moment for moment in reference.moments if _trains(moment)}
+    ours = {_train_key(moment): moment for moment in candidate.moments if _trains(moment)}
+    if {key for key in ours.keys() ^ theirs.keys() if key[1] != END}:
+        raise AlignmentError(
+            f"expected both sides to train the same steps but the candidate trains "
+            f"{max(step for step, _ in ours)} and the reference {max(step for step, _ in theirs)}"
+        )
+    return [(moment, theirs[key]) for key, moment in ours.items() if key in theirs]
+
+
+def _trains(moment: Moment) -> bool:
+    return moment.operation in ("init", "train")
+
+
+def _train_key(moment: Moment) -> tuple[int, str]:
+    return moment.step, moment.phase
+
+
+def align(
+    candidate: Trace,
+    reference: Trace,
+    moments: tuple[Moment, Moment],
+    left_out: frozenset[str] = frozenset(),
+) -> Iterator[Pair]:
+    """Yield the pairs of one moment in causal order: by kind, then in the candidate's order.
+
+    Args:
+        candidate: one side.
+        reference: the other.
+        moments: two that belong together, from `common_moments`.
+        left_out: kinds that are not compared.
+    """
+    ours = _by_tensor(candidate, moments[0], left_out)
+    theirs = _by_tensor(reference, moments[1], left_out)
+    keys = [*ours, *(key for key in theirs if key not in ours)]
+    for kind, name, rank in sorted(keys, key=lambda key: causal_rank(key[0])):
+        key = kind, name, rank
+        yield Pair(
+            moments[0],
+            kind,
+            name,
+            rank,
+            assemble(candidate, ours[key]) if key in ours else None,
+            assemble(reference, theirs[key]) if key in theirs else None,
+        )
+
+
+def _by_tensor(
+    trace: Trace, moment: Moment, left_out: frozenset[str]
+) -> dict[tuple[str, str, int | None], list[Entry]]:
+    """Return the pieces of each logical tensor; those that are rank-local are keyed by rank."""
+    tensors: dict[tuple[str, str, int | None], list[Entry]] = {}
+    for entry in trace.entries(moment):
+        if entry.kind not in left_out:
+            key = entry.kind, entry.name, entry.rank if entry.local else None
+            tensors.setdefault(key, []).append(entry)
+    return tensors
+
+
+def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
+    """Put the pieces of one logical tensor together.
+
+    A tensor that every rank holds whole is not copied.
+    """
+    held = tuple(pieces)
+    first, *others = pieces
+    for other in others:
+        if (other.dtype, other.shape) != (first.dtype, first.shape):
+            text = (
+                f"rank {other.rank} has {other.dtype}{list(other.shape)}, "
+                f"rank {first.rank} {first.dtype}{list(first.shape)}"
+            )
+            return LogicalTensor(trace, held, Fault("pieces", text, other.rank))
+    if all(piece.place == first.place for piece in others) and first.piece == first.shape:
+        return _replicas(trace, held)
+    return _shards(trace, held)
+
+
+def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
+    first = pieces[0]
+    for piece in pieces[1:]:
+        if not trace.same_bytes(piece, trace, first):
+            difference = None
+            if not piece.digest:
+                difference = compare(trace.tensor(piece), trace.tensor(first), Bitwise())
+            text = f"rank {piece.rank} and rank {first.rank} hold different bits"
+            return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
+    return LogicalTensor(trace, pieces)
+
+
+def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
+    dtype = getattr(torch, pieces[0].dtype)
+    size = math.prod(pieces[0].shape)
+    held = {piece.place: math.prod(piece.piece) for piece in pieces}
+    lacking = size - sum(held.values())
+    if lacking > 0:  # before asking for memory: a stranger's recording may name any shape
+        text = f"no rank holds {lacking} of {size} elements"
+        return LogicalTensor(trace, pieces, Fault("uncovered", text))
+    # As integers: not every dtype can be indexed, and no conversion may touch the bits.
+    whole = torch.zeros(pieces[0].shape, dtype=BITS[dtype.itemsize])
+    covered = torch.zeros(pieces[0].shape, dtype=torch.bool)
+    for piece in pieces:
+        tensor = trace.tensor(piece).view(whole.dtype)
+        target, seen = region(whole, piece), region(covered, piece)
+        if target.shape != tensor.shape:
+            text = f"rank {piece.rank} says that {list(piece.piece)} lies at {piece.place}"
+            fault = Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
+            return LogicalTensor(trace, pieces, fault)
+        if seen.any():
+            difference = compare(tensor[seen].view(dtype), target[seen].view(dtype), Bitwise())
+            if difference is not None:
+                text = f"rank {piece.rank} holds other bits than a lower rank"
+                return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
+        target.copy_(tensor)
+        seen.fill_(True)
+    missing = covered.numel() - int(covered.count_nonzero())
+    if missing:
+        text = f"no rank holds {missing} of {covered.numel()} elements"
+        return LogicalTensor(trace, pieces, Fault("uncovered", text))
+    return LogicalTensor(trace, pieces, joined=whole.view(dtype))
+
+
+def region(tensor: Tensor, piece: Entry) -> Tensor:
+    """Return the part of a logical tensor that `piece` says it holds, as a view."""
+    if isinstance(piece.place, Chunk):
+        for dim, (start, size) in enumerate(
+            zip(piece.place.offsets, piece.place.sizes, strict=True)
+        ):
+            stop = min(start + size, tensor.shape[dim])
+            tensor = tensor.narrow(dim, min(start, stop), stop - min(start, stop))
+        return tensor
+    span = tensor.view(-1)[piece.place.start : piece.place.stop]
+    return span.view(piece.piece) if span.numel() == math.prod(piece.piece) else span
+
+
+def _holds(piece: Entry, index: tuple[int, ...]) -> bool:
+    if isinstance(piece.place, Chunk):
+        bounds = zip(index, piece.place.offsets, piece.place.sizes, strict=True)
+        return all(start <= i < start + size for i, start, size in bounds)
+    flat = 0
+    for i, size in zip(index, piece.shape, strict=True):
+        flat = flat * size + i
+    return piece.place.start <= flat < piece.place.stop

@@ -1,0 +1,62 @@
+"""Spans: corresponding parts of two tensors, each small enough to stay in a cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_precision.parity.compare.scratch import scratch
+
+SPAN = 2**21
+"""Bytes of each side that are compared at a time before anything is computed."""
+
+Window = tuple[int | slice, ...]
+
+
+def spans(
+    candidate: Tensor, reference: Tensor, dtype: torch.dtype
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield corresponding parts in order: flat position, and two of shape (n,) and `dtype`."""
+    if candidate.is_contiguous() and reference.is_contiguous():
+        candidate, reference = candidate.view(-1), reference.view(-1)
+    start = 0
+    for window in _windows(tuple(reference.shape), SPAN // dtype.itemsize):
+        c = _flat(candidate[window], dtype, "candidate copy")
+        yield start, c, _flat(reference[window], dtype, "reference copy")
+        start += c.numel()
+
+
+def _windows(shape: tuple[int, ...], numel: int) -> Iterator[Window]:
+    """Yield indices of consecutive parts of a tensor of `shape`, each of up to `numel` elements."""
+    outer = len(shape)
+    while outer and math.prod(shape[outer - 1 :]) <= numel:
+        outer -= 1
+    if not outer:
+        yield ()
+        return
+    rows = numel // math.prod(shape[outer:])
+    for prefix in itertools.product(*map(range, shape[: outer - 1])):
+        for begin in range(0, shape[outer - 1], rows):
+            yield (*prefix, slice(begin, begin + rows))
+
+
+def _flat(part: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    if is_plain(part, dtype):
+        return part.view(-1)
+    memory = torch.from_numpy(scratch.take(name, np.uint8, part.numel() * dtype.itemsize))
+    return memory.view(dtype).view(part.shape).copy_(part).view(-1)
+
+
+def is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether the elements lie in memory as they are compared."""
+    return (
+        tensor.dtype is dtype
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
+    )

@@ -1,0 +1,307 @@
+"""The statistics of a comparison, element by element and exact: the rules in their plain form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pytest_precision.parity.compare.criterion import Elementwise, Measure
+
+Bits = npt.NDArray[Any]
+Values = npt.NDArray[Any]
+Element = int | float | complex | bool
+
+SIGNED_FLOATS = {
+    torch.float64: 52,
+    torch.float32: 23,
+    torch.float16: 10,
+    torch.bfloat16: 7,
+    torch.float8_e4m3fn: 3,
+    torch.float8_e5m2: 2,
+    torch.float8_e4m3fnuz: 3,
+    torch.float8_e5m2fnuz: 2,
+}
+"""Mantissa bits of the floating dtypes that have a sign, an exponent and a mantissa, in order."""
+
+IEEE = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2)
+"""Floating dtypes whose largest exponent is for infinities and NaN only."""
+
+FLOATS = (*SIGNED_FLOATS, torch.float8_e8m0fnu)
+"""Floating dtypes; `float8_e8m0fnu` is all magnitude."""
+
+INTEGERS = (
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
+
+COMPLEX = (torch.complex64, torch.complex128)
+
+LANES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+"""Bytes per element to the integer dtype that holds one; two of them hold 16 bytes."""
+
+UINT64_MAX = 2**64 - 1
+
+TINY = np.finfo(np.float64).tiny
+
+
+class NotFinite(NamedTuple):
+    """How many elements of a tensor are no numbers."""
+
+    nan: int = 0
+    infinite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """How far a candidate is from its reference.
+
+    The absolute, relative and L2 figures leave out pairs that are not finite on both sides, which
+    have counts of their own. All figures but those of integers carry the rounding error of the
+    dtype, or of float32 for narrower ones.
+
+    Attributes:
+        numel: number of elements.
+        mismatched: number of elements whose bytes differ.
+        beyond: number of elements beyond the criterion.
+        max_abs: largest |candidate - reference|; an exact int for integers and bools.
+        max_rel: largest |candidate - reference| / |reference|; inf where the reference is zero.
+        max_ulp: largest distance in representable values between two elements that are not NaN,
+            None for dtypes that have no such distance.
+        rel_l2: norm of the difference over norm of the reference; inf where the latter is zero.
+        nan_mismatched: number of elements that are NaN on one side only.
+        inf_mismatched: number of elements without a NaN that are infinite on one side only, or
+            infinite with opposite signs.
+        first: index of the first element beyond the criterion.
+        candidate_first: the candidate's value there.
+        reference_first: the reference's value there.
+        worst: index of the mismatched element that is furthest off, the first of equals: one
+            that is NaN on one side only; else the largest excess over the bound under `close`;
+            else the largest distance in representable values, or in absolute value for dtypes
+            that have no such distance.
+        candidate_worst: the candidate's value there.
+        reference_worst: the reference's value there.
+        candidate_not_finite: counted where a pair that differs has a NaN or an infinity.
+        reference_not_finite: likewise.
+    """
+
+    numel: int
+    mismatched: int
+    beyond: int
+    max_abs: float
+    max_rel: float
+    max_ulp: int | None
+    rel_l2: float
+    nan_mismatched: int
+    inf_mismatched: int
+    first: tuple[int, ...] | None
+    candidate_first: Element | None
+    reference_first: Element | None
+    worst: tuple[int, ...] | None
+    candidate_worst: Element | None
+    reference_worst: Element | None
+    candidate_not_finite: NotFinite
+    reference_not_finite: NotFinite
+
+    @property
+    def measured(self) -> bool:
+        """Return whether distances mean anything: finite numbers differ, or zeros in sign only."""
+        return bool(self.max_abs) or not (
+            any(self.candidate_not_finite) or any(self.reference_not_finite)
+        )
+
+
+class Accumulator:
+    """What is known about two tensors after some of their elements, which come in order.
+
+    Attributes:
+        criterion: decides which elements count as beyond, and which as worst.
+        measure: that of the criterion, or `BYTES` where the dtype does not have it.
+        dtype: dtype in which both sides are compared.
+        norm: norm of the difference of the finite elements.
+        reference_norm: norm of the finite elements of the reference.
+        first: flat position; as the other attributes, see `Statistics`.
+        worst: flat position.
+        severity: of the worst: whether it is a NaN on one side only, and how far off it is in
+            the measure that `Statistics.worst` names.
+    """
+
+    def __init__(self, criterion: Elementwise, dtype: torch.dtype) -> None:
+        self.criterion = criterion
+        self.measure = _measure(criterion.measure, dtype)
+        self.dtype = dtype
+        self.mismatched = self.beyond = 0
+        self.nan_mismatched = self.inf_mismatched = 0
+        self.max_abs: float = 0
+        self.max_rel = 0.0
+        self.max_ulp = 0 if dtype in FLOATS else None
+        self.norm = self.reference_norm = 0.0
+        self.first: int | None = None
+        self.worst: int | None = None
+        self.severity: tuple[bool, float] = (False, -math.inf)
+
+    def add(self, candidate: Bits, reference: Bits, positions: npt.NDArray[np.intp]) -> None:
+        """Add pairs whose bytes differ.
+
+        Args:
+            candidate: bit patterns of shape (n,), or (n, 2) for the 16 bytes of a complex128.
+            reference: likewise.
+            positions: of the pairs in the flattened tensors, ascending, of shape (n,).
+        """
+        c, r = values(candidate, self.dtype), values(reference, self.dtype)
+        c_nan, r_nan = np.isnan(c), np.isnan(r)
+        one_nan, no_nan = c_nan != r_nan, ~(c_nan | r_nan)
+        finite = np.isfinite(c) & np.isfinite(r)
+        infinite = no_nan & ~finite & (c != r)
+        distance = _distance(c, r)
+        self.mismatched += len(positions)
+        self.nan_mismatched += int(np.count_nonzero(one_nan))
+        self.inf_mismatched += int(np.count_nonzero(infinite))
+        self._add_magnitudes(distance[finite], r[finite])
+        beyond = np.ones(len(positions), bool)
+        severity: Values = np.where(finite, distance, distance.dtype.type(0))
+        if infinite.any():
+            severity[infinite] = np.inf
+        if self.max_ulp is not None:
+            severity = np.where(no_nan, ulps(candidate, reference, self.dtype), np.uint64(0))
+            self.max_ulp = max(self.max_ulp, int(severity.max()))
+        if self.measure is Measure.STEPS:
+            steps = int(self.criterion.bound(_size(r)))
+            beyond = one_nan | (severity > np.uint64(min(steps, UINT64_MAX)))
+        elif self.measure is Measure.VALUE:
+            over = _excess(c, r, distance, self.criterion)
+            severity = np.where(infinite, np.inf, np.where(finite, over, -np.inf))
+            beyond = one_nan | (severity > 0)
+        self.count_beyond(int(np.count_nonzero(beyond)), lambda: int(positions[beyond.argmax()]))
+        if one_nan.any():
+            self.keep_worst((True, 0), lambda: int(positions[one_nan.argmax()]))
+        else:
+            top = int(severity.argmax())
+            self.keep_worst((False, severity[top].item()), lambda: int(positions[top]))
+
+    def _add_magnitudes(self, distance: Values, reference: Values) -> None:
+        largest = distance.max(initial=0).item()
+        if not largest:
+            return
+        self.max_abs = max(self.max_abs, largest)
+        relative = distance[distance > 0] / _size(reference[distance > 0])
+        self.max_rel = max(self.max_rel, relative.max().item())
+        # Scaled by the largest, so that no square overflows or vanishes.
+        scaled = distance / largest if math.isfinite(largest) else np.ones(1)
+        self.norm = math.hypot(self.norm, largest * math.sqrt(np.square(scaled).sum()))
+
+    def count_beyond(self, count: int, locate: Callable[[], int]) -> None:
+        """Count elements beyond the criterion; `locate` gives the flat position of the first."""
+        self.beyond += count
+        if count and self.first is None:
+            self.first = locate()
+
+    def keep_worst(self, severity: tuple[bool, float], locate: Callable[[], int]) -> None:
+        """Make the element at the position that `locate` returns the worst, if none was as bad."""
+        if self.worst is None or severity > self.severity:
+            self.severity, self.worst = severity, locate()
+
+    def allowed(self, reference: Element | None) -> str:
+        """Say what the criterion allows at an element of the reference, empty for no distance."""
+        if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
+            return ""
+        with np.errstate(over="ignore"):
+            bound = self.criterion.bound(np.array([abs(reference)], np.float64))
+        return f"{bound} ulp" if isinstance(bound, int) else f"{bound.item():.3g}"
+
+
+def bits(tensor: torch.Tensor) -> Bits:
+    """Return the bit patterns of a contiguous tensor: (n,), or (n, 2) for elements of 16 bytes."""
+    lanes: Bits = tensor.view(-1).view(LANES[tensor.itemsize]).numpy()
+    return lanes.reshape(-1, 2) if tensor.itemsize == 16 else lanes
+
+
+def differ(c: Bits, r: Bits) -> npt.NDArray[np.bool_]:
+    """Return which elements have different bit patterns, in shape (n,)."""
+    differ: npt.NDArray[np.bool_] = np.not_equal(c, r)
+    return differ if differ.ndim == 1 else np.logical_or(differ[:, 0], differ[:, 1])
+
+
+def values(bits: Bits, dtype: torch.dtype) -> Values:
+    """Return the values of bit patterns: float64, complex128, or the integers themselves."""
+    if dtype is torch.bool:
+        return np.not_equal(bits, 0)
+    tensor = torch.from_numpy(bits).view(dtype).view(-1)
+    if dtype in FLOATS:
+        return tensor.to(torch.float64).numpy()
+    if dtype in COMPLEX:
+        return tensor.to(torch.complex128).numpy()
+    return tensor.numpy()
+
+
+def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwise) -> Values:
+    """Return by how much finite pairs exceed the bound of `criterion`; above 0 only if they do."""
+    c, r = values(c_bits, dtype), values(r_bits, dtype)
+    return _excess(c, r, _distance(c, r), criterion)
+
+
+def _distance(c: Values, r: Values) -> Values:
+    """Return |c - r|: exact, as uint64, for integers and bools; rounded once for the others."""
+    if c.dtype.kind not in "iub":
+        distance: Values = np.abs(c - r)
+        return distance
+    wide = np.uint64 if c.dtype == np.uint64 else np.int64
+    c, r = c.astype(wide), r.astype(wide)
+    # The distance of two int64 fits uint64, and modulo 2**64 the subtraction is exact.
+    return np.maximum(c, r).view(np.uint64) - np.minimum(c, r).view(np.uint64)
+
+
+def _size(values: Values) -> npt.NDArray[np.float64]:
+    """Return |values| in float64, since that of the smallest int64 is no int64."""
+    size: npt.NDArray[np.float64] = np.abs(values.astype(np.result_type(values, np.float64)))
+    return size
+
+
+def ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
+    """Return distances on the line of representable values, where both zeros are one point."""
+    width = 8 * c.itemsize
+    c, r = (bits.view(f"u{bits.itemsize}").astype(np.uint64) for bits in (c, r))
+    if dtype not in SIGNED_FLOATS:
+        return np.maximum(c, r) - np.minimum(c, r)
+    magnitude = np.uint64(2 ** (width - 1) - 1)
+    c_size, r_size = c & magnitude, r & magnitude
+    apart = np.maximum(c_size, r_size) - np.minimum(c_size, r_size)
+    across: npt.NDArray[np.uint64] = np.where((c ^ r) > magnitude, c_size + r_size, apart)
+    return across
+
+
+def _excess(
+    c: Values, r: Values, distance: Values, criterion: Elementwise
+) -> npt.NDArray[np.float64]:
+    bound = np.broadcast_to(criterion.bound(_size(r)), r.shape)
+    over: npt.NDArray[np.float64] = distance - bound
+    if distance.dtype == np.uint64:
+        # float64 does not hold every distance of integers, so an integer bound decides.
+        limit = np.where(bound < 2.0**64, bound, 0).astype(np.uint64)
+        limit[bound >= 2.0**64] = UINT64_MAX
+        return np.where(distance > limit, np.maximum(over, TINY), np.minimum(over, 0))
+    # What float64 cannot hold, whose difference would be NaN.
+    beyond = ~(np.isfinite(distance) & np.isfinite(bound))
+    if beyond.any():
+        wide = np.result_type(c, np.longdouble)
+        c, r = c[beyond].astype(wide), r[beyond].astype(wide)
+        over[beyond] = np.abs(c - r) - criterion.bound(np.abs(r))
+    return over
+
+
+def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
+    """Return the unit in which a criterion is counted for `dtype`, which may lack its own."""
+    if asked is Measure.STEPS and dtype not in FLOATS:
+        return Measure.BYTES
+    return Measure.BYTES if dtype is torch.bool else asked

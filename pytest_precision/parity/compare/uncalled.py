@@ -1,0 +1,91 @@
+"""Uncalled: weights that a forward reads without calling their module, as a fused head does.
+
+No hook sees such a read, so that side does not show the weight in use. What it held right before
+the step is compared instead, and that is said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from pytest_precision.matrix.tensor_key import outer_kind, resident_kind
+from pytest_precision.parity.compare.pairs import LogicalTensor, Pair, assemble
+from pytest_precision.trace.moment import STATELESS, Moment
+from pytest_precision.trace.store import Trace
+
+FEW = 3
+"""Names that are listed; of more, the number is said."""
+
+COMPARED = "the weight before the step was compared instead"
+UNKNOWN = "the weight before the step is not among the steps that were looked at"
+
+
+class Uncalled:
+    """Finds the resident weight of a side that does not show it in use.
+
+    Args:
+        candidate: one side.
+        reference: the other.
+    """
+
+    def __init__(self, candidate: Trace, reference: Trace) -> None:
+        self._traces = {"candidate": candidate, "reference": reference}
+        self._names: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+
+    def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
+        """Return a pair with a resident weight in place of one that is not shown in use.
+
+        Args:
+            pair: any pair; one that both sides have comes back as it is, and so does one whose
+                side held no weight of that name.
+            moments: of the candidate and of the reference.
+
+        Returns:
+            None where the trace begins with this very step, so that nothing says what was held.
+        """
+        if not reads(pair.kind) or None not in (pair.candidate, pair.reference):
+            return pair
+        side = "candidate" if pair.candidate is None else "reference"
+        trace, moment = self._traces[side], moments[side == "reference"]
+        before = _held_before(trace, moment)
+        if before is None:
+            self._names[side, UNKNOWN][pair.name] = None
+            return None
+        weight = _resident(trace, before, pair)
+        if weight is None:
+            return pair
+        self._names[side, COMPARED][pair.name] = None
+        if side == "candidate":
+            return replace(pair, candidate=weight)
+        return replace(pair, reference=weight)
+
+    def left_out(self) -> dict[str, str]:
+        """Return what was not compared in use, with what was compared instead."""
+        return {
+            f"used_param of {_listed([*names])}": f"no call of its module was seen in the {side}; "
+            f"{instead}"
+            for (side, instead), names in self._names.items()
+        }
+
+
+def reads(kind: str) -> bool:
+    """Return whether a kind shows weights as a forward reads them."""
+    return outer_kind(kind) == "used_param"
+
+
+def _held_before(trace: Trace, moment: Moment) -> Moment | None:
+    """Return the last moment before `moment` that shows what is held between steps."""
+    earlier = trace.moments[: trace.moments.index(moment)]
+    return next((one for one in reversed(earlier) if one.phase not in STATELESS), None)
+
+
+def _resident(trace: Trace, before: Moment, pair: Pair) -> LogicalTensor | None:
+    key = resident_kind(pair.kind), pair.name
+    pieces = [entry for entry in trace.entries(before) if (entry.kind, entry.name) == key]
+    return assemble(trace, pieces) if pieces else None
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more

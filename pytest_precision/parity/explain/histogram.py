@@ -1,0 +1,59 @@
+"""Histogram: how many elements of a tensor are how many units in the last place off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.spans import spans
+from pytest_precision.parity.compare.statistics import FLOATS, bits, differ, ulps, values
+from pytest_precision.parity.compare.tensors import common_dtype
+
+POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)
+"""The smallest distance of each bit length, from 1."""
+
+
+def of_finding(finding: Finding) -> dict[str, Any] | None:
+    """Return the histogram of the two sides of a finding; None where values do not differ."""
+    ours, theirs = finding.pair.candidate, finding.pair.reference
+    values_differ = finding.difference is not None and finding.difference.statistics is not None
+    if finding.fault is not None or not values_differ or ours is None or theirs is None:
+        return None
+    if ours.tensor is None or theirs.tensor is None:
+        return None
+    return histogram(ours.tensor, theirs.tensor)
+
+
+def histogram(candidate: Tensor, reference: Tensor) -> dict[str, Any] | None:
+    """Count the elements by the bit length of their distance in representable values.
+
+    Args:
+        candidate: any tensor.
+        reference: a tensor of the same shape.
+
+    Returns:
+        `by_bits`: at position n the number of elements whose distance has n bits, so that 0 is no
+        distance; `nan`: those with a NaN on one side, or of other bytes; `infinite`: others with an
+        infinity on one side, or of the other sign. None for dtypes without such a distance.
+    """
+    dtype = common_dtype(candidate.dtype, reference.dtype, check_dtype=False)
+    if dtype not in FLOATS:
+        return None
+    counts = np.zeros(len(POWERS) + 1, np.int64)
+    nan = infinite = 0
+    for _, *sides in spans(candidate, reference, dtype):
+        c, r = map(bits, sides)
+        a, b = values(c, dtype), values(r, dtype)
+        no_number = (np.isnan(a) | np.isnan(b)) & differ(c, r)
+        unbounded = ~no_number & (np.isinf(a) | np.isinf(b)) & (a != b)
+        rest = ~(no_number | unbounded)
+        lengths = np.searchsorted(POWERS, ulps(c[rest], r[rest], dtype), side="right")
+        counts += np.bincount(lengths, minlength=len(counts))
+        nan += int(np.count_nonzero(no_number))
+        infinite += int(np.count_nonzero(unbounded))
+    filled = np.flatnonzero(counts)
+    by_bits = counts[: filled[-1] + 1].tolist() if len(filled) else []
+    return {"by_bits": by_bits, "nan": nan, "infinite": infinite}

@@ -1,0 +1,182 @@
+"""Needed: the smallest bounds that would have let the tensors of each kind pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_precision.engine.kinds import causal_rank, lasting
+from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
+from pytest_precision.parity.compare.statistics import Statistics
+from pytest_precision.parity.compare.written import Write, in_a_test
+
+ROOM = 2
+"""Times what was needed: the share that a bound leaves for the next seed or machine.
+
+Bounds of twice what a legitimate variation needs let none of 35 planted defects pass in fp32.
+"""
+
+ROOM_OF_NUMBERS = 4
+"""Likewise of single numbers, such as the norm: one of each step says little of others."""
+
+FLOOR = 2e-7
+"""Relative error that a bound allows at least: a unit in the last place of fp32, rounded up.
+
+Where the data of one run need less, those of the next may need it.
+"""
+
+FOLLOWING = ("used_param", "loss", "grad", "reduced_grad", "grad_norm", "exp_avg", "exp_avg_sq")
+"""Kinds that follow from the masters: if these differ, so do they in some step, on some data."""
+
+FAR = 1_000_000
+"""Units in the last place from which a table gives one digit."""
+
+
+@dataclass
+class Bounds:
+    """The smallest bound of each criterion within which all tensors of one kind agree.
+
+    Attributes:
+        tensors: number of pairs whose bytes differ.
+        rel: of `norm(rel=)`; infinite where a reference is zero.
+        ulp: of `ulp(n)`; None where a dtype has no such distance.
+        atol: of `close(atol=)`, with an `rtol` of 0.
+        of: name of the tensor that needs the largest `rel`.
+        numel: number of elements of the largest tensor.
+        unbounded: why no bound lets the kind pass: what is wrong besides finite values.
+    """
+
+    tensors: int = 0
+    rel: float = 0.0
+    ulp: int | None = 0
+    atol: float = 0.0
+    of: str = ""
+    numel: int = 0
+    unbounded: set[str] = field(default_factory=set)
+
+    def add(self, name: str, found: Statistics) -> None:
+        """Widen the bounds, so that a tensor is within them."""
+        self.tensors += 1
+        if found.nan_mismatched or found.inf_mismatched or not found.measured:
+            self.unbounded.add("NaN or infinities")
+            return
+        if found.rel_l2 > self.rel or not self.of:
+            self.of = name
+        self.numel = max(self.numel, found.numel)
+        self.rel = max(self.rel, found.rel_l2)
+        self.atol = max(self.atol, found.max_abs)
+        if found.max_ulp is None:
+            self.unbounded.add("values that are no floats")
+        elif self.ulp is not None:
+            self.ulp = max(self.ulp, found.max_ulp)
+
+    def fault(self, finding: Finding) -> None:
+        """Note a pair for which no distance is known."""
+        self.tensors += 1
+        problem = "digests alone" if finding.problem == "values" else finding.problem
+        self.unbounded.add(problem)
+
+    @property
+    def call(self) -> str:
+        """Return the call that makes a criterion with room to spare; nothing if there is none."""
+        if self.unbounded:
+            return ""
+        room = ROOM if self.numel > 1 else ROOM_OF_NUMBERS
+        if self.rel * room < 1:
+            return f"norm(rel={_up(max(self.rel * room, FLOOR)):g})"
+        return f"close(rtol=0, atol={_up(self.atol * room):g})"
+
+
+def bounds(judgement: Judgement) -> dict[str, Bounds]:
+    """Return what each kind that is not equal bit for bit would have needed, in causal order."""
+    found: dict[str, Bounds] = {}
+    for (kind, _), tally in judgement.spread.items():
+        for name, statistics in _pairs(tally):
+            found.setdefault(kind, Bounds()).add(name, statistics)
+        for finding in tally.findings:
+            if _measured(finding) is None:
+                found.setdefault(kind, Bounds()).fault(finding)
+    for kind in lasting("setting") & set(found):
+        found[kind].unbounded = {"a setting is no result"}
+    return {kind: found[kind] for kind in sorted(found, key=causal_rank)}
+
+
+def _pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
+    yield from tally.within
+    for finding in tally.findings:
+        statistics = _measured(finding)
+        if statistics is not None:
+            yield finding.pair.name, statistics
+
+
+def _measured(finding: Finding) -> Statistics | None:
+    """Return the distance of a pair of which nothing but values differs."""
+    if finding.problem != "values" or finding.difference is None:
+        return None
+    return finding.difference.statistics
+
+
+def columns(judgement: Judgement) -> dict[str, Any] | None:
+    """Return the bounds as builtins, by kind; None where every byte is the same."""
+    found = {
+        kind: {
+            "tensors": own.tensors,
+            **({} if own.unbounded else {"rel_l2": own.rel, "max_abs": own.atol, "of": own.of}),
+            **({} if own.unbounded or own.ulp is None else {"max_ulp": own.ulp}),
+            **({"unbounded": sorted(own.unbounded)} if own.unbounded else {"criterion": own.call}),
+        }
+        for kind, own in bounds(judgement).items()
+    }
+    return found or None
+
+
+def table(judgement: Judgement, write: Write = in_a_test) -> list[str]:
+    """Return the bounds as a table, and the criteria that would let the pair pass, written down."""
+    found = bounds(judgement)
+    rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]
+    rows += [[kind, *_cells(own)] for kind, own in found.items()]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return [*lines, *_paste(found, judgement, write)]
+
+
+def _cells(own: Bounds) -> Iterable[str]:
+    if own.unbounded or own.ulp is None:
+        return "-", "-", "-", f"no bound: {', '.join(sorted(own.unbounded))}"
+    ulp = str(own.ulp) if own.ulp < FAR else f"{own.ulp:.0e}"
+    return f"{own.rel:.2g}", ulp, f"{own.atol:.2g}", own.of
+
+
+def _paste(found: dict[str, Bounds], judgement: Judgement, write: Write) -> Iterator[str]:
+    if any(not own.call for own in found.values()):
+        return
+    proposed = {kind: own.call for kind, own in found.items()} | _following(found, judgement)
+    calls = {kind: proposed[kind] for kind in sorted(proposed, key=causal_rank)}
+    yield f"If the cause is known and meant, with room for other data: {write(calls)}"
+
+
+def _following(found: dict[str, Bounds], judgement: Judgement) -> dict[str, str]:
+    """Return bounds of the kinds that have agreed, or nearly, and will not on all data."""
+    if "master" not in found:
+        return {}
+    least = {}
+    for kind in FOLLOWING:
+        tallies = [tally for (own, _), tally in judgement.spread.items() if own == kind]
+        if tallies and kind not in found:
+            wide = all(pair == ("float32",) * 2 for tally in tallies for pair in tally.dtypes)
+            least[kind] = f"norm(rel={FLOOR:g})" if wide else "ulp(1)"
+    # The next forward reads what an update has stored, and here the run may have ended before it.
+    read, stored = found.get("used_param"), found.get("param")
+    if stored is not None and least.get("used_param") != "ulp(1)":
+        least["used_param"] = stored.call if read is None or read.rel < stored.rel else read.call
+    return least
+
+
+def _up(value: float) -> float:
+    """Round up to one significant digit."""
+    if not value or not math.isfinite(value):
+        return value
+    unit = 10.0 ** math.floor(math.log10(value))
+    return math.ceil(value / unit) * unit

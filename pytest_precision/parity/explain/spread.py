@@ -1,0 +1,132 @@
+"""Spread: where a difference starts and how it spreads, by kind and operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pytest_precision.engine.kinds import causal_rank
+from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
+from pytest_precision.parity.compare.statistics import Statistics
+from pytest_precision.parity.words import percent
+from pytest_precision.trace.moment import Moment
+
+COLUMNS = 10
+"""Operations that the table shows, so that it fits a terminal."""
+
+MOST = 40
+"""Operations in the data, so that the entry of a long run in report.json stays small."""
+
+
+def table(judgement: Judgement) -> list[str]:
+    """Return the table of kinds by operations, and below it what was not compared."""
+    left_out = judgement.left_out.items()
+    return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
+
+
+def rows(judgement: Judgement) -> list[str]:
+    """Return a table of kinds by operations: where a difference starts and how it spreads.
+
+    `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
+    it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
+    `.` is not observed.
+    """
+    moments = _columns(judgement, COLUMNS)
+    cells, notes = [["kind", "dtype", *(_label(moment) for moment in moments)]], []
+    for kind in _kinds(judgement):
+        tallies = _row(judgement, kind, moments)
+        dtypes = _dtypes(tallies)
+        cells.append([kind, ", ".join(sorted({ours for ours, _ in dtypes})), *map(_mark, tallies)])
+        notes += [
+            f"{kind}: {ours} here, {theirs} in the reference"
+            for ours, theirs in dtypes
+            if ours != theirs
+        ]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells] + notes
+
+
+def columns(judgement: Judgement) -> dict[str, Any]:
+    """Return the table as builtins: columns with one element per operation.
+
+    Of each kind there are the states, `=`, `~`, `.` or what is wrong in words, and, where any is
+    known, the figures of the tensors that are furthest off.
+    """
+    moments = _columns(judgement, MOST)
+    kinds = {}
+    for kind in _kinds(judgement):
+        tallies = _row(judgement, kind, moments)
+        found = [_statistics(tally) for tally in tallies]
+        measured = [[s for s in own if s.measured] for own in found]
+        figures = {
+            "mismatched": [_largest(s.mismatched / s.numel for s in own) for own in found],
+            "max_ulp": [_largest(s.max_ulp for s in own) for own in measured],
+            "rel_l2": [_largest(s.rel_l2 for s in own) for own in measured],
+        }
+        kinds[kind] = {
+            "dtypes": [list(pair) for pair in _dtypes(tallies)],
+            "state": [_state(tally) or "values" for tally in tallies],
+            **{name: column for name, column in figures.items() if any(column)},
+        }
+    return {
+        "op": [moment.op for moment in moments],
+        "operation": [moment.operation for moment in moments],
+        "step": [moment.step for moment in moments],
+        "kinds": kinds,
+    }
+
+
+def _kinds(judgement: Judgement) -> list[str]:
+    return sorted({kind for kind, _ in judgement.spread}, key=causal_rank)
+
+
+def _row(judgement: Judgement, kind: str, moments: Iterable[Moment]) -> list[Tally | None]:
+    return [judgement.spread.get((kind, moment.op)) for moment in moments]
+
+
+def _columns(judgement: Judgement, most: int) -> list[Moment]:
+    """Return the last moment of each operation; those near the first divergence if too many."""
+    moments = list({moment.op: moment for moment in judgement.moments}.values())
+    first = judgement.first.pair.moment.op if judgement.first else moments[0].op
+    position = [moment.op for moment in moments].index(first)
+    start = max(0, min(position - 2, len(moments) - most))
+    return moments[start : start + most]
+
+
+def _label(moment: Moment) -> str:
+    return str(moment.step) if moment.operation == "train" else moment.operation
+
+
+def _dtypes(tallies: Iterable[Tally | None]) -> list[tuple[str, str]]:
+    return sorted({pair for tally in tallies if tally is not None for pair in tally.dtypes})
+
+
+def _statistics(tally: Tally | None) -> list[Statistics]:
+    findings: list[Finding] = [] if tally is None else tally.findings
+    found = [finding.difference.statistics for finding in findings if finding.difference]
+    return [statistics for statistics in found if statistics is not None]
+
+
+def _largest(figures: Iterable[float | None]) -> float | None:
+    return max((figure for figure in figures if figure is not None), default=None)
+
+
+def _state(tally: Tally | None) -> str:
+    """Return `.`, `=`, `~` or what is wrong besides values; empty if nothing else is."""
+    if tally is None:
+        return "."
+    if not tally.findings:
+        return "~" if tally.within else "="
+    problems = sorted({finding.problem for finding in tally.findings} - {"values"})
+    if any(s.candidate_not_finite.nan > s.reference_not_finite.nan for s in _statistics(tally)):
+        problems.append("NaN")
+    return " ".join(problems)
+
+
+def _mark(tally: Tally | None) -> str:
+    if tally and any(f.problem == "values" and f.difference is None for f in tally.findings):
+        return f"{_state(tally)} differs".strip()  # of some tensors, digests alone were kept
+    found = [(s.mismatched / s.numel, s) for s in _statistics(tally)]
+    worst = max(found, key=lambda pair: pair[0], default=None)
+    share = "" if worst is None else percent(worst[1].mismatched, worst[1].numel)
+    return f"{_state(tally)} {share}".strip()

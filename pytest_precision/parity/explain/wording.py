@@ -1,0 +1,280 @@
+"""Put a judgement into words: the first line names the defect, the lines below show its spread."""
+
+from __future__ import annotations
+
+from pytest_precision.engine.kinds import causal_rank, lasting
+from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
+from pytest_precision.parity.compare.statistics import Element, NotFinite, Statistics
+from pytest_precision.parity.compare.uncalled import reads
+from pytest_precision.parity.explain.diagnosis import Diagnosis
+from pytest_precision.parity.explain.unlike import other_number, other_weights
+from pytest_precision.parity.words import percent, power_of_two
+from pytest_precision.trace.moment import END, Moment
+from pytest_precision.trace.recording import Recording
+
+FEW = 10
+"""Mismatched elements up to which a count says more than a share."""
+
+NEAR = 1024
+"""Distance in units in the last place up to which it says more than a relative error."""
+
+WEIGHTS = ("lr", "master", "param")
+"""Kinds of which each weight has one tensor."""
+
+SCALES = ("loss_scale", "scale")
+"""Kinds whose values are powers of two, as a rule."""
+
+OTHER = {"candidate": "reference", "reference": "candidate"}
+"""Each side to the other one."""
+
+
+def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
+    """Say on one line what differs first, when, what it looks like, where and by how much."""
+    finding = diagnosis.finding
+    pair = finding.pair
+    then, agreed = when(pair.moment), _agreed(pair.moment, judgement)
+    others = other_weights(finding, judgement)
+    if others:
+        step = f"at step {pair.moment.step}" if pair.moment.step else "in the first step"
+        return f"other weights are updated {step}: {others}{agreed}"
+    number = other_number(finding, judgement)
+    if number:
+        return f"{pair.kind} differs {then}: {number}{agreed}"
+    if finding.problem in ONE_SIDED:
+        return _lost(finding)
+    if finding.fault is not None:
+        fault = finding.fault
+        return f"{pair.kind} of {pair.name} in the {finding.faulty_side}: {fault.text} {then}"
+    if finding.problem in ("dtype", "shape"):
+        ours, theirs = property_of(finding)
+        both = f"{pair.name} is {ours} here, {theirs} in the reference"
+        return f"{pair.kind} differs {then}: {both}{agreed}"
+    if finding.difference is None:  # digests differ, and nobody knows where
+        return f"{pair.kind} differs {then}: {pair.name}{agreed}"
+    assert finding.difference.statistics is not None
+    if pair.kind == "decision":
+        return f"decision differs {then}: {flipped(finding, finding.difference.statistics)}{agreed}"
+    looks = f", {diagnosis.signature}" * diagnosis.telling
+    much = extent(finding, finding.difference.statistics)
+    return f"{pair.kind} differs {then}{looks}: {much}{agreed}"
+
+
+def _lost(finding: Finding) -> str:
+    """Say on one line which side lacks a tensor."""
+    pair, sides = finding.pair, ("candidate", "reference")
+    lacks, has = sides if finding.problem == "missing" else sides[::-1]
+    where = f"the {lacks} {when(pair.moment)}; the {has} has it"
+    lost = f"{pair.kind} of {pair.name} is missing from {where}"
+    held = "no call of its module was seen, and no param of that name before the step"
+    return f"{lost}: {held}" if reads(pair.kind) else lost
+
+
+def flipped(finding: Finding, statistics: Statistics) -> str:
+    """Say what was chosen on either side, and how narrowly the candidate chose."""
+    assert statistics.first is not None
+    assert finding.pair.candidate is not None
+    row = statistics.first[:1]
+    thing = " ".join(map(str, (finding.pair.name, *row)))
+    here, there = statistics.candidate_first, statistics.reference_first
+    chosen = f"{thing} is {here} here, {there} in the reference"
+    trace = finding.pair.candidate.trace
+    for entry in trace.entries(finding.pair.moment):
+        if (entry.kind, entry.name) == ("margin", finding.pair.name) and not entry.digest:
+            return f"{chosen}; margin {float(trace.tensor(entry)[row]):.2g}"
+    return chosen
+
+
+def disturbance(finding: Finding, side: str) -> str:
+    """Say on one line which state was changed by an operation that must leave it alone."""
+    pair = finding.pair
+    what = f"{pair.moment.operation} after step {pair.moment.step}"
+    if finding.problem in ONE_SIDED:
+        return f"{what} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
+    difference = finding.difference
+    if finding.problem != "values" or difference is None or difference.statistics is None:
+        return f"{what} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
+    changed = extent(finding, difference.statistics, "before")
+    return f"{what} changed {pair.kind} in the {side}: {changed}"
+
+
+def extent(finding: Finding, statistics: Statistics, other: str = "in the reference") -> str:
+    """Say how much of the tensor differs, how far at most, and where.
+
+    Args:
+        finding: what differs.
+        statistics: of the difference.
+        other: where the second value of each pair was found.
+    """
+    name, ours, theirs = finding.pair.name, statistics.candidate_first, statistics.reference_first
+    if statistics.numel == 1:
+        here, there = value_of(finding, ours), value_of(finding, theirs)
+        return f"{name} is {here}{where(finding, statistics.first)}, not {there}"
+    share = f"{percent(statistics.mismatched, statistics.numel)} of {name}"
+    if statistics.mismatched < FEW:
+        share = f"{statistics.mismatched} of {statistics.numel} elements of {name}"
+    if statistics.nan_mismatched or statistics.inf_mismatched or not statistics.measured:
+        rest = f", relative L2 error {statistics.rel_l2:.2g} elsewhere" * statistics.measured
+        return f"{name} {not_finite(statistics, other)}{where(finding, statistics.first)}{rest}"
+    if statistics.max_ulp is not None and statistics.max_ulp <= NEAR:
+        worst = f"worst {statistics.max_ulp} ulp"
+    else:
+        worst = f"relative L2 error {statistics.rel_l2:.2g}, worst"
+    return f"{share}, {worst} at {statistics.worst}{where(finding, statistics.worst)}"
+
+
+def value_of(finding: Finding, value: Element | None) -> str:
+    """Format an element; of a scale that is a power of two, the exponent says more."""
+    if isinstance(value, float) and finding.pair.kind in SCALES:
+        return power_of_two(value) or repr(value)
+    return repr(value)
+
+
+def not_finite(statistics: Statistics, other: str) -> str:
+    """Count NaN and infinities, as in `is all NaN, and is finite in the reference`."""
+    ours, theirs = statistics.candidate_not_finite, statistics.reference_not_finite
+    if ours == theirs and (statistics.nan_mismatched or statistics.inf_mismatched):
+        return f"has NaN or infinities in other places than {other}"
+    if ours == theirs:
+        return f"has NaN of other bytes than {other}"
+    sides = [_counted(side, statistics.numel) for side in (ours, theirs)]
+    return f"{sides[0]}, and {sides[1]} {other}"
+
+
+def _counted(side: NotFinite, numel: int) -> str:
+    if not any(side):
+        return "is finite"
+    if numel in side:
+        return "is all NaN" if side.nan else "is all infinite"
+    names = (f"{side.nan} NaN", f"{side.infinite} infinities")
+    told = " and ".join(name for name, count in zip(names, side, strict=True) if count)
+    return f"has {told} in {numel} elements"
+
+
+def where(finding: Finding, index: tuple[int, ...] | None) -> str:
+    """Say which rank holds an element, as ` on rank 1`; nothing where no element is to blame."""
+    if index is None:
+        return ""
+    rank = rank_of(finding, index)
+    return " on every rank" if rank is None else f" on rank {rank}"
+
+
+def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
+    """Return the candidate's rank that holds an element, None where every rank does."""
+    if finding.fault is not None:
+        return finding.fault.rank
+    if finding.pair.rank is not None or finding.pair.candidate is None:
+        return finding.pair.rank
+    return finding.pair.candidate.rank_of(index)
+
+
+def property_of(finding: Finding) -> tuple[str, str]:
+    """Return the dtypes or shapes of both sides, whichever differ."""
+    assert finding.pair.candidate is not None
+    assert finding.pair.reference is not None
+    ours, theirs = finding.pair.candidate.pieces[0], finding.pair.reference.pieces[0]
+    if finding.problem == "dtype":
+        return ours.dtype, theirs.dtype
+    return str(list(ours.shape)), str(list(theirs.shape))
+
+
+def statistics_lines(finding: Finding, other: str = "in the reference") -> list[str]:
+    """Return the figures of a difference in values, in the words of torch.testing.
+
+    Args:
+        finding: what differs.
+        other: where the second value of each pair was found.
+    """
+    if finding.difference is None or finding.difference.statistics is None:
+        return []
+    s = finding.difference.statistics
+    limit = f" (up to {finding.difference.allowed} allowed)" if finding.difference.allowed else ""
+    share = f"{100 * s.mismatched / s.numel:.1f}%"
+    # Replicas are compared with that of the first rank, whatever the other side has.
+    other = other if finding.fault is None else "on the first rank"
+    lines = [
+        f"Mismatched elements: {s.mismatched} / {s.numel} ({share}), "
+        f"{s.beyond} beyond the criterion",
+        f"First at index {s.first}{where(finding, s.first)}: "
+        f"{value_of(finding, s.candidate_first)} here, "
+        f"{value_of(finding, s.reference_first)} {other}",
+        f"Worst at index {s.worst}{where(finding, s.worst)}: "
+        f"{value_of(finding, s.candidate_worst)} here, "
+        f"{value_of(finding, s.reference_worst)} {other}{limit}",
+    ]
+    if any(s.candidate_not_finite) or any(s.reference_not_finite):
+        lines.append(f"It {not_finite(s, other)}")
+    if not s.measured:
+        return lines
+    lines += [
+        f"Greatest absolute difference: {s.max_abs:.6g}",
+        f"Greatest relative difference: {s.max_rel:.6g}, relative L2 error {s.rel_l2:.3g}",
+    ]
+    # A setting is chosen, not computed: two learning rates are 10^14 ulp apart.
+    if s.max_ulp is not None and finding.pair.kind not in lasting("setting"):
+        lines.append(f"Greatest distance in units in the last place: {s.max_ulp}")
+    return lines
+
+
+def likewise_lines(diagnosis: Diagnosis) -> list[str]:
+    """Name the other tensors that look as the first one does."""
+    names = diagnosis.likewise[:FEW]
+    rest = f" and {len(diagnosis.likewise) - FEW} more" * (len(diagnosis.likewise) > FEW)
+    return [f"The same of: {', '.join(names)}{rest}"] if names else []
+
+
+def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
+    """Say how models are named on either side, where one lacks a weight of the other's name."""
+    lost = finding.problem in ONE_SIDED and finding.pair.kind in WEIGHTS
+    if not lost or other_weights(finding, judgement):
+        return []
+    ways = dict.fromkeys(side.way_in.named for side in sides)
+    return [f"Tensors are matched by name. If a wrapper adds a prefix, {way}" for way in ways]
+
+
+def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
+    """Say which layout runs whose checkpoint, where a side continues in the other side's layout.
+
+    Args:
+        finding: what differs.
+        sides: the sides that the finding is about.
+    """
+    loads = [
+        f"the {side.name}'s checkpoint runs in the {OTHER[side.name]}'s layout"
+        for side in sides
+        if _swapped(finding.pair.moment, side.cell.operations)
+    ]
+    return [f"After the swap {', and '.join(loads)}"] if loads else []
+
+
+def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
+    """Return whether a side is in the other side's layout at the candidate's `moment`."""
+    # Sides that run different operations are compared in train steps only.
+    steps = [op for op, operation in enumerate(operations) if operation == "train"]
+    op = steps[moment.step - 1] if moment.operation == "train" else moment.op
+    return operations[: op + 1].count("swap") % 2 == 1
+
+
+def when(moment: Moment) -> str:
+    """Say when in the sequence a moment is, as `at step 2 after backward`."""
+    if moment.operation == "init":
+        return "before the first step"
+    if moment.phase == END:
+        return f"after the last step, {moment.step}"
+    if moment.operation == "train":
+        return f"at step {moment.step} after {moment.phase}"
+    return f"after {moment.operation}, which follows step {moment.step}"
+
+
+def _agreed(moment: Moment, judgement: Judgement) -> str:
+    if moment.op < 0:
+        return ""
+    differ = {op for (_, op), tally in judgement.spread.items() if tally.findings}
+    before = [m for m in judgement.moments if m.op < moment.op and m.operation == "train"]
+    agreed = [m for m in before if m.op not in differ]
+    if agreed:
+        return f"; step {agreed[-1].step} agreed"
+    assert judgement.first is not None
+    position = causal_rank(judgement.first.pair.kind)
+    own = {kind for (kind, op), t in judgement.spread.items() if op == moment.op and not t.findings}
+    same_op = [kind for kind in sorted(own, key=causal_rank) if causal_rank(kind) < position]
+    return f"; {', '.join(same_op)} agreed" if same_op else "; the start agreed"

@@ -1,0 +1,269 @@
+"""Consistency: whether a run contradicts itself, and where first.
+
+Two sides with the same defect agree, but a run that shows both the cause and the effect of a phase
+shows whether one follows from the other. What an engine hides, or does not show by phases, decides
+nothing; of a trace of digests only what must have the same bytes can be looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pytest_precision.matrix.tensor_key import (
+    TensorKey,
+    is_beside_masters,
+    is_inner,
+    outer_kind,
+)
+from pytest_precision.parity.compare.pairs import region
+from pytest_precision.parity.self_checks import identities
+from pytest_precision.parity.self_checks.exempt import Exempt
+from pytest_precision.parity.self_checks.identities import Claim, Contradiction
+from pytest_precision.parity.self_checks.quantization import QUANTIZED, Quantization
+from pytest_precision.parity.self_checks.run_view import Held, Shown
+from pytest_precision.trace.moment import STATELESS, Moment
+from pytest_precision.trace.oracle_log import OracleLog
+from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.store import Entry
+
+KINDS = frozenset(
+    {"used_param", "used_quantized", "loss", "grad", "reduced_grad", "grad_norm", "master", "param"}
+    | {"loss_scale", "recorded_amax", *QUANTIZED.values()}
+)
+"""Kinds that identities are about."""
+
+RESIDENT = ("param", "master", "loss_scale", "recorded_amax", *QUANTIZED.values())
+"""Those of what is held between steps."""
+
+NOTHING = Exempt()
+"""Leaves nothing out."""
+
+
+@dataclass
+class Consistency:
+    """What the identities of one run say.
+
+    Attributes:
+        checked: identity to the number of tensors that were looked at.
+        breach: the first contradiction, in causal order; None where there is none.
+    """
+
+    checked: Counter[str] = field(default_factory=Counter)
+    breach: Contradiction | None = None
+
+    @classmethod
+    def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NOTHING) -> Consistency:
+        """Look at a run up to its first contradiction; a script is not looked at.
+
+        Args:
+            side: the run, or some steps of it.
+            log: of the whole run: how its engine shows what it does.
+            exempt: what the test has not judged.
+        """
+        found = cls()
+        if log.shown_by != "script":
+            all_of_them = _Walk(side, log, found.checked).contradictions()
+            judged = (one for one in all_of_them if exempt.judges(one.kind, one.name))
+            found.breach = next(judged, None)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the findings as builtins."""
+        found: dict[str, Any] = {"checked": dict(self.checked)}
+        if self.breach is not None:
+            breach = {key: value for key, value in asdict(self.breach).items() if value is not None}
+            found["breach"] = {**breach, "index": list(self.breach.index)}
+        return found
+
+
+def words(breach: Contradiction, who: str) -> str:
+    """Say on one line what contradicts what, and in which run."""
+    everywhere = ", as in every other tensor" if breach.everywhere else ""
+    off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
+    return (
+        f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
+        f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"
+    )
+
+
+def advice(breach: Contradiction) -> str:
+    """Say what to do about a contradiction that is meant."""
+    told = (
+        "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
+        f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
+    )
+    if breach.kind == "reduced_grad" and breach.everywhere:
+        told += (
+            " Where gradients are divided by the tokens of the step after their reduction, "
+            "`grad_factor = step_tokens` in the engine says so, and they are judged."
+        )
+    return told
+
+
+class _Walk:
+    """The way through the moments of one run.
+
+    Args:
+        side: the run.
+        log: as of `Consistency.of`.
+        checked: counts what was looked at.
+    """
+
+    def __init__(self, side: Recording, log: OracleLog, checked: Counter[str]) -> None:
+        self._trace, self._log, self._cell = side.trace, log, side.cell
+        self._shown = Shown(side.trace, checked)
+        self._state: Held = {}
+        self._gradients: Mapping[str, list[Entry]] = {}
+        self._reduced: Mapping[str, list[Entry]] = {}
+        held = self._trace.dtypes()
+        self._quantized = set(_quantized(held, resident=side.cell.primary_weight == "quantized"))
+        # A master of fewer bits, or with a compensation, shows another weight than was cast.
+        self._coarse = {
+            name
+            for kind, names in held.items()
+            for name, dtype in names.items()
+            if kind == "compensation" or (is_beside_masters(kind) and dtype in ("float16", "uint8"))
+        }
+        self._updated = held.get("master", {})
+        self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield those of all moments in causal order."""
+        for moment in self._trace.moments:
+            held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+            for entry in self._trace.entries(moment):
+                if entry.kind in KINDS:
+                    held[entry.kind][entry.name].append(entry)
+            if moment.phase == "forward_backward":  # an evaluation may be of other weights
+                yield from self._used(moment, held["used_param"])
+                yield from self._quantization.used(moment, held, self._state)
+            yield from self._summed(moment, held)
+            yield from self._normed(moment, held["grad_norm"])
+            yield from self._cast(moment, held)
+            if moment.phase == "optimizer_step":
+                yield from self._quantization.updated(moment, held, self._state)
+            if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
+                self._state = {kind: held[kind] for kind in RESIDENT}
+
+    def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
+        """Yield weights in use that are not resident or, where these are hidden, the masters."""
+        for name, entries in used.items():
+            kind = "param" if name in self._state.get("param", {}) else "master"
+            stored = self._state.get(kind, {}).get(name)
+            if stored is None or (kind == "master" and name in self._quantized | self._coarse):
+                continue
+            claim = self._shown.claim(moment, "used_param", name, f"the {kind} before it")
+            yield from self._follows(claim, entries, stored)
+
+    def _cast(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
+        """Yield resident weights that are not the masters, cast."""
+        for name, entries in held["param"].items():
+            masters = held["master"].get(name)
+            if masters is None or name in self._quantized | self._coarse:
+                continue
+            if [(e.file, e.offset) for e in masters] == [(e.file, e.offset) for e in entries]:
+                continue  # the same memory
+            yield from self._follows(
+                self._shown.claim(moment, "param", name, "its master"), entries, masters
+            )
+
+    def _follows(
+        self, claim: Claim, entries: list[Entry], source: list[Entry]
+    ) -> Iterator[Contradiction]:
+        """Yield what of a tensor is not its source, rounded to its dtype."""
+        if self._shown.same(entries, source):
+            return
+        exact = self._shown.whole(source)
+        if exact is None:
+            return
+        for entry in entries:
+            if entry.offset is None or entry.shape != exact.shape:
+                continue
+            found = identities.cast(claim, self._trace.tensor(entry), _part(exact, entry))
+            if found is not None:
+                yield found
+                return
+
+    def _summed(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
+        """Yield reduced gradients that are no sum over ranks, each with its own microbatches."""
+        if moment.phase == "forward_backward":
+            alone = self._dealt(moment, held["loss"])
+            self._gradients = held["grad"] if alone and self._log.shown_by == "phases" else {}
+        if moment.phase != "reduce_grads":
+            return
+        self._reduced = held["reduced_grad"]
+        breaches: list[Contradiction | None] = []
+        for name, entries in self._reduced.items():
+            parts = self._gradients.get(name, [])
+            got = self._shown.whole(entries) if parts else None
+            if got is None or any(part.offset is None for part in parts):
+                continue
+            claim = self._shown.claim(
+                moment, "reduced_grad", name, "the sum of grad over the ranks"
+            )
+            breaches.append(identities.summed(claim, self._trace, got, entries, parts))
+        yield from identities.everywhere(breaches)
+
+    def _dealt(self, moment: Moment, losses: Mapping[str, list[Entry]]) -> bool:
+        """Return whether each rank has computed microbatches, and no two ranks the same one."""
+        ranks = self._trace.world_size_at(moment)
+        entries = [entry for own in losses.values() for entry in own]
+        computed = {entry.place for entry in entries}
+        dealt = len(computed) == len(entries) and len({e.rank for e in entries}) == ranks
+        return ranks == 1 or dealt
+
+    def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
+        """Yield a norm that is not that of the reduced gradients of all that is updated."""
+        known = self._log.shown_by == "phases" and self._log.by_l2
+        if moment.phase != "clip_grads" or moment.operation != "train" or not known:
+            return
+        scale = self._loss_scale()
+        if not scale:
+            return
+        found = [
+            self._shown.whole(own)
+            for name, own in self._reduced.items()
+            if name in self._updated and not own[0].local
+        ]
+        gradients = [gradient for gradient in found if gradient is not None]
+        if not found or len(gradients) < len(found):
+            return
+        for name, entries in norms.items():
+            norm = self._shown.whole(entries)
+            if norm is not None:
+                claim = self._shown.claim(moment, "grad_norm", name, "the norm of reduced_grad")
+                breach = identities.normed(claim, norm, gradients, scale)
+                if breach is not None:
+                    yield breach
+
+    def _loss_scale(self) -> float | None:
+        """Return what reduced gradients are multiplied by; None where nothing says it."""
+        if self._cell.precision != "fp16":
+            return 1.0
+        shown = self._shown.whole(self._state.get("loss_scale", {}).get("scale", ()))
+        return None if shown is None else float(shown)
+
+
+def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
+    """Yield the weights whose resident values are not masters, cast.
+
+    Args:
+        held: kind to name to dtype.
+        resident: whether the weights that are used in bytes are resident in bytes, too.
+    """
+    for kind, names in held.items():
+        for name in names:
+            if kind == "quantized" or (kind == "used_quantized" and resident):
+                yield TensorKey.of(kind, name).owner
+            elif is_inner(kind) and outer_kind(kind) in ("param", "used_param"):
+                yield name
+
+
+def _part(tensor: Tensor, entry: Entry) -> Tensor:
+    """Return what a piece holds of a whole tensor, in the shape of the piece."""
+    return region(tensor, entry).reshape(entry.piece)

@@ -1,0 +1,73 @@
+"""Exempt: what a test does not have judged by the rule of the optimizer and by identities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_precision.errors import expect_type, expected_but_got
+from pytest_precision.parity.compare.bounds import Unchecked
+from pytest_precision.parity.compare.criteria import Criteria
+
+BY_RULE = ("momentum_buffer", "exp_avg", "exp_avg_sq", "master")
+"""Kinds that are held to the rule that the workload declares."""
+
+BY_IDENTITY = (
+    *("reduced_grad", "grad_norm", "param", "used_param"),
+    *("quantized", "used_quantized", "scale", "amax"),
+)
+"""Kinds that must follow from another one in the same run."""
+
+
+@dataclass(frozen=True)
+class Exempt:
+    """What is not judged, each with the reason.
+
+    Attributes:
+        all: why nothing is; empty where something is.
+        kinds: kind, or kind and pattern of names, to the reason.
+    """
+
+    all: str = ""
+    kinds: Criteria = field(default_factory=Criteria)
+
+    @classmethod
+    def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
+        """Return what a test gave as `oracle=`: one for everything, or a mapping from kinds.
+
+        Raises:
+            TypeError: for anything else.
+            ValueError: for a kind that nothing judges.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, Unchecked):
+            return cls(given.reason)
+        wanted = "unchecked(reason=...), which turns it off, or a mapping from kinds to such"
+        advice = "leave it out to judge updates by the workload's optimizer_rule"
+        expect_type("oracle", given, Mapping, wanted, advice)
+        for key, own in given.items():
+            expect_type(f"oracle[{key!r}]", own, Unchecked, "unchecked(reason=...)", advice)
+        kinds = Criteria.of(given)
+        for rule in kinds.rules:
+            if rule.criterion.left_out and rule.kind not in (*BY_RULE, *BY_IDENTITY):
+                known = ", ".join((*BY_RULE, *BY_IDENTITY))
+                raise ValueError(
+                    expected_but_got(
+                        "a kind that is judged",
+                        f"{rule.kind!r} as a key of oracle",
+                        f"there are {known}; oracle=unchecked(reason=...) is for all of them",
+                    )
+                )
+        return cls(kinds=kinds)
+
+    def judges(self, kind: str, name: str) -> bool:
+        """Return whether a tensor is judged."""
+        if self.all:
+            return False
+        return not self.kinds.of_tensor(kind, name).criterion.left_out
+
+    def reasons(self) -> dict[str, str]:
+        """Return what is not judged to the reason; nothing where all or nothing is."""
+        found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
+        return {key: own.reason for key, own in found if isinstance(own, Unchecked)}

@@ -1,0 +1,205 @@
+"""Identities: what must hold of the tensors of one moment, whatever the other side shows.
+
+Each check returns None where its identity holds, or cannot be decided, else what contradicts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pytest_precision.parity.compare.pairs import region
+from pytest_precision.parity.compare.signature import constant_ratio, on_grid
+from pytest_precision.parity.compare.tensors import same_bytes
+from pytest_precision.trace.store import Entry, Trace
+
+SUMMED = 1e-5
+"""Relative error of a norm whose squares are summed in fp32, in any order."""
+
+ROUNDINGS = 16
+"""Unit roundoffs of the gradients' dtype that a norm of norms may be off by."""
+
+ALIKE = 1e-5
+"""Relative difference of two factors that are one, each rounded in its tensors."""
+
+SLACK = 1 + 2.0**-6
+"""Share of half a step by which a compensation, which is rounded itself, may be longer."""
+
+GRIDS = (torch.bfloat16, torch.float16)
+"""Dtypes in which gradients may have been summed, where all sums lie on their grid."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two observations of one run of which only one can be right.
+
+    Attributes:
+        step: train step.
+        kind: of the tensor that is not what it should be.
+        name: the logical tensor's name.
+        identity: what it should be, in words.
+        index: of the element that is furthest off.
+        expected: what it should be.
+        got: what was observed.
+        factor: of all elements, if they are off by one.
+        everywhere: whether all tensors of its kind are off by that factor.
+    """
+
+    step: int
+    kind: str
+    name: str
+    identity: str
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    factor: float | None
+    everywhere: bool = False
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a tensor should be.
+
+    Attributes:
+        step, kind, name, identity: as of `Contradiction`.
+    """
+
+    step: int
+    kind: str
+    name: str
+    identity: str
+
+    def broken(self, got: Tensor, exact: Tensor, bound: Tensor | float) -> Contradiction | None:
+        """Return what contradicts the claim, where an element is further off than `bound`.
+
+        Elements that are not finite on either side are left out: an overflow has its own words.
+
+        Args:
+            got: what was observed.
+            exact: what it should be, of its shape, fp64.
+            bound: largest legitimate error.
+        """
+        ours, exact = got.double().reshape(-1), exact.reshape(-1)
+        excess = (ours - exact).abs() - (bound.reshape(-1) if isinstance(bound, Tensor) else bound)
+        excess = excess.where(excess.isfinite(), -torch.inf)
+        if not excess.numel() or float(excess.max()) <= 0:
+            return None
+        place = int(excess.argmax())
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), got.shape))
+        return Contradiction(
+            self.step,
+            self.kind,
+            self.name,
+            self.identity,
+            index,
+            float(exact[place]),
+            float(ours[place]),
+            _factor(ours, exact, torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0),
+        )
+
+
+def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
+    """Return the factor that all elements are off by, None if they are off by several."""
+    if not bool(ours.isfinite().all() and exact.isfinite().all()):
+        return None
+    if ours.numel() == 1 and bool(exact):
+        return float(ours / exact)
+    return constant_ratio(ours, exact, eps)
+
+
+def everywhere(breaches: Sequence[Contradiction | None]) -> Iterator[Contradiction]:
+    """Yield contradictions of one kind at one moment, each saying whether all have one factor.
+
+    Args:
+        breaches: of all tensors that were looked at, None where one is as it should be.
+    """
+    found = [breach for breach in breaches if breach is not None]
+    factors = [breach.factor for breach in found if breach.factor is not None]
+    shared = len(factors) == len(breaches) > 1 and max(factors) - min(factors) <= ALIKE * abs(
+        factors[0]
+    )
+    for breach in found:
+        yield replace(breach, everywhere=shared)
+
+
+def cast(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
+    """Look at whether `got` is `exact`, rounded to its dtype to the nearest.
+
+    Ties may go either way.
+    """
+    if got.dtype == exact.dtype and same_bytes(got, exact):
+        return None
+    if torch.equal(exact.to(got.dtype), got):
+        return None
+    value = exact.double()
+    if not got.is_floating_point() or got.dtype.itemsize == 1:
+        return None
+    if torch.finfo(got.dtype).eps <= torch.finfo(exact.dtype).eps:
+        return claim.broken(got, value, 0.0)
+    limits = torch.finfo(got.dtype)
+    _, exponent = torch.frexp(value.abs().clamp(min=limits.tiny))
+    half = torch.ldexp(torch.full_like(value, SLACK * limits.eps / 2), exponent - 1)
+    return claim.broken(got, value, half)
+
+
+def summed(
+    claim: Claim, trace: Trace, got: Tensor, reduced: Iterable[Entry], parts: list[Entry]
+) -> Contradiction | None:
+    """Look at whether a reduced gradient is the sum of what the ranks have accumulated.
+
+    A sum of n terms in any order, scaled once before it and once after it, is off by n + 3 unit
+    roundoffs of the sum of their magnitudes, in the coarsest dtype that it was stored in.
+
+    Args:
+        claim: of the sum.
+        trace: holds the gradients.
+        got: the whole reduced gradient.
+        reduced: its pieces.
+        parts: what each rank has accumulated.
+    """
+    if len(parts) == 1 and all(trace.same_bytes(parts[0], trace, one) for one in reduced):
+        return None
+    total, size = torch.zeros(2, *got.shape, dtype=torch.float64)
+    for part in parts:
+        own = trace.tensor(part).double()
+        region(total, part).add_(own)
+        region(size, part).add_(own.abs())
+    first = torch.finfo(getattr(torch, parts[0].dtype))
+    own_limits = torch.finfo(got.dtype)
+    for limits in (None, *(torch.finfo(grid) for grid in GRIDS if on_grid(got, grid))):
+        eps = max(first.eps, own_limits.eps) if limits is None else limits.eps
+        least = max(first.tiny, own_limits.tiny) if limits is None else limits.tiny
+        bound = size * ((len(parts) + 3) * eps / 2) + least
+        found = claim.broken(got, total, bound)
+        if found is None:
+            return None
+    return found
+
+
+def normed(
+    claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float
+) -> Contradiction | None:
+    """Look at whether a norm is that of the gradients; two infinities, or NaN, are equal.
+
+    Args:
+        claim: of the norm.
+        norm: what was observed.
+        gradients: all that are updated.
+        scale: what they are divided by first; in fp16, half a subnormal of each may be lost.
+    """
+    held = [*gradients]
+    exact = torch.stack([gradient.double().norm() for gradient in held]).norm() / scale
+    unit = max(torch.finfo(gradient.dtype).eps for gradient in held) / 2
+    halves = sum(own.numel() for own in held if own.dtype is torch.float16)
+    lost = halves**0.5 * torch.finfo(torch.float16).smallest_normal * unit
+    return claim.broken(norm.reshape(()), exact, (SUMMED + ROUNDINGS * unit) * float(exact) + lost)
+
+
+def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
+    """Look at whether two tensors have the same bytes."""
+    if got.shape != exact.shape or same_bytes(got, exact):
+        return None
+    return claim.broken(got, exact.double(), 0.0)

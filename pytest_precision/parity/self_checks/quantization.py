@@ -1,0 +1,224 @@
+"""Quantization: what must hold of quantized weights, and of the scales of delayed scaling.
+
+The scale of an operand under delayed scaling is that of the amaxes of earlier steps, so a run shows
+from what each of its scales and histories was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from pytest_precision.formats.delayed import DelayedScaling
+from pytest_precision.formats.format import Format
+from pytest_precision.formats.per_tensor import CurrentScaling, quantize_by
+from pytest_precision.formats.recipes import recipe
+from pytest_precision.formats.registry import by_name
+from pytest_precision.formats.scaling import FP32_MAXIMUM, tensor_amax
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.tensor_key import OperandPart, TensorKey, role_of, slot_of
+from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.parameter import tensors_of
+from pytest_precision.parity.self_checks import identities
+from pytest_precision.parity.self_checks.identities import Contradiction
+from pytest_precision.parity.self_checks.run_view import Held, Shown
+from pytest_precision.trace.moment import Moment
+
+QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
+"""Tensor of a quantized weight in use to the kind of the resident one."""
+
+
+class Quantization:
+    """Looks at what a run quantizes.
+
+    Args:
+        cell: where it runs.
+        shown: what it shows.
+        resident: the weights that are resident in bytes.
+        coarse: those whose masters show other weights than were cast.
+    """
+
+    def __init__(
+        self, cell: Cell, shown: Shown, resident: Collection[str], coarse: Collection[str]
+    ) -> None:
+        self._shown, self._resident, self._coarse = shown, resident, coarse
+        self._formats: dict[str, Format] = {}
+        self._used: Held = {}
+        if PRECISIONS[cell.precision].quantized:
+            formats = recipe(cell.precision)
+            operands = ("input", "weight", "gradient")
+            self._formats = {own: by_name(getattr(formats, own)) for own in operands}
+        delayed = isinstance(self._formats.get("weight"), DelayedScaling)
+        self._how = "quantized with the scale before it" if delayed else "quantized"
+
+    def used(self, moment: Moment, held: Held, state: Held) -> Iterator[Contradiction]:
+        """Yield quantized weights in use that are neither resident nor made of the weights.
+
+        Args:
+            moment: after a forward.
+            held: what it shows.
+            state: what was held before it.
+        """
+        self._used = held
+        made: dict[str, Mapping[str, Tensor]] = {}
+        for full, entries in held["used_quantized"].items():
+            key = TensorKey.of("used_quantized", full)
+            name, operand = key.owner, key.operand
+            if operand is None:
+                continue
+            got = self._shown.whole(entries)
+            if name in self._resident:
+                kind = QUANTIZED[operand.field]
+                stored = state.get(kind, {}).get(TensorKey(name, operand.side).name(kind))
+                exact, identity = self._shown.whole(stored), f"the {kind} before it"
+            else:
+                if name not in made:
+                    weight = self._shown.whole(held["used_param"].get(name))
+                    made[name] = self._quantized(name, weight, state)
+                exact, identity = made[name].get(key.part), f"used_param, {self._how}"
+            if got is not None and exact is not None:
+                claim = self._shown.claim(moment, "used_quantized", full, identity)
+                found = identities.equal(claim, got, exact)
+                if found is not None:
+                    yield found
+        yield from self._turned(moment, "used_quantized", held, "data")
+
+    def updated(self, moment: Moment, held: Held, state: Held) -> Iterator[Contradiction]:
+        """Yield what a train step has made of bytes, histories and scales, and should not have.
+
+        Args:
+            moment: after its update.
+            held: what it shows.
+            state: what was held before the step.
+        """
+        moved = {name for name in self._resident if self._moved(name, held, state)}
+        yield from self._bytes(moment, moved, held, state)
+        yield from self._turned(moment, "quantized", held, "")
+        amaxes = dict(self._amaxes(moved, held))
+        for name in held["scale"]:
+            format = self._formats.get(role_of(name))
+            if isinstance(format, DelayedScaling):
+                yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
+
+    def _quantized(self, name: str, weight: Tensor | None, state: Held) -> Mapping[str, Tensor]:
+        """Return a weight's tensors by names such as `rowwise.data`, or nothing if not known."""
+        format = self._formats.get("weight")
+        if format is None or format.stochastic or weight is None or weight.dim() != 2:
+            return {}
+        values = weight.to(torch.bfloat16)
+        if not isinstance(format, DelayedScaling):
+            return dict(tensors_of(quantize(format, values)))
+        scale = self._shown.whole(state.get("scale", {}).get(slot_of(name)))
+        if scale is None:
+            return {}
+        amax, element = tensor_amax(values), format.element
+        return dict(tensors_of(quantize_by(format.name, values, scale, amax, element, "both")))
+
+    def _moved(self, name: str, held: Held, state: Held) -> bool:
+        """Return whether a master is known to be another than before."""
+        entries, before = held["master"].get(name), state.get("master", {}).get(name)
+        if not entries or not before or self._shown.same(entries, before):
+            return False
+        now, then = self._shown.whole(entries), self._shown.whole(before)
+        return now is not None and then is not None and not torch.equal(now, then)
+
+    def _bytes(
+        self, moment: Moment, moved: Collection[str], held: Held, state: Held
+    ) -> Iterator[Contradiction]:
+        """Yield resident bytes that are not the masters, quantized."""
+        for name in moved:
+            if name in self._coarse:
+                continue
+            made = self._quantized(name, self._shown.whole(held["master"][name]), state)
+            for key, exact in made.items():
+                side, field = OperandPart.of(key)
+                kind = QUANTIZED[field]
+                full = TensorKey(name, side).name(kind)
+                got = self._shown.whole(held[kind].get(full))
+                if got is not None:
+                    claim = self._shown.claim(moment, kind, full, f"its master, {self._how}")
+                    found = identities.equal(claim, got, exact)
+                    if found is not None:
+                        yield found
+
+    def _turned(self, moment: Moment, kind: str, held: Held, field: str) -> Iterator[Contradiction]:
+        """Yield bytes with one scale per tensor whose transposed copy is another tensor's."""
+        if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
+            return
+        for full, entries in held[kind].items():
+            key = TensorKey.of(kind, full)
+            if key.operand != OperandPart("columnwise", field):
+                continue
+            got = self._shown.whole(entries)
+            rowwise = key._replace(part=OperandPart("rowwise", field).part).name(kind)
+            exact = self._shown.whole(held[kind].get(rowwise))
+            if got is not None and exact is not None:
+                claim = self._shown.claim(moment, kind, full, "its rowwise bytes, transposed")
+                found = identities.equal(claim, got, exact.t().contiguous())
+                if found is not None:
+                    yield found
+
+    def _amaxes(self, moved: Collection[str], held: Held) -> Iterator[tuple[str, Tensor]]:
+        """Yield, per operand that is a weight, the amax of what was cast in this step."""
+        for name in self._used.get("used_param", {}):
+            used = TensorKey(name, OperandPart("rowwise", "amax").part).name("used_quantized")
+            entries = self._used["used_quantized"].get(used)
+            if name in self._resident:
+                resident = TensorKey(name, "rowwise").name("amax")
+                entries = held["amax"].get(resident) if name in moved else None
+            amax = self._shown.whole(entries)
+            if amax is not None:
+                yield slot_of(name), amax
+
+    def _slot(
+        self,
+        moment: Moment,
+        name: str,
+        format: DelayedScaling,
+        amax: Tensor | None,
+        sides: tuple[Held, Held],
+    ) -> Iterator[Contradiction]:
+        """Yield a history that does not follow from the one before, or a scale that does not.
+
+        Args:
+            moment: after the update.
+            name: of an operand.
+            format: its own.
+            amax: of what was cast since the last update; None where that is not known.
+            sides: what is held now, and what was before.
+        """
+        history = TensorKey(name, "history").name("amax")
+        now, then = (self._shown.whole(held.get("amax", {}).get(history)) for held in sides)
+        scale, old = (self._shown.whole(held.get("scale", {}).get(name)) for held in sides)
+        if now is None or then is None or scale is None or old is None:
+            return
+        if amax is None:
+            newest, identity = now[-1:], "the history before it, rolled"
+            if torch.equal(now, then):
+                newest = torch.zeros_like(newest)
+        else:
+            recorded = sides[1].get("recorded_amax", {}).get(history, [])
+            own = [amax, *(self._shown.whole([entry]) for entry in recorded)]
+            newest = torch.stack([one for one in own if one is not None]).amax(0)
+            identity = "the history before it, rolled, and the largest amax since"
+        rolls = float(newest) != 0
+        exact = torch.cat([then[1:], newest]) if rolls else then
+        claim = self._shown.claim(moment, "amax", history, identity)
+        found = identities.equal(claim, now, exact)
+        if found is not None:
+            yield found
+        claim = self._shown.claim(moment, "scale", name, "that of the largest amax of its history")
+        largest = torch.maximum(then.amax(0, keepdim=True), newest)
+        expected = _scale(format.element.maximum, largest, old) if rolls else old
+        found = identities.equal(claim, scale, expected)
+        if found is not None:
+            yield found
+
+
+def _scale(maximum: float, amax: Tensor, old: Tensor) -> Tensor:
+    """Return the scale of an amax, in fp32; the old one if the amax is not finite."""
+    made = torch.full_like(amax, maximum).div_(amax).clamp_(max=FP32_MAXIMUM)
+    return made if bool(amax.isfinite()) else old

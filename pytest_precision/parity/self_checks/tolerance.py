@@ -1,0 +1,194 @@
+"""Check that a tolerance could have told a wrong tensor from a right one.
+
+A bound above the size of an element lets it be anything, zero included. A bound above the total
+update of a weight lets it stay where both sides have started. If a criterion does so for most
+elements of a kind, agreement in that kind proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.criterion import Elementwise, Measure
+from pytest_precision.parity.compare.tensors import common_dtype
+from pytest_precision.parity.words import percent
+from pytest_precision.trace.store import Entry, Trace
+
+WEIGHTS = frozenset(name for name, kind in KINDS.items() if kind.weight)
+"""Kinds that start from the same values on both sides: only their changes prove anything."""
+
+
+SAMPLE = 4096
+"""Number of elements of each tensor in the first, quick look."""
+
+
+class History(NamedTuple):
+    """One piece of a logical tensor over the whole run.
+
+    Attributes:
+        entries: its entries at all moments, in order.
+        dtype: dtype in which both sides are compared.
+    """
+
+    entries: list[Entry]
+    dtype: torch.dtype
+
+
+class Slack(NamedTuple):
+    """How much freedom a criterion leaves to a tensor over the whole run.
+
+    Attributes:
+        counted: number of elements that are not zero throughout or, of weights, that move.
+        free: number of these whose bound is above all that they ever were, or moved by.
+        largest: largest size, or distance moved, of any of them.
+    """
+
+    counted: int = 0
+    free: int = 0
+    largest: float = 0.0
+
+    def __or__(self, other: Slack) -> Slack:
+        largest = max(self.largest, other.largest)
+        return Slack(self.counted + other.counted, self.free + other.free, largest)
+
+
+def proves_nothing(
+    candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
+) -> list[str]:
+    """Name, in causal order, the kinds whose tolerance allows most elements any value.
+
+    Only floating and complex tensors have a size to compare a tolerance with, and only elements
+    that are not zero throughout count: those of an expert that gets no token prove nothing.
+
+    Args:
+        candidate: one side; its dtypes matter where the two may be stored in different ones.
+        reference: the side whose sizes count.
+        criteria: the criteria of the comparison.
+        compared: kinds that were compared.
+    """
+    found = []
+    held = _histories(candidate, reference, criteria, compared)
+    for kind, criterion in sorted(held, key=lambda key: causal_rank(key[0])):
+        histories = held[kind, criterion]
+        if not _held_at_the_end(reference, histories, criterion):
+            slacks: dict[str, Slack] = {}
+            for history in histories:
+                name = history.entries[0].name
+                slacks[name] = slacks.get(name, Slack()) | _slack(reference, history, criterion)
+            if 2 * sum(s.free for s in slacks.values()) > sum(s.counted for s in slacks.values()):
+                found.append(_words(kind, criterion, slacks))
+    return found
+
+
+def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return how far elements may be off in value.
+
+    Args:
+        criterion: in bytes, whose bound is 0, or in steps, which grow with the size, or in value.
+        size: magnitudes of the reference, in fp64.
+        dtype: dtype in which both sides are compared.
+    """
+    bound = criterion.bound(size.numpy())
+    if criterion.measure is not Measure.STEPS:
+        return torch.as_tensor(bound, dtype=torch.float64)
+    limits = torch.finfo(dtype)
+    size = size.clamp(min=limits.tiny)
+    significand, _ = size.frexp()
+    return int(bound) * limits.eps * size / (2 * significand)  # as if steps did not grow on the way
+
+
+def _histories(
+    candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
+) -> dict[tuple[str, Elementwise], list[History]]:
+    """Return the histories of each kind and tolerance that have a size; of replicas only one."""
+    theirs = candidate.dtypes()
+    found: dict[tuple[str, Elementwise], dict[object, History]] = {}
+    for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
+        criterion = criteria.of_tensor(entry.kind, entry.name).criterion
+        if entry.kind not in compared or not criterion.tolerates:
+            continue
+        assert isinstance(criterion, Elementwise)
+        place = entry.rank if entry.local else entry.place
+        key = entry.name, place, entry.piece
+        histories = found.setdefault((entry.kind, criterion), {})
+        known = histories.get(key)
+        if known is None:
+            names = entry.dtype, theirs.get(entry.kind, {}).get(entry.name, entry.dtype)
+            ours, other = (getattr(torch, name) for name in names)
+            dtype = common_dtype(other, ours, check_dtype=criterion.check_dtype)
+            if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
+                histories[key] = History([entry], dtype)
+        elif known.entries[-1].rank == entry.rank:
+            known.entries.append(entry)
+    return {group: [*histories.values()] for group, histories in found.items()}
+
+
+def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
+    """Tell by a sample whether most elements are held at the last moment: the usual case."""
+    if criterion.allowance(0.0) is not None:
+        return False  # a few elements do not tell the norm of each tensor
+    counted = free = 0.0
+    for dtype in {history.dtype for history in histories}:
+        own = [one.entries for one in histories if one.dtype is dtype]
+        # Odd, so that of a matrix more than some columns are seen.
+        strides = [max(1, math.prod(entries[0].piece) // SAMPLE) | 1 for entries in own]
+        sampled = [*zip(own, strides, strict=True)]
+        ends = [_values(trace, entries[-1], stride) for entries, stride in sampled]
+        share = torch.tensor(strides, dtype=torch.float64)
+        share = share.repeat_interleave(torch.tensor([len(end) for end in ends]))
+        end = torch.cat(ends)
+        way = end.abs()
+        if own[0][0].kind in WEIGHTS:
+            starts = [_values(trace, entries[0], stride) for entries, stride in sampled]
+            way = (end - torch.cat(starts)).abs()
+        there = way > 0
+        counted += float(share[there].sum())
+        free += float(share[there & _free(criterion, end.abs(), way, dtype)].sum())
+    return counted > 0 and 2 * free <= counted
+
+
+def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
+    start = torch.zeros(())
+    if history.entries[0].kind in WEIGHTS:
+        start = _values(trace, history.entries[0])
+    size = way = torch.zeros((), dtype=torch.float64)
+    for entry in history.entries:
+        values = _values(trace, entry)
+        size = torch.maximum(size, values.abs())
+        way = torch.maximum(way, (values - start).abs())
+    there = way > 0
+    counted = int(there.count_nonzero())
+    free = int((there & _free(criterion, size, way, history.dtype)).count_nonzero())
+    return Slack(counted, free, float(way.max()) if counted else 0.0)
+
+
+def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
+    """Tell which elements may be off by more than `way`."""
+    most = criterion.allowance(float(size.norm()))
+    if most is not None:
+        return torch.full(way.shape, most > float(way.norm()))
+    return allowed(criterion, size, dtype) > way
+
+
+def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:
+    """Return every `stride`-th element in fp64, with zeros for those that are not finite."""
+    tensor = trace.tensor(entry).view(-1)[::stride]
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    return tensor.to(wide).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _words(kind: str, criterion: Elementwise, slacks: Mapping[str, Slack]) -> str:
+    """Say what is allowed for the tensor with the most elements that may have any value."""
+    name = max(slacks, key=lambda name: slacks[name].free)
+    counted, free, largest = slacks[name]
+    share = f"{criterion.call} allows {kind} of {percent(free, counted)} of {name}"
+    if kind in WEIGHTS:
+        return f"{share} to stay as it was: no element of it moves by more than {largest:.2g}"
+    return f"{share} to be anything: its largest element is {largest:.2g}"

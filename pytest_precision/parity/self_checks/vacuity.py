@@ -1,0 +1,224 @@
+"""What a trace must show before agreement with another one means anything.
+
+Two broken runs agree as well as two sound ones (a zero gradient norm on both sides passes every
+comparison), so each side is checked alone: `vacuous` finds runs in which nothing happened,
+`disturbed` finds operations that must keep or restore the training state, and did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.kinds import KINDS, is_made_late, lasting
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.sequence import LOADS, OPERATIONS
+from pytest_precision.parity.compare.bounds import Bitwise
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import (
+    Finding,
+    Tally,
+    compare_pair,
+    left_out,
+)
+from pytest_precision.parity.compare.pairs import Pair, align
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Entry, Trace
+
+EVALUATIONS = frozenset(o.name for o in OPERATIONS.values() if o.held_out)
+"""Operations that must have computed a loss."""
+
+STILL = {
+    operation.name: operation.leaves_state
+    | lasting("passing")
+    # The start of a load is the state at the save, which shows the settings too.
+    | (frozenset() if operation.needs_save else lasting("setting"))
+    for operation in OPERATIONS.values()
+    if operation.leaves_state is not None
+}
+"""Operations that keep or restore the training state, each with the kinds that it may change."""
+
+
+def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
+    """Return why this run proves nothing, or None.
+
+    Kinds that the engine cannot show or that the test leaves unchecked are not required; `hidden`
+    makes sure that the test has accepted the former.
+    """
+    for kind, guard in _GUARDS:
+        if kind not in trace.header.unobservable and not _unchecked(criteria, kind):
+            words = guard(trace, cell)
+            if words is not None:
+                return words
+    return None
+
+
+def _bad_loss(trace: Trace, cell: Cell) -> str | None:
+    losses = [*_tensors(trace, "loss")]
+    if not losses:
+        return "no loss was observed"
+    for moment, loss in losses:
+        if not bool(torch.isfinite(loss.float()).all()):
+            return f"the loss is not finite at step {moment.step}"
+    return None
+
+
+def _no_gradient(trace: Trace, cell: Cell) -> str | None:
+    for moment, norm in _tensors(trace, "grad_norm"):
+        if not bool(norm.any()):
+            return f"the gradient norm is zero at step {moment.step}"
+    return None
+
+
+def _nothing_moved(trace: Trace, cell: Cell) -> str | None:
+    return None if _moved(trace) else "no weight moved between the first step and the last"
+
+
+def _no_evaluation(trace: Trace, cell: Cell) -> str | None:
+    seen = {moment for moment, _ in _tensors(trace, "loss")}
+    evaluated = [moment for moment in seen if moment.operation in EVALUATIONS]
+    asked = sum(operation in EVALUATIONS for operation in cell.operations)
+    if len(evaluated) < asked:
+        return f"{len(evaluated)} of {asked} evaluations computed a loss"
+    return None
+
+
+def _not_quantized(trace: Trace, cell: Cell) -> str | None:
+    if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "used_quantized")):
+        return f"nothing was quantized, but the precision is {cell.precision}"
+    return None
+
+
+_GUARDS = (
+    ("loss", _bad_loss),
+    ("grad_norm", _no_gradient),
+    ("master", _nothing_moved),
+    ("loss", _no_evaluation),
+    ("used_quantized", _not_quantized),
+)
+"""Each guard with the kind that it requires."""
+
+
+def _unchecked(criteria: Criteria, kind: str) -> bool:
+    return bool(criteria.of_kind(kind)[-1].criterion.left_out)
+
+
+def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
+    """Return the first kind that an engine hides and the test has not accepted, and the reason.
+
+    Reduction inside backward leaves no local gradients to show, but their sum is compared. Errors
+    in anything else that an engine hides, and that no other kind shows, would go unseen.
+
+    Args:
+        trace: trace of one side.
+        criteria: `unchecked` for the kind, or for all kinds, accepts it.
+        compared: kinds that were compared.
+    """
+    for kind, reason in trace.header.unobservable.items():
+        accepted = _unchecked(criteria, kind)
+        if kind != "grad" and _shown_by(kind) not in compared and not accepted:
+            return kind, reason
+    return None
+
+
+def _shown_by(kind: str) -> str:
+    return KINDS[kind].shown_by if kind in KINDS else ""
+
+
+def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
+    """Return the first tensor that an evaluation, a save or a skipped step changed, or None.
+
+    For a load or a swap, it is the first tensor that is not as it was saved. The finding's
+    candidate is the state after the operation, its reference the state before, or at the save.
+
+    Args:
+        trace: trace of the run to check.
+        other: trace of the other side, whose layout runs after a swap.
+        criteria: the criteria by which the two sides agree.
+    """
+    beside = frozenset(left_out(trace, other, criteria))
+    tally = Tally()
+    for moment, source, start in _starts(trace, other):
+        own = source is trace
+        aside = STILL[moment.operation] if own else STILL[moment.operation] | beside
+        if trace.world_size_at(moment) != source.world_size_at(start):
+            aside |= trace.local_kinds()
+        for pair in align(trace, source, (moment, start), aside):
+            if _may_begin(pair, moment) or f"{pair.kind} {pair.name}" in trace.header.given:
+                continue
+            asked = criteria.of_tensor(pair.kind, pair.name).criterion
+            if not asked.left_out:
+                compare_pair(pair, Bitwise() if own else asked, tally)
+            if tally.findings:
+                return tally.findings[0]
+    return None
+
+
+def _may_begin(pair: Pair, moment: Moment) -> bool:
+    """Return whether a tensor may be there on one side of an operation alone.
+
+    A load makes the zeros that the saved optimizer had not made yet. Checkpoints are looked at when
+    they are saved and loaded; some of what they hold is then seen for the first or the last time.
+    """
+    if pair.kind == "state" and None in (pair.candidate, pair.reference):
+        return True
+    return pair.reference is None and moment.operation in LOADS and is_made_late(pair.kind)
+
+
+def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
+    """Yield the moments after operations of `STILL`, each with the trace and moment to compare.
+
+    A layout stores what it loads in its own way. If another layout has saved, as after a swap, the
+    other trace shows what the layout holds in that state. Its own run cannot show this: a layout
+    that writes and reads tensors in the same wrong order agrees with itself.
+    """
+    before: Moment | None = None
+    saved: Moment | None = None
+    swapped = saved_swapped = False
+    for moment in trace.moments:
+        if moment.phase in ("forward_backward", "reduce_grads", "clip_grads"):
+            continue
+        swapped ^= moment.operation == "swap"
+        if moment.operation not in LOADS:
+            if moment.operation in STILL and before is not None:
+                yield moment, trace, before
+        elif saved is not None and swapped == saved_swapped:
+            yield moment, trace, saved
+        elif saved is not None and other.moments == trace.moments:
+            yield moment, other, saved
+        if moment.operation == "save":
+            saved, saved_swapped = moment, swapped
+        before = moment
+
+
+def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
+    for moment in trace.moments:
+        for entry in trace.entries(moment):
+            if entry.kind == kind:
+                yield moment, trace.tensor(entry)
+
+
+def _moved(trace: Trace) -> bool:
+    return any(_moved_in(trace, moments) for moments in trace.stretches())
+
+
+def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
+    """Return whether a weight has moved in a stretch, in which each rank holds the same pieces."""
+    updates = [moment for moment in moments if moment.phase == "optimizer_step"]
+    start = {_place(entry): entry for entry in _masters(trace, moments[0])}
+    return any(
+        _place(entry) in start and not trace.same_bytes(entry, trace, start[_place(entry)])
+        for last in updates[-1:]
+        for entry in _masters(trace, last)
+    )
+
+
+def _masters(trace: Trace, moment: Moment) -> Iterator[Entry]:
+    return (entry for entry in trace.entries(moment) if entry.kind == "master")
+
+
+def _place(entry: Entry) -> tuple[str, int]:
+    return entry.name, entry.rank
