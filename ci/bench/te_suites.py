@@ -256,11 +256,11 @@ def provenance(project: Project, checkout: Path) -> str:
     command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     commit = asked.stdout.strip() if (checkout / ".git").exists() else ""
-    wheel, torch = version("transformer-engine"), version("torch")
-    return (
-        f"The tests of {project.title}{f' at {commit}' if commit else ''}, with transformer-engine "
-        f"{wheel} and torch {torch}, without a GPU."
-    )
+    of = f"{project.title}{f' at {commit}' if commit else ''}"
+    torch = f"torch {version('torch')}, without a GPU"
+    if project is TE:  # the checkout is imported before the wheel
+        return f"Tests and Python layer of {of}, with {torch}."
+    return f"Tests of {of}, with transformer-engine {version('transformer-engine')} and {torch}."
 
 
 def said(cells: Row) -> str:
