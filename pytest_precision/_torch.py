@@ -282,24 +282,33 @@ def in_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def clipping_functions() -> Iterator[tuple[ModuleType, str]]:
-    """Yield where the function lies that scales gradients down, as a module and a name in it.
+def function_that_scales() -> tuple[Any, str]:
+    """Return where the function lies that scales gradients down, given their norm; see `place_of`.
 
-    A loop may have imported `clip_grad_norm_` by name, but that finds this function by its private
-    one, with the norm as an argument.
+    `clip_grad_norm_` finds it by its private name.
     """
     from torch.nn.utils import clip_grad
 
-    yield clip_grad, "_clip_grads_with_norm_"
-    yield nn.utils, "clip_grads_with_norm_"
+    return place_of(clip_grad, "_clip_grads_with_norm_")
 
 
-def functions_that_clip_by_value() -> Iterator[tuple[ModuleType, str]]:
-    """Yield where the function lies that clamps gradients, which no other one stands behind."""
+def function_that_clamps() -> tuple[Any, str]:
+    """Return where the function lies that clamps gradients; see `place_of`."""
     from torch.nn.utils import clip_grad
 
-    yield clip_grad, "clip_grad_value_"
-    yield nn.utils, "clip_grad_value_"
+    return place_of(clip_grad, "clip_grad_value_")
+
+
+def place_of(holder: Any, name: str) -> tuple[Any, str]:
+    """Return an object and its attribute that hold a function, whoever has imported it by name.
+
+    What is imported is a wrapper, such as `no_grad`, which has the function in a cell of its own;
+    no public name leads there. A function without one lies where it is defined.
+    """
+    function = getattr(holder, name)
+    wrapped = getattr(function, "__wrapped__", None)
+    cells = (cell for cell in function.__closure__ or () if cell.cell_contents is wrapped)
+    return next(((cell, "cell_contents") for cell in cells), (holder, name))
 
 
 def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:

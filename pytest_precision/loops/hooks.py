@@ -18,8 +18,8 @@ from torch.optim.optimizer import (
 )
 
 from pytest_precision._torch import (
-    clipping_functions,
-    functions_that_clip_by_value,
+    function_that_clamps,
+    function_that_scales,
     in_transform,
 )
 
@@ -133,10 +133,8 @@ def _wrapped(events: Events) -> Iterator[tuple[Any, str, Told | None, Told | Non
     What the former returns takes the place of the first argument, unless it is None.
     """
     yield Tensor, "backward", lambda loss, *_, **__: events.backward(loss), None
-    for holder, name in clipping_functions():
-        yield holder, name, _before_clip(events), None
-    for holder, name in functions_that_clip_by_value():
-        yield holder, name, lambda *_, **__: events.clip(None), None
+    yield *function_that_scales(), _before_clip(events), None
+    yield *function_that_clamps(), lambda *_, **__: events.clip(None), None
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
         yield holder, "start_processes", lambda *_, **__: events.spawned(), None
@@ -157,7 +155,7 @@ def _before_clip(events: Events) -> Told:
 
 @contextmanager
 def _replaced(holder: Any, name: str, before: Told | None, after: Told | None) -> Iterator[None]:
-    original = vars(holder)[name]
+    original = getattr(holder, name)
     running: list[Any] = []
 
     @wraps(original)
