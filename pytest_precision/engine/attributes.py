@@ -25,6 +25,9 @@ ELSEWHERE = frozenset({"param_groups", "state", "defaults"})
 SHARDING = "torch.distributed."
 """Beginning of the modules of Python in which `fully_shard` makes classes."""
 
+WHOLE = "the model"
+"""What a root is called, which has no name."""
+
 OPAQUE = (b"\x80", b"PK")
 """How bytes begin that pickle or `torch.save` has made: equal objects may have unequal ones."""
 
@@ -57,7 +60,7 @@ def of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
         yield from _hooks(name, module)
         if not of_torch(module):
             own = {key: value for key, value in vars(module).items() if key not in OWN}
-            yield from _named(own, name or "the model", known)
+            yield from _named(own, name or WHOLE, known)
 
 
 def numbers_of(held: object) -> Leaves:
@@ -84,7 +87,12 @@ def _hooks(name: str, module: nn.Module) -> Leaves:
         held = vars(module).get(key)
         if isinstance(held, Mapping):
             what = key.strip("_").replace("_", " ")
-            yield f"number of {what} of {name or 'the model'}", len(held)
+            yield f"number of {what} of {name or WHOLE}", len(held)
+
+
+def saves_more(module: nn.Module) -> bool:
+    """Return whether a module saves more than parameters and buffers."""
+    return type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observation]:
@@ -94,8 +102,8 @@ def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observatio
     amaxes. It is shown as the objects in the bytes, since equal ones may have unequal bytes.
     """
     for name, module in modules:
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            of = name or "the model"
+        if saves_more(module):
+            of = name or WHOLE
             for path, leaf in leaves(module.get_extra_state()):
                 held = as_tensor(leaf)
                 assert held is not None

@@ -61,7 +61,6 @@ class Beside:
     def observe(self) -> Iterator[Observation]:
         """Yield what outlives a step."""
         yield from thawed(trained(self._names.parameters()), self._trained)
-        yield from attributes.extra_state(self._modules())
         yield from self.copies.observe()
         yield from self._policies.observe(self._counted())
         yield from self._generators.observe(generators())

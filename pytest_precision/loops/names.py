@@ -11,6 +11,7 @@ from itertools import count
 from torch import Tensor, nn
 
 from pytest_precision._torch import flat_pieces
+from pytest_precision.engine import attributes
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops.locate import PieceFields, Pieces
 from pytest_precision.loops.wrappers import (
@@ -138,10 +139,12 @@ class LoopNames:
         return True
 
     def settled(self, name: str) -> str:
-        """Return a name with paths in the place of placeholders."""
+        """Return a name with paths in the place of placeholders; of a root by itself, its words."""
 
         def path(match: re.Match[str]) -> str:
             path = self._paths[int(match[1])]
+            if not path and not match[2]:
+                return attributes.WHOLE
             return path and path + match[2]
 
         return PLACEHOLDER.sub(path, name)
@@ -181,6 +184,12 @@ class LoopNames:
         """Yield every buffer by logical name."""
         for module, path in self._modules.items():
             yield from module.named_buffers(path, recurse=False)
+
+    def saving_more(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield every module that saves more than its tensors, by logical name."""
+        for module, path in self._modules.items():
+            if attributes.saves_more(module):
+                yield path, module
 
     def of(self, tensor: Tensor) -> str | None:
         """Return the name of a parameter that `parameters` has shown, or None."""

@@ -157,11 +157,13 @@ class Sight:
                 yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
 
     def weights_of_models(self) -> Shown:
-        """Yield each parameter and each buffer of the models."""
+        """Yield each parameter and each buffer of the models, and what modules save beside them."""
         for name, parameter in self.names.parameters():
             yield name, self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
             yield name, self._show("buffer", Held(name, buffer), buffer, local=True)
+        for name, module in self.names.saving_more():
+            yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
     def flags(self) -> Iterator[Observation]:
         """Yield whether the models train."""
