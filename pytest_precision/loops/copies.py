@@ -79,7 +79,7 @@ class Copies:
             without: ids of tensors that belong to an optimizer.
         """
         known = self._known() | without
-        shapes = self._shapes()
+        shapes = self._weights()
         taken: set[int] = set()
         fitting = [one for one in _alive() if _shapes_of(one) in shapes and not _ids(one) & known]
         for one in sorted(fitting, key=_depth, reverse=True):
@@ -94,6 +94,7 @@ class Copies:
         self._found = [copy for copy in self._found if copy.is_held()]
         untrained = [copy for copy in self._found if not known & _ids(copy.one)]
         present = [(copy, _fingerprint(_tensors(copy.one))) for copy in untrained]
+        weights = self._weights()
         # Where in memory they lie differs from run to run, what they hold does not.
         for copy, now in sorted(present, key=lambda pair: repr(pair[1])):
             copy.moved |= copy.start != now
@@ -101,9 +102,11 @@ class Copies:
                 own = {path: one for path, one in _tensors(copy.one).items() if not _elsewhere(one)}
                 copy.name = copy.name or self._new_name(copy.one)
                 own |= {} if not isinstance(copy.one, nn.Module) else dict(copy.one.named_buffers())
+                likened = weights.get(_shapes_of(copy.one)) if isinstance(copy.one, list) else None
                 for path, tensor in own.items():
                     held = next(stored("average", tensor.detach())).tensor
-                    full = TensorKey(copy.name, path).name("average")
+                    part = likened[int(path)] if likened else path
+                    full = TensorKey(copy.name, part).name("average")
                     yield whole("average", full, held)
 
     def _adopt(self, one: Any) -> _Copy:
@@ -116,6 +119,7 @@ class Copies:
     def _new_name(self, one: Any) -> str:
         """Return the name of a copy among those that were shown, in either run the same."""
         kind = type(one).__name__
+        kind += "" if isinstance(one, nn.Module) else " of weights"
         same = sum(bool(copy.name) and type(copy.one) is type(one) for copy in self._found)
         return f"{kind} {same + 1}" if same else kind
 
@@ -126,14 +130,19 @@ class Copies:
         known = self._known()
         return any(id(parameter) in known for parameter in module.parameters())
 
-    def _shapes(self) -> set[tuple[torch.Size, ...]]:
-        """Return the shapes of the weights of each model, and of those that are trained."""
-        found = set()
+    def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
+        """Return the shapes of the weights of each model, and of those trained, with their names.
+
+        What has no name, as a shard of FSDP1, is called by its place.
+        """
+        found: dict[tuple[torch.Size, ...], list[str]] = {}
         for root in self._names.roots:
             own = [*root.parameters()]
             trained = [parameter for parameter in own if parameter.requires_grad]
-            found |= {tuple(one.shape for one in some) for some in (own, trained)}
-        return {shapes for shapes in found if len(shapes) >= FEWEST}
+            for some in (own, trained):
+                names = [self._names.of(one) or str(place) for place, one in enumerate(some)]
+                found.setdefault(tuple(one.shape for one in some), names)
+        return {shapes: names for shapes, names in found.items() if len(shapes) >= FEWEST}
 
 
 def _alive() -> list[Any]:

@@ -65,6 +65,17 @@ def in_dict(model: nn.Module, decay: float) -> Callable[[], None]:
     return update
 
 
+def in_list(model: nn.Module, decay: float) -> Callable[[], None]:
+    """Keep an average in a list of tensors, as diffusers does."""
+    average = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def update() -> None:
+        for mean, parameter in zip(average, model.parameters(), strict=True):
+            mean.lerp_(parameter.detach(), 1 - decay)
+
+    return update
+
+
 def evaluated(model: nn.Module, decay: float) -> Callable[[], None]:
     """Call a module that is not trained."""
     with torch.random.fork_rng():
@@ -95,7 +106,13 @@ def two(model: nn.Module, decay: float, collected: bool) -> Callable[[], None]:
     return update
 
 
-AVERAGES = {"averaged": averaged, "copied": copied, "dict": in_dict, "called": evaluated}
+AVERAGES = {
+    "averaged": averaged,
+    "copied": copied,
+    "dict": in_dict,
+    "list": in_list,
+    "called": evaluated,
+}
 TWO = {"two": partial(two, collected=False), "collected": partial(two, collected=True)}
 
 
@@ -138,6 +155,14 @@ def test_an_average_of_the_weights_is_compared(parity_in: ParityIn, average: str
     assert found.divergence.kind == "average"
 
 
+def test_an_average_in_a_list_has_the_names_of_the_weights(parity_in: ParityIn) -> None:
+    """A place in a list says nothing to whoever looks for the weight."""
+    parity, side = parity_in(Cell(sequence=f"train{STEPS}")), partial(loop, average="list")
+    found = failed(parity, partial(side, decay=0.99), side).divergence
+    assert found is not None
+    assert found.name == "list of weights: first.weight"
+
+
 def test_averages_have_the_same_names_whenever_memory_was_collected(parity_in: ParityIn) -> None:
     """The collector lists what is young first, a wrapper after the module in it."""
     parity = parity_in(Cell(sequence=f"train{STEPS}"))
@@ -145,7 +170,7 @@ def test_averages_have_the_same_names_whenever_memory_was_collected(parity_in: P
     assert {*verdict.left_out} == {"grad"}
 
 
-@pytest.mark.parametrize("average", ["averaged", "copied", "dict"])
+@pytest.mark.parametrize("average", ["averaged", "copied", "dict", "list"])
 def test_an_average_of_one_side_alone_is_named(parity_in: ParityIn, average: str) -> None:
     """The other side may keep it elsewhere, or not at all."""
     verdict = parity_in(Cell(sequence=f"train{STEPS}")).check(partial(loop, average=average), loop)
