@@ -87,9 +87,18 @@ class Notes:
         """Keep what the run starts with, in its first step."""
         if not self._begun:
             self._begun = True
-            self._tape.start(self.sight)
+            self._tape.start(self.sight, self.step)
             self._tape.first.keep("rng", "", self.sight.rng())
         self._keep_model()
+
+    def begin_anew(self) -> None:
+        """Keep once more what the run starts with: its first step begins only now."""
+        first = self._tape.first
+        first.drop("rng", "")
+        first.keep("rng", "", self.sight.rng())
+        for name, seen in self.sight.weights_of_models():
+            first.drop("weights", name)
+            first.keep("weights", name, seen)
 
     def start(self, optimizer: Optimizer) -> None:
         """Keep what an optimizer starts with that may move weights before it calls its closure.
@@ -162,13 +171,13 @@ class Notes:
             self._tape.step.keep(f"see in {phase}", f"{kind} {name}", own)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
-        """Yield each phase of the step with what it has shown."""
+        """Yield each phase of the step with what it has shown; not what it leaves, in the last."""
         kept = self._tape.step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),
             kept("reduced_grad"),
             chain(kept("grad_norm"), kept("final_grad"), kept("numbers")),
-            self.sight.state(),
+            (),
         )
         for phase, seen in zip(STEP_PHASES, shown, strict=True):
             yield phase, chain(seen, kept(f"see in {phase}"))

@@ -93,9 +93,9 @@ class ManifestTape(Tape):
         super().__init__(folder, steps, None, manifest.values)
         self._manifest = manifest
 
-    def start(self, sight: Sight) -> None:
+    def start(self, sight: Sight, step: int) -> None:
         """Say how the recording is made, so that an incomplete one can be told from none."""
-        super().start(sight)
+        super().start(sight, step)
         if self.place.rank == 0:
             self._manifest.write(self._folder, self.place.world_size)
 

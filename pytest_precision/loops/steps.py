@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +17,14 @@ from torch.optim import Optimizer
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.loops.by_hand import ByHand
 from pytest_precision.loops.course import Course
+from pytest_precision.loops.edge import Edge
 from pytest_precision.loops.locate import Extent, Locate, expect_locate
 from pytest_precision.loops.names import Models
 from pytest_precision.loops.notes import Notes
-from pytest_precision.loops.sight import Sight, shown_once
+from pytest_precision.loops.sight import Sight
 from pytest_precision.loops.tape import Tape
 from pytest_precision.recorders.lost_updates import UpdateMeter, Watched
-from pytest_precision.trace.moment import END, INIT, Moment
+from pytest_precision.trace.moment import Moment
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
@@ -68,6 +68,8 @@ class Steps:
         self._begun = self._clipped = self._clipped_late = self._given_up = False
         self._told_late = False
         self._backwards, self._most = 0, MOST
+        self._edge = Edge(sight, tape, course)
+        self._evaluated: list[nn.Module] = []
         self._by_hand = ByHand(course.asked)
 
     @property
@@ -102,16 +104,23 @@ class Steps:
     # --- events ---------------------------------------------------------------------------------
 
     def forward(self, module: nn.Module) -> None:
-        """End the step before, if there is one, and look at the weights that are read."""
+        """End the step before, if there is one, and look at the weights that are read.
+
+        A module that holds nothing of what is trained, such as an average, ends none.
+        """
         names = self.sight.names
         at_edge = self._updated or not self._begun or not names.knows(module)
         if at_edge and names.lent(module):
             names.meet(module)
             self.notes.cannot_read(module, "called with weights that are not its own")
             return
-        self._next()
-        if not torch.is_grad_enabled():
-            self.sight.beside.copies.call(module)
+        trains = torch.is_grad_enabled()
+        begins = trains and names.begins(module)
+        if trains or names.knows(module):
+            self._end_if_over()
+            self._edge.reach(module, trains=trains, begins=begins)
+        if not trains:
+            self._evaluate(module)
             return
         new = names.meet(module)
         if not names.anything:  # what holds nothing may be called before the model
@@ -119,7 +128,7 @@ class Steps:
         self._begin()
         if new:
             self.notes.watch(module, called=True)
-        elif names.begins(module) and not self._backwards:
+        elif begins and not self._backwards:
             self.notes.read_anew(module)
 
     def transformed(self, module: nn.Module) -> None:
@@ -134,8 +143,10 @@ class Steps:
 
         Raises:
             RuntimeError: such a step does not end, or weights move though no optimizer steps.
+            StopRecording: all steps are over.
         """
-        self._next()
+        self._end_if_over()
+        self._go_on()
         self._begin()
         self.notes.loss(loss)
         self._backwards += 1
@@ -171,11 +182,18 @@ class Steps:
         self._given_up = self.course.operation == "skip" and overflowed
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Keep what the optimizer is about to read; a closure has yet to compute gradients."""
+        """Keep what the optimizer is about to read; a closure has yet to compute gradients.
+
+        Raises:
+            StopRecording: all steps are over.
+        """
         again = any(one is optimizer for one in self._updated)
         goes_on = again and not closure and self.sight.goes_on(optimizer)
         if closure or (again and not goes_on):
-            self._next()
+            self._end_if_over()
+        if closure:
+            self._edge.begin_in_step()
+        self._go_on()
         self._running.append(optimizer)
         self._clipped_late = self._given_up = False
         if closure:
@@ -274,11 +292,12 @@ class Steps:
         """Write the last step, if the loop has ended by itself after it."""
         if self._updated or self._given_up:
             self._end_step()
+        else:
+            self._edge.read_anew()
 
     def write_end(self) -> None:
         """Show what the last step set for a next one."""
-        moment = Moment(self.course.op - 1, "train", self.course.done, END)
-        self._tape.write(moment, chain(self.sight.all_numbers(), self.sight.beside.observe_end()))
+        self._edge.write_end()
 
     # --- the two ends of a step -----------------------------------------------------------------
 
@@ -286,22 +305,28 @@ class Steps:
         if not self._begun:
             self.notes.begin()
             self._begun = True
+            if self.notes.fresh and not self._running:
+                self._edge.repeat(self.notes.begin_anew)
 
-    def _next(self) -> None:
-        """End the step if it has made its update, unless an optimizer is in the middle of one.
+    def _go_on(self) -> None:
+        """Begin the next step for good.
 
         Raises:
-            StopRecording: that was the last one.
+            StopRecording: there is none.
         """
-        if (self._updated and not self._running) or self._given_up:
-            self._end_step()
+        self._edge.leave()
         if self.course.operation is None:
             raise StopRecording
+
+    def _end_if_over(self) -> None:
+        """End the step if it has made its update, unless an optimizer is in the middle of one."""
+        if (self._updated and not self._running) or self._given_up:
+            self._end_step()
 
     def _end_step(self) -> None:
         self.notes.settle(())
         if self.notes.fresh:
-            self._write_start()
+            self._edge.write_start()
         self.sight.beside.end_step()
         op, operation = self.course.op, str(self.course.operation)
         self.course.advance()
@@ -311,29 +336,29 @@ class Steps:
             self.violations[f"{too_late} {self.done}"] = None
         if operation == "skip":
             self._expect_rates()
-            self._write_state(op, operation)
+            self._edge.write_state(op, operation)
         elif self._tape.writes(self.done):
-            for phase, seen in self.notes.phases():
-                self._tape.write(Moment(op, operation, self.done, phase), seen)
+            *passed, (last, seen) = self.notes.phases()
+            for phase, shown in passed:
+                self._tape.write(Moment(op, operation, self.done, phase), shown)
+            self._edge.write_left(Moment(op, operation, self.done, last), [*seen])
         while self.course.operation == "save":
-            self._write_state(self.course.op, "save")
+            self._edge.write_state(self.course.op, "save")
             self.course.advance()
         self._updated = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
         self._backwards, self._most = 0, max(self._most, self._backwards)
         self.notes.end(self.done)
+        for module in self._evaluated:
+            self.sight.beside.copies.call(module)
+        self._evaluated = []
 
-    def _write_start(self) -> None:
-        if self._tape.writes(self.done):
-            loaded = self.course.loaded
-            moment = Moment(self.course.load, loaded, self.done, "load") if loaded else INIT
-            # An optimizer that runs another one may have moved what both of them hold by then.
-            self._tape.write(moment, shown_once(self._tape.started()))
-
-    def _write_state(self, op: int, operation: str) -> None:
-        if self._tape.writes(self.done):
-            moment = Moment(op, operation, self.done, operation)
-            self._tape.write(moment, chain(self.sight.all_numbers(), self.sight.state()))
+    def _evaluate(self, module: nn.Module) -> None:
+        """Note a call without gradients: after an update, when the step is over."""
+        if self._updated:
+            self._evaluated.append(module)
+        else:
+            self.sight.beside.copies.call(module)
 
     def _expect_rates(self) -> None:
         """Note a rate that a skipped step has changed: no moment before it shows the rate."""

@@ -48,12 +48,18 @@ class Tape(ExitStack):
         self._values = values
         self._small = self._whole = False
 
-    def start(self, sight: Sight) -> None:
-        """Begin a run, once its first model is known; a collective, the first time."""
+    def start(self, sight: Sight, step: int) -> None:
+        """Begin a run, once its first model is known; a collective, the first time.
+
+        Args:
+            sight: of the run.
+            step: number of its first step.
+        """
         if not hasattr(self, "writer"):
             self.open(sight)
         sight.gathers_shards = self._whole
         self.first = self._capture(0)
+        self.begin(step)  # the run before may have begun one more
 
     def open(self, sight: Sight) -> None:
         """Choose between digests and values."""
@@ -69,7 +75,6 @@ class Tape(ExitStack):
                 threads=digest_threads(self.place.world_size),
             )
         )
-        self.begin(1)
 
     def begin(self, step: int) -> None:
         """Forget what was kept of the step before."""
@@ -96,7 +101,7 @@ class Tape(ExitStack):
         )
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
-        """Write what was observed at one moment."""
+        """Write what was observed at one moment, in the place of what was written of it before."""
         self.writer.add(moment, seen, digests=self._digests(moment.step))
 
     def end(self, header: Header) -> int:

@@ -48,7 +48,7 @@ class TraceWriter:
         self._end = 0
         self._offsets: dict[str, int] = {}
         self._threads, self._pool = threads, ThreadPoolExecutor(threads)
-        self._moments: list[tuple[Moment, list[tuple[int, int | str]]]] = []
+        self._moments: dict[Moment, list[tuple[int, int | str]]] = {}
         self._slots: dict[TensorSlot, int] = {}
 
     def add(
@@ -59,6 +59,8 @@ class TraceWriter:
         digests: bool | None = None,
     ) -> None:
         """Keep what was observed at `moment`; a tensor observed twice is kept once.
+
+        It takes the place of what was observed at this moment before, if that was.
 
         Args:
             moment: when.
@@ -98,7 +100,7 @@ class TraceWriter:
             )
             entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
         kept.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
-        self._moments.append((moment, [(slot, kept[identity]) for slot, identity in entries]))
+        self._moments[moment] = [(slot, kept[identity]) for slot, identity in entries]
 
     def keep(self, seen: Observation) -> Observation:
         """Write the values of an observation now; return what `add` takes for it later.
@@ -118,7 +120,7 @@ class TraceWriter:
     @property
     def observations(self) -> int:
         """Return the number of observations so far."""
-        return sum(len(entries) for _, entries in self._moments)
+        return sum(map(len, self._moments.values()))
 
     def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
         """Return the digest of each tensor; threads are used only for tensors that are large."""
@@ -149,7 +151,9 @@ class TraceWriter:
         self._file.close()
         slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
         index = (
-            asdict(header) | {"digests": self._digests} | {"slots": slots, "moments": self._moments}
+            asdict(header)
+            | {"digests": self._digests}
+            | {"slots": slots, "moments": [*self._moments.items()]}
         )
         write_whole(self._index, index)
 

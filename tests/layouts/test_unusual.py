@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+import variations.unusual_evaluations
 import variations.unusual_models  # noqa: F401
 from variations.unusual import UNUSUAL, Unusual
 from variations.unusual_loops import LOOPS, side
