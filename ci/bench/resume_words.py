@@ -54,9 +54,10 @@ REFUSALS = {
 JUDGED = """
 ## By a checkpoint of torch's
 
-Through `torch.distributed.checkpoint.state_dict`, which an `Engine` saves with, two classes that
-go on by their own `state_dict` do not: `StableSPAM` [forgets its count](../findings.md), and
-`LoRARite` is refused in words, since it keeps its state at the first weight of each pair alone.
+Through `torch.distributed.checkpoint.state_dict`, which an `Engine` saves with, three classes that
+go on by their own `state_dict` do not: `StableSPAM` [forgets its count](../findings.md),
+`DAdaptSGD` [all of its state](../findings.md), and `LoRARite` is refused in words, since it keeps
+its state at the first weight of each pair alone.
 
 ## Judged by a rule
 
