@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from pytest_precision.errors import ParityError as ParityError
     from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.errors import RankError as RankError
-    from pytest_precision.loops.command import command as command
-    from pytest_precision.loops.current import record as record
-    from pytest_precision.loops.script import script as script
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
     from pytest_precision.parity.compare.calls import bitwise as bitwise
@@ -39,6 +36,9 @@ if TYPE_CHECKING:
     from pytest_precision.parity.compare.calls import unchecked as unchecked
     from pytest_precision.parity.verdict import Verdict as Verdict
     from pytest_precision.plugin.fixtures import Ranks as Ranks
+    from pytest_precision.recorders.scripts.command import command as command
+    from pytest_precision.recorders.scripts.current import record as record
+    from pytest_precision.recorders.scripts.script import script as script
     from pytest_precision.workloads.base import Workload as Workload
 
 __all__ = [
@@ -85,9 +85,9 @@ __getattr__, __dir__ = _lazy.exports(
         "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),
         "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
-        "loops.command": ("command",),
-        "loops.current": ("record",),
-        "loops.script": ("script",),
+        "recorders.scripts.command": ("command",),
+        "recorders.scripts.current": ("record",),
+        "recorders.scripts.script": ("script",),
         "plugin.fixtures": ("Ranks",),
         "parity.compare.calls": ("bitwise", "close", "noise", "norm", "ulp", "unchecked"),
         "parity.verdict": ("Verdict",),

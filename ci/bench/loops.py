@@ -20,9 +20,9 @@ from typing import Any
 import torch.distributed as dist
 from measure import interleave, ratio
 
-from pytest_precision.loops.runs import record_script
-from pytest_precision.loops.script_file import record_file, run_file
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.scripts.runs import record_script
+from pytest_precision.recorders.scripts.script_file import record_file, run_file
 
 SCRIPT = Path(__file__).with_name("plain_script.py")
 STEPS = 3

@@ -37,14 +37,14 @@ from seen_setups import CHANGED, LAYOUTS, LOOPS, Parts, loop, state_of
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.values import leaves as values
-from pytest_precision.loops.runs import record_script
-from pytest_precision.loops.script import script
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules import QuantizedParameter
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.recorders.engine_recorder import record
 from pytest_precision.recorders.environment import SEED
+from pytest_precision.recorders.scripts.runs import record_script
+from pytest_precision.recorders.scripts.script import script
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.store import Trace
 

@@ -28,7 +28,6 @@ from pytest_precision.errors import (
     is_bad_input,
     named,
 )
-from pytest_precision.loops.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.matrix.declarations import Declared
@@ -40,6 +39,7 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.recorders.scripts.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.trace.cache import TraceCache
 
 __tracebackhide__ = is_bad_input

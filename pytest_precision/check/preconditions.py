@@ -10,10 +10,10 @@ import traceback
 from pytest_precision.check.gate import gate
 from pytest_precision.check.side import Side
 from pytest_precision.errors import SideFailed, WorldSizeError, expected_but_got
-from pytest_precision.loops.script import unrecordable
 from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.state.definitions import Definitions
+from pytest_precision.recorders.scripts.script import unrecordable
 
 
 @gate

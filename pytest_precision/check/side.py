@@ -102,10 +102,10 @@ class Side:
             the number of observations that it holds.
         """
         # Only ranks need torch for this; the controller sends the job without it.
-        from pytest_precision.loops.runs import record_script
         from pytest_precision.recorders.engine_recorder import record
         from pytest_precision.recorders.perturb.delays import delays
         from pytest_precision.recorders.perturb.perturbation import Perturbation
+        from pytest_precision.recorders.scripts.runs import record_script
 
         layout, into = self.layout.resolve(), Path(folder)
         with reads(), delays(self.delays) as pause:

@@ -97,7 +97,7 @@ def run(given: argparse.Namespace) -> int:
     _expect_empty(given)
     if given.te != "off":
         _let_stand_in(given)
-    from pytest_precision.loops.script_file import record_file
+    from pytest_precision.recorders.scripts.script_file import record_file
 
     done = record_file(
         Path(file), arguments, given.out, given.steps, given.values, local_grads=bool(given.see)

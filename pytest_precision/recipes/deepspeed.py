@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.loops.locate import Locate, PieceFields
 from pytest_precision.recipes.release import expect_release
+from pytest_precision.recorders.scripts.locate import Locate, PieceFields
 
 TESTED = "0.19"
 

@@ -9,10 +9,9 @@ that add up over shards; agreement of the two sides does not depend on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,38 +19,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import NotMeasurableError
-from pytest_precision.recorders.exact_update import Hyperparameters, Rule, gradient, rule
+from pytest_precision.recorders.oracle.exact_update import Hyperparameters, Rule, gradient, rule
+from pytest_precision.recorders.weights import CHUNK, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.update_log import path_of
-
-CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}
-"""Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A tensor that an optimizer updates.
-
-    Attributes:
-        name: its logical name.
-        parameter: as the optimizer has it.
-        effective: returns the weight that it represents now, in its shape.
-        pieces: returns what this rank holds of the logical tensors in a tensor of its shape.
-    """
-
-    name: str
-    parameter: Tensor
-    effective: Callable[[], Tensor]
-    pieces: Callable[[Tensor], list[Observation]]
-
-    @classmethod
-    def of(cls, engine: Engine) -> Iterator[Weight]:
-        """Yield those of an engine."""
-        for name, parameter in engine.masters():
-            effective, pieces = partial(engine.effective, parameter), partial(_pieces, engine, name)
-            yield cls(name, parameter, effective, pieces)
 
 
 class UpdateMeter:
@@ -138,12 +110,6 @@ class Watched:
     grad: Tensor
     group: Hyperparameters
     before: list[Tensor]
-
-
-def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Return the pieces that this rank itself holds of the logical tensors in `tensor`."""
-    parts = engine.logical(name, tensor)
-    return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:

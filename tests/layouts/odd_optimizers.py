@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from pytest_precision import script, workloads
 from pytest_precision.engine.engine import Engine
-from pytest_precision.loops.record import Record
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.workloads.base import Workload
 
 GROUPS: dict[str, dict[str, Any]] = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_precision.check.parity import Parity
-from pytest_precision.loops.runs import record_script
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
+from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.store import Trace
 

@@ -10,8 +10,8 @@ from checked import ParityIn, failed
 from torch import nn
 
 from pytest_precision import command, script
-from pytest_precision.loops.record import Record
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.scripts.script_recorder import Record
 
 LOOP = """
 import sys

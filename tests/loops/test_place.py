@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.loops.place import Place
+from pytest_precision.recorders.scripts.place import Place
 
 
 def test_a_process_without_a_group_is_alone() -> None:

@@ -10,8 +10,8 @@ import resumable
 import unchanged
 from checked import ParityIn, Recorded, failed
 
-from pytest_precision.loops.script import script
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.scripts.script import script
 
 INTERRUPTED = Cell(sequence="train2-save-load-train2", world_size=2)
 WHOLE = INTERRUPTED.replace(sequence="train4")

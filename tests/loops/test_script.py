@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 from checked import ParityIn
 
-from pytest_precision.loops.command import command
-from pytest_precision.loops.script import expect_signature, script
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.scripts.command import command
+from pytest_precision.recorders.scripts.script import expect_signature, script
 
 
 @script

@@ -10,7 +10,7 @@ import unchanged
 from checked import Recorded
 
 from pytest_precision import Cell
-from pytest_precision.loops.record import Record
+from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.trace.update_log import Counts, UpdateLog
 
 

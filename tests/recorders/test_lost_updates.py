@@ -15,8 +15,8 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
-from pytest_precision.recorders.exact_update import gradient, rule
 from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.oracle.exact_update import gradient, rule
 from pytest_precision.recorders.oracle.watch import UpdateOracle
 from pytest_precision.trace.update_log import Counts, UpdateLog
 from pytest_precision.workloads.base import Workload

@@ -47,7 +47,7 @@ for step in range(2):
 
 RECORD = """
 import sys
-import pytest_precision.loops.tape as tape
+import pytest_precision.recorders.scripts.tape as tape
 from pytest_precision.__main__ import main
 
 tape.SMALL_RUN = 0  # digests of all but one step

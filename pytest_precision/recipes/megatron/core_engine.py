@@ -16,13 +16,13 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.layouts.megatron.stored_model import hidden_by_overlaps
 from pytest_precision.layouts.transformer_engine.shown import KINDS, values_of
-from pytest_precision.loops.locate import PieceFields
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.recipes.megatron import core_checkpoint, memory
 from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, parts_of
 from pytest_precision.recipes.megatron.released import end_groups_with, forget_graphs
 from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
+from pytest_precision.recorders.scripts.locate import PieceFields
 from pytest_precision.workloads.base import Workload
 
 

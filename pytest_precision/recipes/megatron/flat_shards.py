@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.loops.locate import Locate, PieceFields
 from pytest_precision.recipes.release import expect_release
+from pytest_precision.recorders.scripts.locate import Locate, PieceFields
 from pytest_precision.te.groups import is_group, members
 
 TESTED = ("0.16", "0.19")

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.shown import operands_of
-from pytest_precision.loops.locate import PieceFields
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
+from pytest_precision.recorders.scripts.locate import PieceFields
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import family
 

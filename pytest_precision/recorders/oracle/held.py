@@ -15,10 +15,10 @@ from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.tensor_key import is_master
 from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
-from pytest_precision.recorders.lost_updates import Weight
 from pytest_precision.recorders.oracle import claims
 from pytest_precision.recorders.oracle.rounding import EXACT, Rounding
 from pytest_precision.recorders.oracle.update import Formula, Roundings
+from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Observation
-from pytest_precision.recorders.lost_updates import CHUNK
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import Rounding
 from pytest_precision.recorders.oracle.update import Roundings, State, UpdateScalars
 from pytest_precision.recorders.oracle.wrong import WrongRule, wrong_rules
+from pytest_precision.recorders.weights import CHUNK
 from pytest_precision.trace.oracle_log import Breach
 
 

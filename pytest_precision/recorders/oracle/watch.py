@@ -26,13 +26,13 @@ from pytest_precision.engine.groups import state_of
 from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.exact_update import gradient
-from pytest_precision.recorders.lost_updates import CHUNK, Weight
 from pytest_precision.recorders.oracle import held
+from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.oracle.judge import Batch, Clipping, Judge, Segment
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import EXACT, Rounding
 from pytest_precision.recorders.oracle.update import State
+from pytest_precision.recorders.weights import CHUNK, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.recorders.exact_update import gradient
+from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.perturb.planting import (
     Group,
     around,

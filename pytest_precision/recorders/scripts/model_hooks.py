@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pytest_precision._torch import in_transform
 from pytest_precision.engine.hook import ModuleHook
-from pytest_precision.loops.wrappers import readers
+from pytest_precision.recorders.scripts.wrappers import readers
 
 CLIP = "clip_grad_norm_"
 """Name of the method."""

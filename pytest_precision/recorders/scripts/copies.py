@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.readable import in_graph, stored, unreadable
 from pytest_precision.engine.values import fingerprint
-from pytest_precision.loops.names import LoopNames
 from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.recorders.scripts.names import LoopNames
 
 ALONE = 2
 """References to a container that nobody else holds: ours, and that of the call that counts."""

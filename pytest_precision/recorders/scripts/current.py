@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pytest_precision.loops.steps import Steps
+    from pytest_precision.recorders.scripts.steps import Steps
 
 
 class CurrentRecord:

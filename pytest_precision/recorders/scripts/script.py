@@ -8,9 +8,9 @@ from inspect import signature
 from typing import Any, TypeVar, overload
 
 from pytest_precision.errors import expected_but_got, is_bad_input
-from pytest_precision.loops.course import lacking
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import LAYOUT, SCRIPT, WayIn
+from pytest_precision.recorders.scripts.course import lacking
 
 __tracebackhide__ = is_bad_input
 

@@ -14,11 +14,11 @@ from pytest_precision.engine import attributes, groups
 from pytest_precision.engine.modes import modes
 from pytest_precision.engine.observation import Observation, tensors_in, whole
 from pytest_precision.errors import expect_type, expected_but_got, named
-from pytest_precision.loops.beside import Beside
-from pytest_precision.loops.locate import Extent, Held, Locate, Pieces, located
-from pytest_precision.loops.names import LoopNames
-from pytest_precision.loops.updates import Updates
-from pytest_precision.recorders.lost_updates import Weight
+from pytest_precision.recorders.scripts.beside import Beside
+from pytest_precision.recorders.scripts.locate import Extent, Held, Locate, Pieces, located
+from pytest_precision.recorders.scripts.names import LoopNames
+from pytest_precision.recorders.scripts.updates import Updates
+from pytest_precision.recorders.weights import Weight
 
 Shown = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""

@@ -13,10 +13,10 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.loops.locate import Extent
-from pytest_precision.loops.model_hooks import ModelHooks
-from pytest_precision.loops.sight import Shown, Sight
-from pytest_precision.loops.tape import Tape
+from pytest_precision.recorders.scripts.locate import Extent
+from pytest_precision.recorders.scripts.model_hooks import ModelHooks
+from pytest_precision.recorders.scripts.sight import Shown, Sight
+from pytest_precision.recorders.scripts.tape import Tape
 
 
 class Notes:

@@ -13,17 +13,17 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.loops.course import Course
-from pytest_precision.loops.names import LoopNames
-from pytest_precision.loops.record import followed
-from pytest_precision.loops.runs import finished
-from pytest_precision.loops.sight import Sight
-from pytest_precision.loops.steps import ON_DEMAND, Steps
-from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.environment import SEED
 from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.names import LoopNames
+from pytest_precision.recorders.scripts.runs import finished
+from pytest_precision.recorders.scripts.script_recorder import followed
+from pytest_precision.recorders.scripts.sight import Sight
+from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.manifest import Manifest
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from pytest_precision._torch import flat_pieces
 from pytest_precision.engine import attributes
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.loops.locate import PieceFields, Pieces
-from pytest_precision.loops.wrappers import (
+from pytest_precision.recorders.scripts.locate import PieceFields, Pieces
+from pytest_precision.recorders.scripts.wrappers import (
     holds_anything,
     paths,
     stands_for,

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.loops.by_hand import ByHand
-from pytest_precision.loops.course import Course
-from pytest_precision.loops.edge import Edge
-from pytest_precision.loops.locate import Extent, Locate, expect_locate
-from pytest_precision.loops.names import Models
-from pytest_precision.loops.notes import Notes
-from pytest_precision.loops.sight import Sight
-from pytest_precision.loops.tape import Tape
 from pytest_precision.recorders.lost_updates import UpdateMeter, Watched
+from pytest_precision.recorders.scripts.by_hand import ByHand
+from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.edge import Edge
+from pytest_precision.recorders.scripts.locate import Extent, Locate, expect_locate
+from pytest_precision.recorders.scripts.names import Models
+from pytest_precision.recorders.scripts.notes import Notes
+from pytest_precision.recorders.scripts.sight import Sight
+from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.moment import Moment
 
 ON_DEMAND = "grad"

@@ -9,19 +9,19 @@ from pathlib import Path
 from torch import Tensor
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.loops import hooks
-from pytest_precision.loops.course import Course
-from pytest_precision.loops.current import record
-from pytest_precision.loops.locate import Extent, Locate
-from pytest_precision.loops.names import LoopNames, Models
-from pytest_precision.loops.sight import Sight
-from pytest_precision.loops.steps import Steps, StopRecording
-from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.ways_in import SCRIPT, WayIn
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.scripts import hooks
+from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.current import record
+from pytest_precision.recorders.scripts.locate import Extent, Locate
+from pytest_precision.recorders.scripts.names import LoopNames, Models
+from pytest_precision.recorders.scripts.sight import Sight
+from pytest_precision.recorders.scripts.steps import Steps, StopRecording
+from pytest_precision.recorders.scripts.tape import Tape
 
 
 class Record:

@@ -15,8 +15,8 @@ from pytest_precision.engine import attributes, further, groups
 from pytest_precision.engine.changes import Changes, generators
 from pytest_precision.engine.modes import Settings, settings, thawed, trained
 from pytest_precision.engine.observation import Observation
-from pytest_precision.loops.copies import Copies
-from pytest_precision.loops.names import LoopNames
+from pytest_precision.recorders.scripts.copies import Copies
+from pytest_precision.recorders.scripts.names import LoopNames
 
 
 class Beside:

@@ -13,9 +13,9 @@ from itertools import chain
 from torch import nn
 
 from pytest_precision.engine.observation import Observation
-from pytest_precision.loops.course import Course
-from pytest_precision.loops.sight import Sight, shown_once
-from pytest_precision.loops.tape import Tape
+from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.sight import Sight, shown_once
+from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.moment import END, INIT, Moment
 
 

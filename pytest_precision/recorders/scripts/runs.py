@@ -11,11 +11,6 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.engine import groups
-from pytest_precision.loops.course import Course
-from pytest_precision.loops.record import Record
-from pytest_precision.loops.script import resumed, way_in
-from pytest_precision.loops.steps import ON_DEMAND, Steps
-from pytest_precision.loops.tape import Tape
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.reads import so_far
 from pytest_precision.matrix.stretches import Stretch
@@ -24,6 +19,11 @@ from pytest_precision.recorders.engine_recorder import FRESH_SEED
 from pytest_precision.recorders.environment import SEED, environment_of
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.script import resumed, way_in
+from pytest_precision.recorders.scripts.script_recorder import Record
+from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.store import Header

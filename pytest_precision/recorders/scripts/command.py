@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_precision.errors import expected_but_got, is_bad_input, named
 from pytest_precision.layouts.declarations import with_environment
-from pytest_precision.loops.script import script
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.variables import plain
 from pytest_precision.matrix.ways_in import COMMAND
 from pytest_precision.ranks.state.environment import patched
+from pytest_precision.recorders.scripts.script import script
 
 if TYPE_CHECKING:
-    from pytest_precision.loops.record import Record
+    from pytest_precision.recorders.scripts.script_recorder import Record
 
 __tracebackhide__ = is_bad_input
 
@@ -68,7 +68,7 @@ def command(
 def run(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> None:
     """Run a file in the place of the ranks' own process group."""
     # Only ranks need torch for this; the controller asks for the command without it.
-    from pytest_precision.loops.script_file import ended_well, run_file
+    from pytest_precision.recorders.scripts.script_file import ended_well, run_file
 
     words = [_filled(argument, cell) for argument in arguments]
     with _without_group(), record(), ended_well():

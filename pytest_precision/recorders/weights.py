@@ -1,0 +1,45 @@
+"""Weights: what an optimizer updates, with what it represents and which pieces this rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
+
+CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}
+"""Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor that an optimizer updates.
+
+    Attributes:
+        name: its logical name.
+        parameter: as the optimizer has it.
+        effective: returns the weight that it represents now, in its shape.
+        pieces: returns what this rank holds of the logical tensors in a tensor of its shape.
+    """
+
+    name: str
+    parameter: Tensor
+    effective: Callable[[], Tensor]
+    pieces: Callable[[Tensor], list[Observation]]
+
+    @classmethod
+    def of(cls, engine: Engine) -> Iterator[Weight]:
+        """Yield those of an engine."""
+        for name, parameter in engine.masters():
+            effective, pieces = partial(engine.effective, parameter), partial(_pieces, engine, name)
+            yield cls(name, parameter, effective, pieces)
+
+
+def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
+    """Return the pieces that this rank itself holds of the logical tensors in `tensor`."""
+    parts = engine.logical(name, tensor)
+    return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
