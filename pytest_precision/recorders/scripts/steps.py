@@ -7,7 +7,6 @@ gone by then is kept when it is there, and the whole step is written at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 import torch
@@ -22,16 +21,13 @@ from pytest_precision.recorders.scripts.edge import Edge
 from pytest_precision.recorders.scripts.locate import Extent, Locate, expect_locate
 from pytest_precision.recorders.scripts.names import Models
 from pytest_precision.recorders.scripts.notes import Notes
+from pytest_precision.recorders.scripts.overflow import Overflow
 from pytest_precision.recorders.scripts.sight import Sight
 from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.moment import Moment
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
-
-MOST, TIMES = 16, 4
-"""A step that is to be skipped ends within `TIMES` times the backwards of the longest step before
-it, which is taken to have `MOST` at least."""
 
 
 class StopRecording(BaseException):
@@ -67,7 +63,7 @@ class Steps:
         self._watched: list[Watched] = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
         self._told_late = False
-        self._backwards, self._most = 0, MOST
+        self._overflow = Overflow(course, tape)
         self._edge = Edge(sight, tape, course)
         self._evaluated: list[nn.Module] = []
         self._by_hand = ByHand(course.asked)
@@ -128,7 +124,7 @@ class Steps:
         self._begin()
         if new:
             self.notes.watch(module, called=True)
-        elif begins and not self._backwards:
+        elif begins and not self._overflow.backwards:
             self.notes.read_anew(module)
 
     def transformed(self, module: nn.Module) -> None:
@@ -149,22 +145,10 @@ class Steps:
         self._go_on()
         self._begin()
         self.notes.loss(loss)
-        self._backwards += 1
+        start = self._overflow.backward(loss)
         if self.notes.fresh and not self._met and not self._updated:
-            self._by_hand.backward(loss, self._backwards)
-        if self.course.operation != "skip":
-            return loss
-        if self._backwards > TIMES * self._most:
-            raise RuntimeError(
-                expected_but_got(
-                    "the loop to go on with the next step after an overflow",
-                    f"{self._backwards} backwards in the step that overflows, and neither "
-                    "clip_grad_norm_ nor GradScaler.step nor an update",
-                    "call record.skipped() where the loop leaves the update out",
-                )
-            )
-        rank, size = self._tape.place
-        return loss * math.inf if rank == size - 1 else loss
+            self._by_hand.backward(loss, self._overflow.backwards)
+        return start
 
     def clip(self, norm: Tensor | None) -> None:
         """Keep the norm, if any, and the gradients as they are before they are clipped."""
@@ -347,7 +331,7 @@ class Steps:
             self.course.advance()
         self._updated = []
         self._begun = self._clipped = self._clipped_late = self._given_up = False
-        self._backwards, self._most = 0, max(self._most, self._backwards)
+        self._overflow.end_step()
         self.notes.end(self.done)
         for module in self._evaluated:
             self.sight.beside.copies.call(module)
