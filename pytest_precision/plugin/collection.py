@@ -139,7 +139,7 @@ class Collection:
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
             worker_output["precision"] = {
-                "errors": self.errors,
+                "errors": [str(error) for error in self.errors],
                 "counts": self.counts._asdict(),
                 "collected": self.collected,
             }

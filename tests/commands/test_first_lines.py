@@ -79,7 +79,7 @@ for turn in PLANTED if own == "planted" else "mcmcmc":
 @pytest.mark.parametrize(
     ("loop", "words"),
     [
-        (FORGETS_TRAIN, "flag differs at step 3 after optimizer_step: training is False on rank 0"),
+        (FORGETS_TRAIN, "flag differs at step 2 after optimizer_step: training is False on rank 0"),
         (ACCUMULATES, "loss differs at step 1 after forward_backward: 4 microbatches here, 2 in"),
         (
             SCALED.replace("UNSCALED", "own != 'planted'").replace("SCALE", "2.0**22"),
