@@ -57,4 +57,4 @@ def test_what_is_no_bad_input_is_shown(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=f"{HEAD}\ndef test_it(cell):\n    command({odd})\n")
     found = pytester.runpytest_inprocess("--precision-matrix", "-p", "no:cacheprovider")
     found.assert_outcomes(failed=1)
-    assert "loops/command.py:" in found.stdout.str()
+    assert "scripts/command.py:" in found.stdout.str()
