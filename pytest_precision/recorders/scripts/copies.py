@@ -94,7 +94,7 @@ class Copies:
         self._found = [copy for copy in self._found if copy.is_held()]
         untrained = [copy for copy in self._found if not known & _ids(copy.one)]
         present = [(copy, _fingerprint(_tensors(copy.one))) for copy in untrained]
-        weights = self._weights()
+        weights = self._weights() if any(isinstance(one.one, list) for one in untrained) else {}
         # Where in memory they lie differs from run to run, what they hold does not.
         for copy, now in sorted(present, key=lambda pair: repr(pair[1])):
             copy.moved |= copy.start != now
