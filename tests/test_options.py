@@ -292,7 +292,7 @@ def test_a_former_option_warns_and_works(
     (warning,) = recwarn
     assert str(warning.message) == (
         "command line: --precision-min-kill will go with the next release; "
-        "write precision_mutate=SHARE"
+        "write --precision-mutate=SHARE"
     )
 
 

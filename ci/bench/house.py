@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -35,12 +34,16 @@ class Source:
 
     Args:
         root: folder of the checkout.
+
+    Attributes:
+        files: paths of the modules.
+        modules: syntax trees by dotted name.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.files = sorted((root / PACKAGE).rglob("*.py"))
-        self.trees = {file: ast.parse(file.read_text()) for file in self.files}
+        self.modules = {self.name(file): ast.parse(file.read_text()) for file in self.files}
 
     def name(self, file: Path) -> str:
         """Return the dotted name of a module."""
@@ -50,11 +53,6 @@ class Source:
     def room(self, name: str) -> str:
         """Return the folder or module right under the package that a module is in."""
         return name.split(".")[1] if "." in name else "__init__"
-
-    @cached_property
-    def modules(self) -> dict[str, ast.Module]:
-        """Syntax trees by dotted name."""
-        return {self.name(file): tree for file, tree in self.trees.items()}
 
     def statements(self, *, te: bool) -> int:
         """Count statements, docstrings left out, in the stand-in `te` or outside it."""

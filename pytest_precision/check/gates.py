@@ -21,9 +21,9 @@ from pytest_precision.parity.explain.histogram import of_finding
 from pytest_precision.parity.explain.locate import locate
 from pytest_precision.parity.self_checks import consistency, data_check
 from pytest_precision.parity.self_checks import declared_rule as oracle
-from pytest_precision.parity.self_checks import vacuity as guards
 from pytest_precision.parity.self_checks.compute_dtype import computed_elsewhere
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
+from pytest_precision.parity.self_checks.vacuity import disturbed, hidden, vacuous
 from pytest_precision.parity.verdict import Ruling
 
 Gate = Callable[[Case], "Ruling | None"]
@@ -120,7 +120,7 @@ def undisturbed(case: Case) -> Ruling | None:
 
 def _disturbed(case: Case, number: int) -> Finding | None:
     side, other = case.sides[number], case.sides[1 - number]
-    return guards.disturbed(side.trace, other.trace, case.terms.criteria)
+    return disturbed(side.trace, other.trace, case.terms.criteria)
 
 
 @gate
@@ -148,7 +148,7 @@ def vacuity(case: Case) -> Ruling | None:
     """Refuse a side in which nothing happened, or not what its precision and contract name."""
     for side in case.sides:
         words = (
-            guards.vacuous(side.trace, side.cell, case.terms.criteria)
+            vacuous(side.trace, side.cell, case.terms.criteria)
             or computed_elsewhere(side.trace, side.cell)
             or not_exercised(side.trace, case.contracts(side))
         )
@@ -198,7 +198,7 @@ def lost_updates(case: Case) -> Ruling | None:
 def hidden_kinds(case: Case) -> Ruling | None:
     """Refuse what an engine declares unobservable and the test has not accepted."""
     for side in case.sides:
-        found = guards.hidden(side.trace, case.terms.criteria, case.compared)
+        found = hidden(side.trace, case.terms.criteria, case.compared)
         if found is not None:
             kind, reason = found
             accepted = case.terms.write({kind: 'unchecked(reason="...")'})

@@ -1,4 +1,4 @@
-"""On ranks: a side is recorded by a group of ranks, one after the other for each world size."""
+"""On ranks: a side is recorded by groups of ranks, one for each part of its sequence."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ class Parity:
                 return refused, {}
 
     def _refused(self, candidate: Side, reference: Side) -> Ruling | None:
-        """Return the ruling on sides that are not worth to be recorded, or None."""
+        """Return the ruling on two sides that are not worth recording, or None."""
         inline = self.ranks.mode == "inline"
         return (
             preconditions.unpatched(None if inline else self.definitions)

@@ -119,11 +119,10 @@ PRECISIONS = {
 }
 """Every precision that a cell can have."""
 
+COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
+"""Precision of a cell to the dtype that matrix products must have in it."""
+
 
 def dotted(pair: Capability | Release) -> str:
     """Return a capability or a release as text: `10.0`."""
     return "{}.{}".format(*pair)
-
-
-COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
-"""Precision of a cell to the dtype that matrix products must have in it."""

@@ -35,7 +35,8 @@ def add_options(parser: pytest.Parser) -> None:
         shown = argparse.SUPPRESS if option.instead else text
         group.addoption(option.flag, dest=option.key, default=None, help=shown, **kind)
         ini_type = "string" if option.ini_type in TYPES_TO_COME else option.ini_type
-        parser.addini(option.key, f"{option.flag}: {text}", ini_type, None)
+        named = text if option.instead else f"{option.flag}: {text}"
+        parser.addini(option.key, named, ini_type, None)
 
 
 def read(config: pytest.Config) -> Settings:

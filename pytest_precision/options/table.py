@@ -128,7 +128,7 @@ FORMER = (
         "a share from 0 to 1",
         "SHARE",
         "--precision-mutate=SHARE",
-        instead="precision_mutate=SHARE",
+        instead="--precision-mutate=SHARE",
     ),
 )
 """Options that are part of another one now, and warn for one release."""

@@ -92,7 +92,7 @@ class Figures:
             updates' norm that the weights lack, the same of the `worst` tensor with its `name`, and
             `unmeasured`, tensor to reason.
         oracle: for `candidate` and `reference`, how their updates follow the rule that the workload
-            declares, as `oracle.summary` says it.
+            declares, as `declared_rule.summary` says it.
         identities: for `candidate` and `reference`, how many tensors were looked at for each thing
             that must hold within a run, and the first one that contradicts it, as
             `Consistency.as_dict` returns it.
@@ -106,7 +106,7 @@ class Figures:
         histogram: elements of the tensor that diverges first, by their distance in units in the
             last place, as `histogram.histogram` counts them.
         needed: for each kind that is not equal bit for bit, also within its criterion, the smallest
-            bounds that would have let it pass, as `needed.columns` makes them.
+            bounds that would have let it pass, as `required_tolerance.columns` makes them.
         unexercised: what the candidate's run never did, so that nothing is proved of it.
         mutants: known defects that were planted into a candidate that passed, as
             `mutation.mutants` lists them; None where that was not asked for.

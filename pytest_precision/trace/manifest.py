@@ -42,7 +42,7 @@ MOST_RANKS = 1 << 16
 PACKAGES = ("pytest-precision", "torch", "numpy")
 
 STAND_IN = "transformer_engine"
-"""Name under which it stands what runs over the stand-in, as in the environment of a trace."""
+"""Key in `versions` for the release of Transformer Engine that ran over the stand-in."""
 
 GIT_SECONDS = 10
 """Time that git has to name the revision of a large work tree."""

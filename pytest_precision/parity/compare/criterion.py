@@ -23,7 +23,7 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class Criterion:
-    """How equal two tensors must be; each function of `criterion_calls.CALLS` makes one.
+    """How equal two tensors must be; each function of `calls.CALLS` makes one.
 
     All that the package asks about a criterion is a member of this class, so that a new one is a
     subclass that overrides some of them.

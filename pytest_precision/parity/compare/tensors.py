@@ -61,7 +61,7 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
     Args:
         candidate: the tensor under test.
         reference: the tensor that it must agree with, of the same shape.
-        criterion: as the functions of `criterion_calls.CALLS` make it.
+        criterion: as the functions of `calls.CALLS` make it.
 
     Raises:
         TypeError: for dtypes and criteria that are not known here.

@@ -29,7 +29,7 @@ _FOR_A_SESSION = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 shell or a CI runner that ends a job."""
 
 _IGNORED: dict[int, Any] = {}
-"""Signals that the process which attends a controller ignores, and their earlier handlers."""
+"""Signals that the process which outlives its controller ignores, and their earlier handlers."""
 
 
 def adopt() -> None:
@@ -39,10 +39,10 @@ def adopt() -> None:
 
 
 @contextmanager
-def ignoring_signals() -> Iterator[None]:
-    """Have a process that starts meanwhile receive the signals for a session in `reap_after` only.
+def signals_blocked() -> Iterator[None]:
+    """Block the signals for a session, so that a process that starts meanwhile gets none too early.
 
-    One that received them earlier would end without a clean-up.
+    `reap_after` unblocks them there; one that came before it would end the process uncleaned.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_A_SESSION)
     try:
@@ -79,7 +79,7 @@ def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
 
 
 def restore_signals() -> None:
-    """Restore, in a fork of the attending process, the signals that this one ignores."""
+    """Restore the signals that the process ignored of which this one is a fork."""
     while _IGNORED:
         signal.signal(*_IGNORED.popitem())
 

@@ -55,7 +55,7 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
     # It is started here, since its start unblocks signals.
     resource_tracker.ensure_running()
     told = {preloaded.VARIABLE: " ".join(preload), reaper.CONTROLLER: str(os.getpid())}
-    with _socket_in(home), patched(told), reaper.ignoring_signals():
+    with _socket_in(home), patched(told), reaper.signals_blocked():
         os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
         forkserver.ensure_running()
     _preloads[_number()] = preload

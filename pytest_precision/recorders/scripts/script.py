@@ -37,7 +37,7 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
                     optimizer.zero_grad()
 
     It runs once on every rank, in the process group of all ranks. The block of `record()` ends
-    by itself after the train steps of the cell; see `loops.record.Record`. A step is what lies
+    by itself after the train steps of the cell; see `script_recorder.Record`. A step is what lies
     between two updates: optimizers that step in a row, without a forward or a backward between
     them, make one update.
 
