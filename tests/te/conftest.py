@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -11,6 +12,7 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
+from pytest_precision.te import stand_in
 
 
 @pytest.fixture
@@ -23,3 +25,13 @@ def on_a_rank(resources: Resources) -> Callable[[Callable[[], object]], object]:
         return pool.run(1, path, needs=Needs.of(path, Declared.of(function)))[0]
 
     return run
+
+
+@pytest.fixture
+def without_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wheel of Transformer Engine, whatever is installed here."""
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(stand_in, "version", missing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError
 from types import ModuleType
 from typing import Any
 
@@ -13,14 +12,6 @@ import torch
 from pytest_precision.check.transformer_engine import announced, refuse, skip_without
 from pytest_precision.options import Settings
 from pytest_precision.te import stand_in
-
-
-@pytest.fixture
-def without_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(stand_in, "version", missing)
 
 
 @pytest.fixture

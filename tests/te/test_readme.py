@@ -11,10 +11,12 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_wheel")
 def test_its_cells_are_skipped_with_the_reason(pytester: pytest.Pytester) -> None:
-    """A newcomer without the wheel has a green session that says what is missing."""
+    """A newcomer without the wheel has a green session that says what to install."""
     (block,) = re.findall(r"```python\n(# test_mine\.py\n.*?)```", README.read_text(), re.DOTALL)
     pytester.makepyfile(test_mine=block)
-    result = pytester.runpytest_subprocess("--precision-matrix", "--precision-te=off", "-rs")
+    result = pytester.runpytest_inprocess("--precision-matrix", "-rs")
     result.assert_outcomes(skipped=6)
-    result.stdout.fnmatch_lines(["*Transformer Engine: expected GPUs, or the stand-in*"])
+    missing = "expected Transformer Engine's wheel but got none installed"
+    result.stdout.fnmatch_lines([f"*Transformer Engine: {missing}; pip install*"])
