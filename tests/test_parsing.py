@@ -45,6 +45,7 @@ NO_NAMES = {
     "recorders/scripts/notes.py": "the first line of an exception",
     "modules/replace.py": "names of modules of a model",
     "parity/compare/criteria.py": "keys that a test writes",
+    "parity/explain/source.py": "names of files, and lines of source code",
     "parity/verdict.py": "node ids of pytest",
     "recipes/megatron/cuda_calls.py": "names of devices",
     "recipes/megatron/memory.py": "names of modules of a model",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pytest_precision._visible import visible
+from pytest_precision.parity.culprit import Culprit
 
 OUTCOMES = ("pass", "fail", "vacuous", "skip", "error")
 
@@ -62,6 +63,7 @@ class Ruling:
         in_part: whether a pass is no pass bit for bit of everything that was observed.
         details: lines below the reason; of a pass, how two recordings were not made alike.
         divergence: the first one, where two sides differ.
+        culprit: the operation that made the first wrong value, where it was looked for and found.
         brief: those of `details` that show it at a look.
         figures: fields of `Figures` that the gate has found, in place of the case's own.
     """
@@ -72,6 +74,7 @@ class Ruling:
     in_part: bool = False
     details: tuple[str, ...] = ()
     divergence: Divergence | None = None
+    culprit: Culprit | None = None
     brief: tuple[str, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -176,6 +179,11 @@ class Verdict(Figures):
         return self.ruling.divergence
 
     @property
+    def culprit(self) -> Culprit | None:
+        """Return the operation that made the first wrong value, where it is known."""
+        return self.ruling.culprit
+
+    @property
     def reason(self) -> str:
         """Return the first line of the failure; empty on a pass."""
         return "" if self.outcome == "pass" else f"{visible(cell_of(self.nodeid))}: {self.headline}"
@@ -192,6 +200,7 @@ class Verdict(Figures):
         if self.outcome == "pass":
             return self.ruling.details
         lines = (
+            *self._culprit_line,
             f"candidate  {self.candidate}",
             f"reference  {self.reference}",
             f"criterion  {self.criterion}",
@@ -203,7 +212,11 @@ class Verdict(Figures):
     @property
     def brief(self) -> tuple[str, ...]:
         """Return those of `details` that show a divergence at a look."""
-        return _indented(self.ruling.brief)
+        return _indented((*self._culprit_line, *self.ruling.brief) if self.ruling.brief else ())
+
+    @property
+    def _culprit_line(self) -> tuple[str, ...]:
+        return () if self.culprit is None else (self.culprit.text,)
 
     @property
     def repeat(self) -> str | None:
@@ -217,9 +230,11 @@ class Verdict(Figures):
         divergence = None if self.divergence is None else asdict(self.divergence)
         if divergence is not None and divergence["index"] is not None:
             divergence["index"] = list(divergence["index"])
+        culprit = None if self.culprit is None else self.culprit.as_dict()
         told = {name: getattr(self, name) for name in _TOLD}
         figures = {figure.name: getattr(self, figure.name) for figure in fields(Figures)}
-        data = told | {"details": list(self.details), "divergence": divergence} | figures
+        found = {"details": list(self.details), "divergence": divergence, "culprit": culprit}
+        data = told | found | figures
         return {name: value for name, value in data.items() if value is not None}
 
 
@@ -227,7 +242,7 @@ _TOLD = (
     *("nodeid", "axes", "candidate", "reference", "workload", "criterion"),
     *("outcome", "status", "gate", "reason", "repeat"),
 )
-"""What of a verdict stands in report.json beside its details, its divergence and its figures."""
+"""What of a verdict stands in report.json beside its details, what it found and its figures."""
 
 
 def _indented(lines: Iterable[str]) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from itertools import product
 from typing import Any
 
 import pytest
 
+from pytest_precision.parity.culprit import CalledAt, Culprit, Following, ModuleErrors, SourceLine
 from pytest_precision.parity.verdict import Divergence, Ruling, Verdict
 from pytest_precision.report.collect import CellResult, CheckResult
 
@@ -37,6 +38,31 @@ def divergence(**changes: Any) -> Divergence:
         "evidence": {"looked_at": 1, "likewise": []},
     }
     return Divergence(**fields | changes)
+
+
+def culprit(
+    modules: Iterable[tuple[str, float | None, float | None]] = (), **changes: Any
+) -> Culprit:
+    """A clip at 100 for 0.3, in line 69 of train.py, with every field."""
+    fields: dict[str, Any] = {
+        "text": "first wrong value: aten.mul.Tensor in clip_grad_norm_, called at train.py:69: "
+        "the reference multiplied by 0.3 here, this by 100.0",
+        "kind": "constant",
+        "operation": "aten.mul.Tensor",
+        "function": "train",
+        "file": "train.py",
+        "line": 69,
+        "module": "blocks.0",
+        "rank": 1,
+        "constants": {"candidate": {"other": 100.0}, "reference": {"other": 0.3}},
+        "reference": CalledAt("aten.mul.Tensor", "train", "train.py", 69),
+        "source": (SourceLine(68, "    loss.backward()"), SourceLine(69, "    clip(model, 100)")),
+        "following": (Following("aten.add.Tensor", "train.py", 71, "the reference added 1"),),
+        "modules": tuple(
+            ModuleErrors(*row) for row in modules or [("blocks.0", 1e-7, 1e-3), ("head", 0.5, None)]
+        ),
+    }
+    return Culprit(**fields | changes)
 
 
 def verdict(outcome: str = "pass", reason: str = "", **changes: Any) -> dict[str, Any]:

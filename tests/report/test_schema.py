@@ -6,7 +6,7 @@ import copy
 
 import pytest
 from jsonschema import ValidationError
-from made_up import divergence, verdict
+from made_up import culprit, divergence, verdict
 from written import read_report, validator
 
 from pytest_precision.report.environment import environment
@@ -18,7 +18,9 @@ def report(tmp_path):
     """A report of one failing check."""
     file = JsonFile(tmp_path, environment(device="cpu", flags={}))
     sides = {"candidate": {"torch": "2.13"}, "reference": {"torch": "2.12"}}
-    file.put("a", [verdict("fail", "why", divergence=divergence(), environment=sides)])
+    file.put(
+        "a", [verdict("fail", "why", divergence=divergence(), culprit=culprit(), environment=sides)]
+    )
     file.close()
     return read_report(tmp_path / "report.json")
 
@@ -31,6 +33,10 @@ def report(tmp_path):
         (("cells", 0, "outcome"), "failed"),
         (("cells", 0, "invented"), 1),
         (("cells", 0, "divergence", "ulp"), "1"),
+        (("cells", 0, "culprit", "kind"), "odd"),
+        (("cells", 0, "culprit", "line"), "69"),
+        (("cells", 0, "culprit", "source", 0, "text"), None),
+        (("cells", 0, "culprit", "constants", "candidate", "other"), {}),
         (("cells", 0, "environment", "candidate", "torch"), None),
         (("environment", "ranks", 0, "torch"), None),
     ],

@@ -1,0 +1,156 @@
+"""Culprit: the operation, and the line of the user's code, that made the first wrong value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from pytest_precision.errors import expect_one_of
+
+KINDS = (
+    *("constant", "missing", "extra", "inputs", "order", "cast", "collective"),
+    *("data", "grown", "setting", "unknown"),
+)
+"""What kind of error an operation made; `docs/reference/report.md` says what each one means."""
+
+SIDES = ("candidate", "reference")
+
+
+class SourceLine(NamedTuple):
+    """One line of source code: its number in the file, from 1, and its text."""
+
+    number: int
+    text: str
+
+
+class Following(NamedTuple):
+    """A further operation that made a wrong value, and that does not follow from the first one.
+
+    Attributes:
+        operation: its name.
+        file: where it was called; None where no line is known.
+        line: likewise.
+        text: what it did, in one sentence without a full stop.
+    """
+
+    operation: str
+    file: str | None
+    line: int | None
+    text: str
+
+
+class ModuleErrors(NamedTuple):
+    """The relative L2 errors of what a module returned, and of the gradients that it passed on."""
+
+    module: str
+    forward: float | None
+    backward: float | None
+
+
+class CalledAt(NamedTuple):
+    """An operation of the reference, and where it was called."""
+
+    operation: str
+    function: str | None
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """The operation that made the first wrong value, as plain data: `culprit` in report.json.
+
+    Attributes:
+        text: the second line of a failure: what the operation did and where, such as `first wrong
+            value: aten.mul.Tensor in clip_grad_norm_, called at train.py:69: the reference
+            multiplied by 0.3 here, this by 100.0`.
+        kind: one of `KINDS`.
+        operation: name of the operation, such as `aten.mul.Tensor`; for a setting, what was set.
+        function: the function that the line stands in; None where it is unknown.
+        file: the file of the line: relative to the root of the project, or, if `outside`, to the
+            folder that it is imported from; None where no line is known.
+        line: from 1.
+        outside: whether the file is no file of the project: installed code, or unknown here.
+        module: path of the module in which the operation ran, such as `blocks.0.attn`; None outside
+            of modules.
+        rank: the candidate's rank that made the value; None where every rank did.
+        constants: for `candidate` and `reference`, the arguments that are no tensors, by name, of
+            those that are not the same on both sides; None where none is.
+        reference: what the reference did on the same inputs; None where it did nothing like it.
+        source: the line with those around it, in order; empty where the source cannot be read.
+        following: the next operations that made wrong values on their own, in order.
+        modules: the errors of modules in the order of the model; empty where values were followed.
+    """
+
+    text: str
+    kind: str
+    operation: str
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+    outside: bool = False
+    module: str | None = None
+    rank: int | None = None
+    constants: Mapping[str, Mapping[str, Any]] | None = None
+    reference: CalledAt | None = None
+    source: tuple[SourceLine, ...] = ()
+    following: tuple[Following, ...] = ()
+    modules: tuple[ModuleErrors, ...] = ()
+
+    def __post_init__(self) -> None:
+        expect_one_of("kind", self.kind, KINDS)
+
+    @property
+    def where(self) -> str:
+        """Return `file:line`, or as much of it as is known."""
+        return ":".join(str(part) for part in (self.file, self.line) if part is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of report.json: builtins only; what is None or empty is left out."""
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        data = {name: value for name, value in every.items() if value not in (None, (), {})}
+        for name in ("source", "following", "modules"):
+            if name in data:
+                data[name] = [row._asdict() for row in getattr(self, name)]
+        if self.reference is not None:
+            data["reference"] = self.reference._asdict()
+        if self.constants:
+            data["constants"] = {
+                side: {name: _plain(value) for name, value in self.constants[side].items()}
+                for side in SIDES
+            }
+        return data
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Culprit:
+        """Return what `as_dict` has returned, or a later release with more keys."""
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        rows = {
+            "source": _rows(SourceLine, known.get("source", ())),
+            "following": _rows(Following, known.get("following", ())),
+            "modules": tuple(
+                ModuleErrors(row["module"], _number(row["forward"]), _number(row["backward"]))
+                for row in known.get("modules", ())
+            ),
+        }
+        called = _rows(CalledAt, [known["reference"]] if known.get("reference") else ())
+        return cls(**known | rows | {"reference": next(iter(called), None)})
+
+
+def _rows(form: Any, rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:
+    return tuple(form(*(row[name] for name in form._fields)) for row in rows)
+
+
+def _number(value: Any) -> float | None:
+    """Return a figure as report.json has it: JSON has no NaN and no infinity, so they are texts."""
+    return None if value is None else float(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a constant as builtins that JSON has; anything else, such as a dtype, is its text."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value)

@@ -1,0 +1,79 @@
+"""Source: the lines around a line of code, and the name of its file, as reports show them.
+
+A report leaves the machine: it names no folder of it, and what it quotes is short.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from pytest_precision.parity.culprit import SourceLine
+from pytest_precision.ranks.code.installed import NAMES, is_installed
+
+AROUND = 3
+"""Lines above the line, and below it."""
+
+WIDEST = 200
+"""Characters of one line; generated code has lines of any length."""
+
+
+class ShownFile(NamedTuple):
+    """A file without folders of this machine, and whether it is no file of the project."""
+
+    file: str
+    outside: bool
+
+
+def shown_file(file: str, root: Path) -> ShownFile:
+    """Name a file for a report.
+
+    Args:
+        file: as code objects name it: absolute, relative to the working directory, or no file at
+            all, such as `<string>`.
+        root: the root of the project.
+    """
+    if file.startswith("<"):
+        return ShownFile(file, True)
+    path = os.path.abspath(file)
+    place = PurePath(path)
+    if place.is_relative_to(root) and not is_installed(path):
+        return ShownFile(place.relative_to(root).as_posix(), False)
+    for number in range(len(place.parts) - 1, 0, -1):  # also one of another machine
+        if place.parts[number - 1] in NAMES:
+            return ShownFile("/".join(place.parts[number:]), True)
+    folders = [folder for folder in map(PurePath, sys.path) if folder.is_absolute()]
+    inside = [place.relative_to(f) for f in folders if f.parts[1:] and place.is_relative_to(f)]
+    nearest = min(inside, key=lambda rest: len(rest.parts), default=PurePath(place.name))
+    return ShownFile(nearest.as_posix(), True)
+
+
+def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
+    """Return a line of a file with those around it; nothing if it cannot be read.
+
+    Args:
+        file: as code objects name it.
+        line: from 1.
+    """
+    linecache.checkcache(file)
+    texts = linecache.getlines(file) or _undecoded(file)
+    if not 1 <= line <= len(texts):
+        return ()
+    near = range(max(1, line - AROUND), min(len(texts), line + AROUND) + 1)
+    return tuple(SourceLine(number, _short(texts[number - 1])) for number in near)
+
+
+def _undecoded(file: str) -> list[str]:
+    """Read a file that is not in the encoding that it says; Python reads none of it."""
+    try:
+        return Path(file).read_text("utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _short(text: str) -> str:
+    text = text.rstrip("\r\n")
+    return text if len(text) <= WIDEST else f"{text[:WIDEST]}…"
