@@ -1,4 +1,8 @@
-"""Annotations: one workflow command of GitHub per reason to fail, shown next to the test."""
+"""Annotations: one workflow command of GitHub per reason to fail, shown at the line to blame.
+
+That is the line of the culprit, if it is known and in the project, so that a pull request shows the
+failure where it was made; else that of the test.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +56,14 @@ def workflow_command(level: str, text: str, **properties: object) -> str:
 
 
 def _annotation(reason: Reason) -> str:
-    first = reason.cells[0]
+    file, line = reason.place
     times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
     return workflow_command(
         "error",
-        f"{reason.text or 'no reason given'}\n{reason.where}",
-        file=first.test.partition("::")[0],
-        line=first.line + 1,
-        title=f"{times}{first.test.rpartition('::')[2]}",
+        "\n".join(reason.lines),
+        file=file,
+        line=line,
+        title=f"{times}{reason.cells[0].test.rpartition('::')[2]}",
     )
 
 

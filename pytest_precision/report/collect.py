@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.matrix.cell import AxisValue
+from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.verdict import again
 from pytest_precision.report.attributes import test_of
 from pytest_precision.report.status import PASSING, STATUSES, worst
@@ -44,6 +45,12 @@ class CheckResult:
         status = entry.get("status", entry["outcome"])
         reason = entry.get("xfail", entry["reason"]) if status == "xfail" else entry["reason"]
         return cls(status, reason, entry)
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """The operation that made the first wrong value, where it is known."""
+        entry = self.entry.get("culprit")
+        return None if entry is None else Culprit.of(entry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ _FIELDS = (
     "bytes",
 )
 
+_CULPRIT = ("text", "kind", "operation", "function", "file", "line", "module", "rank")
+"""What of a culprit fits a property; the rest is in report.json."""
+
 
 def properties(
     axes: Mapping[str, AxisValue], verdicts: Sequence[Mapping[str, Any]]
@@ -46,9 +49,11 @@ def properties(
         (PREFIX + name, str(verdict[name])) for name in _FIELDS if verdict.get(name, "") != ""
     ]
     divergence = verdict.get("divergence", {})
-    found += [
-        (f"{PREFIX}divergence.{name}", str(value))
-        for name, value in divergence.items()
-        if value is not None
-    ]
+    culprit = {name: verdict.get("culprit", {}).get(name) for name in _CULPRIT}
+    for group, values in (("divergence", divergence), ("culprit", culprit)):
+        found += [
+            (f"{PREFIX}{group}.{name}", str(value))
+            for name, value in values.items()
+            if value is not None
+        ]
     return found

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_precision._visible import visible
+from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.verdict import cell_of
 from pytest_precision.report.collect import CellResult, CheckResult
 from pytest_precision.report.words import count
@@ -39,6 +40,26 @@ class Reason:
         return len(self.texts) == 1
 
     @property
+    def culprit(self) -> Culprit | None:
+        """That of the first check, unless its failure was expected for another reason."""
+        return self.check.culprit if _is_own(self.check) else None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and line, from 1, to look at: those of the culprit in the project, or the test's."""
+        culprit = self.culprit
+        if culprit is not None and culprit.file and culprit.line and not culprit.outside:
+            return culprit.file, culprit.line
+        first = self.cells[0]
+        return first.test.partition("::")[0], first.line + 1
+
+    @property
+    def lines(self) -> list[str]:
+        """The text, the culprit, and the first cell with the number of the others."""
+        culprit = [] if self.culprit is None else [visible(self.culprit.text)]
+        return [self.text or "no reason given", *culprit, self.where]
+
+    @property
     def where(self) -> str:
         """The first cell, in a form to paste into a command line, and how many more there are."""
         more = len(self.cells) - 1
@@ -66,14 +87,18 @@ def _text(cell: CellResult, check: CheckResult) -> str:
     return check.reason.removeprefix(f"{cell_of(cell.nodeid)}: ")
 
 
+def _is_own(check: CheckResult) -> bool:
+    """Return whether the text is that of the verdict, and not why a failure was expected."""
+    return check.entry.get("xfail") in (None, check.entry["reason"])
+
+
 def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
     divergence = check.entry.get("divergence")
-    # Expected failures are folded by the reason of the expectation, if that is not the verdict.
-    expectation = check.entry.get("xfail")
-    if divergence is None or expectation not in (None, check.entry["reason"]):
+    if divergence is None or not _is_own(check):
         return check.status, text
     place = [divergence[name] for name in ("phase", "kind", "name", "signature")]
-    return check.status, *place
+    culprit = check.culprit  # one tensor may be wrong for two reasons
+    return check.status, *place, *((culprit.where, culprit.operation) if culprit else ())
 
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:

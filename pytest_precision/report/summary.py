@@ -75,9 +75,10 @@ def _pre(lines: Sequence[str]) -> str:
 
 def _lines(reason: Reason) -> list[str]:
     times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
-    head = f"{STATUSES[reason.status].mark} {times}{reason.text or 'no reason given'}"
+    text, *below = reason.lines
+    head = f"{STATUSES[reason.status].mark} {times}{text}"
     repeat = reason.check.entry.get("repeat")
-    return [head, f"  {reason.where}", *([f"  {repeat}"] if repeat else [])]
+    return [head, *(f"  {line}" for line in (*below, *([repeat] if repeat else [])))]
 
 
 def _grid(cells: Sequence[CellResult]) -> list[str]:

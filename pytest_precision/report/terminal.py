@@ -137,10 +137,12 @@ class _Section:
         for reason in reasons if verbose else reasons[:MAX_REASONS]:
             status = STATUSES[reason.status]
             times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
-            text = f"{status.mark} {times}{reason.text or 'no reason given'}"
-            self.paragraph(text, "  ", "    ", **{status.colour: True})
-            for where in [cell.nodeid for cell in reason.cells] if verbose else [reason.where]:
-                self.terminal.write_line(visible(f"    {where}"))
+            head, *culprit, where = reason.lines
+            self.paragraph(f"{status.mark} {times}{head}", "  ", "    ", **{status.colour: True})
+            for line in culprit:
+                self.paragraph(line, "    ", "      ")
+            for nodeid in [cell.nodeid for cell in reason.cells] if verbose else [where]:
+                self.terminal.write_line(visible(f"    {nodeid}"))
         if len(reasons) > MAX_REASONS and not verbose:
             self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
 

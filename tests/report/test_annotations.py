@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from made_up import cell, culprit
 from test_summary import failing, report
 
 from pytest_precision.report.annotations import workflow_commands
@@ -13,6 +14,15 @@ def test_one_per_reason():
         "::error file=test_moe.py,line=2,title=2x test_experts::"
         "why%0Atest_moe.py::test_experts[0] and 1 more"
     ]
+
+
+def test_at_the_line_of_the_culprit():
+    """Where the wrong value was made, not where it was noticed, with what was done there."""
+    own = {"axes": {}, "reason": "why", "culprit": culprit().as_dict()}
+    (found,) = workflow_commands(report(cell("fail", {}, reason="why", entry=own)))
+    place, _, text = found.partition("test_experts::")
+    assert place == "::error file=train.py,line=69,title="
+    assert text == f"why%0A{culprit().text}%0Atest_moe.py::test_experts[]"
 
 
 def test_at_most_ten():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from made_up import AXES, REASON, divergence, verdict
+from made_up import AXES, REASON, culprit, divergence, verdict
 
 from pytest_precision.report.junit import properties
 
@@ -19,6 +19,18 @@ def test_cell_and_verdict():
     assert found["precision.divergence.index"] == "[3, 17]"
     assert "precision.divergence.ulp" not in found
     assert all(type(value) is str for value in found.values())
+
+
+def test_the_culprit_is_told():
+    """Its line and what it did there, as far as they are known; never its source."""
+    found = dict(properties({}, [verdict("fail", "why", culprit=culprit(module=None))]))
+    own = {name: text for name, text in found.items() if name.startswith("precision.culprit.")}
+    assert own["precision.culprit.text"] == culprit().text
+    assert own["precision.culprit.file"] == "train.py"
+    assert own["precision.culprit.line"] == "69"
+    assert own["precision.culprit.rank"] == "1"
+    assert not {"precision.culprit.module", "precision.culprit.source"} & own.keys()
+    assert all(type(value) is str for value in own.values())
 
 
 def test_without_a_verdict_only_the_axes():

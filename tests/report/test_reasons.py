@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from made_up import cell, divergence
+from made_up import cell, culprit, divergence
 
 from pytest_precision.report.reasons import fold, not_compared
 
@@ -67,3 +67,33 @@ def test_what_was_not_compared_does_not_steer_the_terminal():
     """A kind is the optimizer's own name, and why it is left out are the engine's own words."""
     left_out = {"red\x1b[31m": "no \x07"}
     assert not_compared([cell(entry={"left_out": left_out})]) == [("red\\x1b[31m: no \\x07", 1)]
+
+
+def blamed(world_size: int, status: str = "fail", reason: str = "why", **changes: object):
+    """A cell whose culprit is known."""
+    entry = {"divergence": asdict(divergence()), "reason": "why"}
+    found = entry | {"culprit": culprit(**changes).as_dict()}
+    return cell(status, {"w": world_size}, reason=reason, entry=found)
+
+
+def test_other_lines_are_other_reasons():
+    """One tensor may be wrong for two reasons; what the same line did elsewhere is one."""
+    cells = [blamed(1), blamed(2), blamed(3, line=70), blamed(4, rank=0)]
+    assert [len(reason.cells) for reason in fold(cells, ["fail"])] == [3, 1]
+
+
+def test_the_culprit_stands_below_its_text():
+    """Unless the failure was expected: the expectation is not about this line."""
+    (reason,) = fold([blamed(1)], ["fail"])
+    assert reason.lines == ["why", culprit().text, "test_moe.py::test_experts[1]"]
+    (known,) = fold([blamed(1, "xfail", "known")], ["xfail"])
+    assert known.lines == ["known", "test_moe.py::test_experts[1]"]
+
+
+def test_the_place_is_that_of_the_culprit():
+    """If it is in the project; a line of installed code is in no repository, nor is one unknown."""
+    (reason,) = fold([blamed(1)], ["fail"])
+    assert reason.place == ("train.py", 69)
+    for changes in ({"outside": True}, {"file": None}, {"line": None}):
+        (reason,) = fold([blamed(1, **changes)], ["fail"])
+        assert reason.place == ("test_moe.py", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from made_up import cell, matrix
+from made_up import cell, culprit, matrix
 
 from pytest_precision.report.read import Report
 from pytest_precision.report.summary import summary
@@ -29,6 +29,13 @@ def test_what_it_says():
     assert "**Not finished:** 6 cells of 6 ran." in text
     assert "<pre>both failing cells have w=2; no passing cell has</pre>" in text
     assert "seed\n  0     .  F  .\n  1     .  F  ." in text
+
+
+def test_the_culprit_stands_below_its_reason():
+    """As in the terminal, before the cell and the command that repeats it."""
+    own = {"axes": {}, "reason": "why", "repeat": "pytest x", "culprit": culprit().as_dict()}
+    text = summary(report(cell("fail", {}, reason="why", entry=own)))
+    assert f"<pre>F why\n  {culprit().text}\n  test_moe.py::test_experts[]\n  pytest x" in text
 
 
 def test_text_of_others_stays_in_its_box():

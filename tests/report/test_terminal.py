@@ -6,8 +6,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from made_up import culprit
 from written import read_report
 
+from pytest_precision.parity.culprit import Culprit
 from pytest_precision.report import terminal
 
 HEAD = """
@@ -454,3 +456,27 @@ def test_v_shows_every_failure_whole(session) -> None:
     failures = ElementTree.parse("junit.xml").getroot().iter("failure")
     assert all(failure.text for failure in failures)
     assert "whole" not in Path("junit.xml").read_text()
+
+
+@pytest.mark.parametrize("mode", [(), ("-n", "1")])
+def test_the_culprit_stands_below_its_reason(session, mode):
+    """Wrapped at blanks as the rest, and as data in report.json, also of a worker's."""
+    found = session(
+        HEAD
+        + "from made_up import culprit\n"
+        + "@cells(w=[1])\n"
+        + "def test_it(axes, check):\n"
+        + '    check("fail", "param differs", {"culprit": culprit()})\n',
+        *mode,
+        "--folder=report",
+    )
+    found.stdout.fnmatch_lines(
+        [
+            "  F param differs",
+            "    first wrong value: aten.mul.Tensor in clip_grad_norm_, called at",
+            "      train.py:69: the reference multiplied by 0.3 here, this by 100.0",
+            "    test_it.py::test_it[[]1]",
+        ]
+    )
+    (cell,) = read_report("report/report.json")["cells"]
+    assert Culprit.of(cell["culprit"]) == culprit()
