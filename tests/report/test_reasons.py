@@ -73,6 +73,7 @@ def blamed(world_size: int, status: str = "fail", reason: str = "why", **changes
     """A cell whose culprit is known."""
     entry = {"divergence": asdict(divergence()), "reason": "why"}
     found = entry | {"culprit": culprit(**changes).as_dict()}
+    found |= {"xfail": reason} if status == "xfail" else {}
     return cell(status, {"w": world_size}, reason=reason, entry=found)
 
 
