@@ -19,14 +19,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_precision.commands.output import say
 from pytest_precision.errors import NoSetupError, expected_but_got, named
 
 if TYPE_CHECKING:
     from pytest_precision.auditing.audit import Audit
-    from pytest_precision.auditing.sarif import BuiltAt
+    from pytest_precision.report.sarif import SarifResult
+
+
+class BuiltAt(NamedTuple):
+    """Where a set-up is built: a file, relative to this folder, and a line."""
+
+    file: str
+    line: int
+
 
 LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 """What GitHub calls a severity."""
@@ -142,8 +150,6 @@ def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
 
 
 def _place(build: Callable[[], Any]) -> BuiltAt:
-    from pytest_precision.auditing.sarif import BuiltAt
-
     own = inspect.unwrap(build.func if isinstance(build, functools.partial) else build)
     source = own if inspect.isfunction(own) or inspect.isclass(own) else type(own)
     file, here = Path(inspect.getfile(source)), Path.cwd()
@@ -160,9 +166,29 @@ def _json(audit: Audit, _place: BuiltAt) -> list[str]:
 
 
 def _sarif(audit: Audit, place: BuiltAt) -> list[str]:
-    from pytest_precision.auditing.sarif import sarif
+    from pytest_precision.report.sarif import log
 
-    return [json.dumps(sarif(audit, place), indent=2)]
+    return [json.dumps(log(results(audit, place)), indent=2)]
+
+
+def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
+    """Return each finding as a result at the function that builds.
+
+    Args:
+        audit: whose findings they are.
+        place: where all of them are shown.
+    """
+    from pytest_precision.auditing.rules import RULES
+    from pytest_precision.report.sarif import SarifResult, SarifRule
+
+    rules = {
+        one.rule: SarifRule(one.rule, RULES[one.rule], f"{one.remedy[0].upper()}{one.remedy[1:]}.")
+        for one in audit.findings
+    }
+    return [
+        SarifResult(rules[one.rule], one.severity, one.message, place, one.names)
+        for one in audit.findings
+    ]
 
 
 def _github(audit: Audit, place: BuiltAt) -> list[str]:

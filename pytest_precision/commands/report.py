@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def add_to(commands: Any) -> None:
         "html": ("write report.html next to report.json", _html),
         "summary": ("print Markdown for a job summary, at most 900 KiB", _summary),
         "annotations": ("print at most ten workflow commands of GitHub", _annotations),
+        "sarif": ("print the reasons to fail in SARIF, for code scanning", _sarif),
         "counts": ("print outcome, cells and failed, as lines NAME=VALUE", _counts),
     }
     for name, (text, make) in kinds.items():
@@ -77,6 +79,12 @@ def _annotations(given: argparse.Namespace) -> str:
     from pytest_precision.report.annotations import workflow_commands
 
     return "\n".join(workflow_commands(Report.of(_merged(given))))
+
+
+def _sarif(given: argparse.Namespace) -> str:
+    from pytest_precision.report.sarif import log, reasons
+
+    return json.dumps(log(reasons(Report.of(_merged(given)))), indent=2)
 
 
 def _counts(given: argparse.Namespace) -> str:

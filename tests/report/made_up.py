@@ -132,7 +132,13 @@ def cell(
     axes = dict(AXES) if axes is None else axes
     nodeid = f"{test}[{'-'.join(map(str, axes.values()))}]"
     return CellResult(
-        nodeid, test, axes, number, 1, 0.5, (CheckResult(status, reason, entry or {"axes": axes}),)
+        nodeid,
+        test,
+        axes,
+        number,
+        1,
+        0.5,
+        (CheckResult(status, reason, entry or {"axes": axes, "reason": reason}),),
     )
 
 

@@ -1,0 +1,134 @@
+"""SARIF: findings as GitHub, GitLab and editors read those of static analysis (2.1.0).
+
+One writer, of the findings of an audit and of the reasons why cells failed. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from pytest_precision._visible import visible
+from pytest_precision.report.json_file import NAME
+from pytest_precision.report.read import Report
+from pytest_precision.report.reasons import Reason, fold
+from pytest_precision.report.status import FAILING
+from pytest_precision.report.words import count
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+
+
+class SarifRule(NamedTuple):
+    """What kind of finding it is: a name, a sentence about it, and what to do, in a sentence."""
+
+    name: str
+    text: str
+    help: str
+
+
+class SarifResult(NamedTuple):
+    """One finding.
+
+    Attributes:
+        rule: its kind.
+        level: `error`, `warning` or `note`.
+        message: what was found.
+        place: the file, relative to the repository, and the line, from 1, that show it.
+        names: what it was found at: tensors, or cells.
+    """
+
+    rule: SarifRule
+    level: str
+    message: str
+    place: tuple[str, int]
+    names: Sequence[str]
+
+
+RULES = {
+    "fail": SarifRule(
+        "parity-failed",
+        "The candidate and the reference do not agree.",
+        "Repeat the cell, and read the first line of the failure: it says what differs first.",
+    ),
+    "vacuous": SarifRule(
+        "parity-vacuous",
+        "The check could not have failed, so that it proves nothing.",
+        "Repeat the cell, and give it what the first line of the failure says is missing.",
+    ),
+    "error": SarifRule(
+        "parity-error",
+        "A rank or the test raised, died or hung before there was a verdict.",
+        "Repeat the cell, and read the traceback and the output of the rank in the failure.",
+    ),
+}
+"""Status of a cell that fails to its rule."""
+
+UNFINISHED = SarifRule(
+    "matrix-unfinished",
+    "The session ended before all planned cells ran.",
+    "Run the matrix again: what is not here has not been checked.",
+)
+
+
+def log(results: Iterable[SarifResult]) -> dict[str, Any]:
+    """Return the log of one run with these results."""
+    found = [*results]
+    rules = [*dict.fromkeys(result.rule for result in found)]
+    driver = {
+        "name": "pytest-precision",
+        "version": version("pytest-precision"),
+        "rules": [_rule(rule) for rule in rules],
+    }
+    run = {"tool": {"driver": driver}, "results": [_result(one, rules) for one in found]}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def reasons(report: Report) -> list[SarifResult]:
+    """Return one result per reason to fail, at its culprit, and one if the session was cut short.
+
+    Without that one, a service would take what was not run again for mended.
+    """
+    found = [_of_reason(reason) for reason in fold(report.cells, FAILING)]
+    if not report.finished:
+        planned = "an unknown number" if report.planned is None else report.planned
+        text = f"not finished: {count(len(report.cells), 'cell')} of {planned} ran"
+        first = report.cells[0].test.partition("::")[0] if report.cells else NAME
+        found.append(SarifResult(UNFINISHED, "error", text, (first, 1), ()))
+    return found
+
+
+def _of_reason(reason: Reason) -> SarifResult:
+    names = [reason.cells[0].nodeid]
+    return SarifResult(RULES[reason.status], "error", "\n".join(reason.lines), reason.place, names)
+
+
+def _rule(rule: SarifRule) -> dict[str, Any]:
+    # GitHub takes no rule without all three.
+    text = {"text": rule.text}
+    remedy = {"text": rule.help}
+    return {"id": rule.name, "shortDescription": text, "fullDescription": text, "help": remedy}
+
+
+def _result(result: SarifResult, rules: Sequence[SarifRule]) -> dict[str, Any]:
+    file, line = result.place
+    return {
+        "ruleId": result.rule.name,
+        "ruleIndex": rules.index(result.rule),
+        "level": result.level,
+        "message": {"text": visible(result.message)},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": quote(file)},
+                    "region": {"startLine": line},
+                },
+                "logicalLocations": [
+                    {"fullyQualifiedName": visible(name)} for name in result.names
+                ],
+            }
+        ],
+    }
