@@ -104,7 +104,7 @@ class Culprit:
     @property
     def where(self) -> str:
         """Return `file:line`, or as much of it as is known."""
-        return ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        return place_of(self.file, self.line)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of report.json: builtins only; what is None or empty is left out."""
@@ -136,6 +136,11 @@ class Culprit:
         }
         called = _rows(CalledAt, [known["reference"]] if known.get("reference") else ())
         return cls(**known | rows | {"reference": next(iter(called), None)})
+
+
+def place_of(file: str | None, line: int | None) -> str:
+    """Return `file:line`, or as much of it as is known."""
+    return ":".join(str(part) for part in (file, line) if part is not None)
 
 
 def _rows(form: Any, rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:

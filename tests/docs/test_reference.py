@@ -18,6 +18,7 @@ from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.options import OPTIONS, Option
 from pytest_precision.parity.culprit import KINDS
 from pytest_precision.parity.verdict import OUTCOMES
+from pytest_precision.report.page.culprit import MEANING
 from pytest_precision.report.status import STATUSES
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -118,6 +119,13 @@ def test_tables(page: str, heading: str, known) -> None:  # type: ignore[no-unty
     """A table has what there is, in its order."""
     names = [re.findall(r"`(\w+|[^\w`])", row[0])[0] for row in rows(page, heading)]
     assert names == [*known]
+
+
+def test_the_page_leads_to_a_row_of_each_kind_of_error() -> None:
+    """The address of it is in pages that leave the machine, so that the row keeps its name."""
+    marked = [row[0] for row in rows("report.md", "kind of error")]
+    assert [re.findall(r'id="kind-(\w+)"', mark) for mark in marked] == [[kind] for kind in KINDS]
+    assert MEANING.endswith("/docs/reference/report.md")
 
 
 def test_rules_of_the_audit() -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from made_up import divergence, verdict
+from made_up import culprit, divergence, verdict
 
 SPREAD = {
     "op": [-1, 0, 1, 2],
@@ -38,7 +38,7 @@ def entry(status: str = "pass", number: int = 0, **changes: Any) -> dict[str, An
     if status == "fail":
         own |= {"divergence": divergence(), "spread": SPREAD, "curves": CURVES}
         own |= {"histogram": {"by_bits": [5, 0, 3], "nan": 1, "infinite": 0}, "command": "pytest x"}
-        own |= {"gate": "agreement"}
+        own |= {"gate": "agreement", "culprit": culprit()}
     place = {"status": status, "pytest": "", "number": number, "line": 3}
     return verdict(status, reason, **own | changes) | place
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_precision.parity.words import percent
 from pytest_precision.report.collect import CellResult
+from pytest_precision.report.page.culprit import ShownCulprit, shown_culprit
+from pytest_precision.report.page.heat import HeatTable, heat_table
 from pytest_precision.report.page.plots import Plot, plots
 from pytest_precision.report.reasons import Reason, fold
 from pytest_precision.report.status import FAILING, STATUSES
@@ -17,9 +18,6 @@ DETAILED = 40
 LISTED = 200
 """Failing cells that are listed by name, over all reasons."""
 
-HEATS = ((0.01, "heat1"), (0.1, "heat2"), (0.5, "heat3"), (1.0, "heat4"))
-"""Largest share of elements that differ to the class of the heat table's field."""
-
 
 class Listed(NamedTuple):
     """A failing cell by name: its element, its node id and the classes of the filters."""
@@ -27,21 +25,6 @@ class Listed(NamedTuple):
     anchor: str
     nodeid: str
     classes: str
-
-
-class Heat(NamedTuple):
-    """One field of the heat table: what it says, its class, and further figures."""
-
-    text: str
-    style: str
-    figures: str
-
-
-class HeatTable(NamedTuple):
-    """Kinds by operations: the labels of the columns, and per kind its dtype and fields."""
-
-    columns: list[str]
-    rows: list[tuple[str, str, list[Heat]]]
 
 
 class Failure(NamedTuple):
@@ -57,6 +40,7 @@ class Failure(NamedTuple):
         identical: whether all have just this reason.
         above: the element that shows another cell of this reason in full; empty if none does.
         entry: the representative's check in report.json; None if it is not shown in full.
+        culprit: the operation that made its first wrong value, if that is known.
         facts: name to value, of its first divergence and its two sides.
         heat: where the difference starts and how it spreads, if that is known.
         plots: of the representative.
@@ -71,6 +55,7 @@ class Failure(NamedTuple):
     identical: bool
     above: str
     entry: Mapping[str, Any] | None
+    culprit: ShownCulprit | None
     facts: list[tuple[str, str]]
     heat: HeatTable | None
     plots: list[Plot]
@@ -125,6 +110,7 @@ class Failures:
             reason.identical,
             above,
             entry,
+            shown_culprit(entry or {}),
             _facts(entry or {}),
             heat_table((entry or {}).get("spread")),
             plots(entry or {}),
@@ -156,43 +142,3 @@ def _element(divergence: Mapping[str, Any]) -> str:
     rank = divergence["rank"]
     where = "on every rank" if rank is None else f"on rank {rank}"
     return f"({', '.join(map(str, divergence['index']))}) {where}"
-
-
-def heat_table(spread: Mapping[str, Any] | None) -> HeatTable | None:
-    """Return the spread of a check as a table; None without one."""
-    if not spread:
-        return None
-    places = range(len(spread["step"]))
-    columns = [
-        str(step) if operation == "train" else operation
-        for operation, step in zip(spread["operation"], spread["step"], strict=True)
-    ]
-    rows = [
-        (kind, _dtypes(of["dtypes"]), [_heat(of, place) for place in places])
-        for kind, of in spread["kinds"].items()
-    ]
-    return HeatTable(columns, rows)
-
-
-def _dtypes(pairs: Iterable[Sequence[str]]) -> str:
-    return ", ".join(ours if ours == theirs else f"{ours}, not {theirs}" for ours, theirs in pairs)
-
-
-def _heat(of: Mapping[str, Any], place: int) -> Heat:
-    state = of["state"][place]
-    if state in PLAIN:
-        return Heat(state, PLAIN[state], "")
-    share = of.get("mismatched", {place: None})[place]
-    words = "" if state == "values" else state
-    text = words if share is None else f"{words} {percent(share, 1)}".strip()
-    style = next((name for most, name in HEATS if share is not None and share <= most), "heat4")
-    figures = [
-        f"{label} {of[name][place]:.3g}"
-        for name, label in (("max_ulp", "worst ulp"), ("rel_l2", "relative L2 error"))
-        if isinstance(of.get(name, {}) and of[name][place], (int, float))
-    ]
-    return Heat(text or state, style, ", ".join(figures))
-
-
-PLAIN = {"=": "equal", "~": "within", ".": "unseen"}
-"""States that are no finding, to their class."""

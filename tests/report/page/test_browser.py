@@ -97,6 +97,15 @@ def test_dark(browser, page):
     assert shades == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}
 
 
+def test_a_narrow_screen(browser, page):
+    """On a phone no table pushes the page open: what is wide scrolls in its own box."""
+    tab = browser.new_context(viewport={"width": 400, "height": 800}).new_page()
+    tab.goto(page.as_uri())
+    tab.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    assert tab.locator(".culprit mark").first.is_visible()
+    assert tab.evaluate("document.documentElement.scrollWidth") == 400
+
+
 def test_print(browser, page):
     """On paper nothing is folded away."""
     tab = browser.new_page()

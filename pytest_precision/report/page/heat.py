@@ -1,0 +1,92 @@
+"""Heat: tables whose fields are coloured by how wrong they are, and say so in figures, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pytest_precision.parity.culprit import ModuleErrors
+from pytest_precision.parity.words import percent
+
+HEATS = ((0.01, "heat1"), (0.1, "heat2"), (0.5, "heat3"), (1.0, "heat4"))
+"""Largest share of elements that differ to the class of the field."""
+
+PLAIN = {"=": "equal", "~": "within", ".": "unseen"}
+"""States that are no finding, to their class."""
+
+
+class Heat(NamedTuple):
+    """One field: what it says, its class, and further figures."""
+
+    text: str
+    style: str
+    figures: str
+
+
+class HeatTable(NamedTuple):
+    """Kinds by operations: the labels of the columns, and per kind its dtype and fields."""
+
+    columns: list[str]
+    rows: list[tuple[str, str, list[Heat]]]
+
+
+def heat_table(spread: Mapping[str, Any] | None) -> HeatTable | None:
+    """Return the spread of a check as a table; None without one."""
+    if not spread:
+        return None
+    places = range(len(spread["step"]))
+    columns = [
+        str(step) if operation == "train" else operation
+        for operation, step in zip(spread["operation"], spread["step"], strict=True)
+    ]
+    rows = [
+        (kind, _dtypes(of["dtypes"]), [_heat(of, place) for place in places])
+        for kind, of in spread["kinds"].items()
+    ]
+    return HeatTable(columns, rows)
+
+
+def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]]:
+    """Return per module its fields for forward and backward.
+
+    Four colours divide the errors of the table by their size. Rounding makes all of them about as
+    large, so that less than a factor of ten is no reason for another colour.
+    """
+    both = [error for one in modules for error in (one.forward, one.backward)]
+    errors = [error for error in both if error and math.isfinite(error)]
+    least = min(errors, default=1.0)
+    decades = max(1.0, math.log10(max(errors, default=1.0) / least))
+    return [
+        (one.module, _error(one.forward, least, decades), _error(one.backward, least, decades))
+        for one in modules
+    ]
+
+
+def _error(error: float | None, least: float, decades: float) -> Heat:
+    if error is None:
+        return Heat(".", PLAIN["."], "")
+    if error == 0:
+        return Heat("=", PLAIN["="], "")
+    share = math.log10(error / least) / decades if math.isfinite(error) else 1.0
+    return Heat(f"{error:.2g}", f"heat{min(4, 1 + int(4 * share))}", "")
+
+
+def _dtypes(pairs: Iterable[Sequence[str]]) -> str:
+    return ", ".join(ours if ours == theirs else f"{ours}, not {theirs}" for ours, theirs in pairs)
+
+
+def _heat(of: Mapping[str, Any], place: int) -> Heat:
+    state = of["state"][place]
+    if state in PLAIN:
+        return Heat(state, PLAIN[state], "")
+    share = of.get("mismatched", {place: None})[place]
+    words = "" if state == "values" else state
+    text = words if share is None else f"{words} {percent(share, 1)}".strip()
+    style = next((name for most, name in HEATS if share is not None and share <= most), "heat4")
+    figures = [
+        f"{label} {of[name][place]:.3g}"
+        for name, label in (("max_ulp", "worst ulp"), ("rel_l2", "relative L2 error"))
+        if isinstance(of.get(name, {}) and of[name][place], (int, float))
+    ]
+    return Heat(text or state, style, ", ".join(figures))
