@@ -27,6 +27,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "jitter": ("3", 3),
     "fuzz": ("20", 20),
     "mutate": ("0.9", 0.9),
+    "lines": ("off", "off"),
     "preload": ("megatron.core", ("megatron.core",)),
     "te": ("off", "off"),
 }
@@ -46,6 +47,7 @@ OTHERS = {
     "fuzz": "7",
     "mutate": "true",
     "preload": "torchao.optim",
+    "lines": "auto",
     "te": "cpu",
 }
 
@@ -63,6 +65,7 @@ BAD = {
     "mutate": ["-0.1", "1.5", "nan", "most", "tests/parity"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
     "preload": ["megatron-core", "megatron/core", "megatron."],
+    "lines": ["on", "true"],
     "te": ["gpu", "on"],
 }
 
@@ -115,6 +118,7 @@ def test_names() -> None:
         "jitter",
         "fuzz",
         "mutate",
+        "lines",
     }
 
 

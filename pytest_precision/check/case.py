@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from pytest_precision.check.lines import Named, named
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPES
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity.compare.divergences import Judgement, judge
+from pytest_precision.matrix.ways_in import LAYOUT
+from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
 from pytest_precision.parity.compare.noise import NoiseMeter
 from pytest_precision.parity.explain import curves, required_tolerance
 from pytest_precision.parity.self_checks import declared_rule
@@ -92,6 +94,10 @@ class Case:
         """Return the case with the values around `step`, if it can be recorded again."""
         return self
 
+    def culprit(self, finding: Finding) -> Named:
+        """Return what made the first wrong value, if that can be looked for."""
+        return Named(None)
+
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Return a further run of the candidate, if it can be recorded again.
 
@@ -169,6 +175,12 @@ class CellCase(Case):
         closer = CellCase(self._recordings, self.terms, Window.around(step))
         closer.logs = self.logs
         return closer
+
+    def culprit(self, finding: Finding) -> Named:
+        """Run both sides once more, and log the operation in which they part."""
+        if not self.terms.lines or self.candidate.way_in != LAYOUT:
+            return Named(None)
+        return named(self._recordings, finding, self.sides)
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Record the same steps of the candidate once more."""

@@ -50,6 +50,7 @@ def agreement(case: Case) -> Ruling | None:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
     found = diagnose(closer.judgement)
+    culprit, unnamed = case.culprit(finding)
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": of_finding(found.finding),
@@ -59,8 +60,9 @@ def agreement(case: Case) -> Ruling | None:
     return Ruling(
         outcome="fail",
         reason=wording.headline(found, closer.judgement) + unrepeatable(closer),
-        details=_described(case, closer, found),
+        details=(*filter(None, (unnamed,)), *_described(case, closer, found)),
         divergence=locate(found),
+        culprit=culprit,
         brief=(*_notes(case, closer, found.finding), "", *spread.rows(closer.judgement)),
         figures={name: found for name, found in figures.items() if found is not None},
     )
@@ -113,6 +115,7 @@ def undisturbed(case: Case) -> Ruling | None:
                 reason=wording.disturbance(again, side.name),
                 details=tuple(lines),
                 divergence=locate(single(again)),
+                culprit=case.culprit(again).culprit,
                 figures={"histogram": of_finding(again)},
             )
     return None

@@ -122,7 +122,7 @@ class Parity:
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
             )
         terms = Terms.of(criterion, max_lost_updates, contract, oracle)
-        terms = terms._replace(jitter=self.settings.jitter)
+        terms = terms._replace(jitter=self.settings.jitter, lines=self.settings.lines == "auto")
         sides = self._sides(candidate, reference, workload, reference_cell)
         ruling, figures = self._ruled(*sides, terms)
         figures["seconds"] = time.perf_counter() - started

@@ -13,6 +13,7 @@ from pytest_precision.errors import DevicesBusyError, PrecisionLeakWarning, Rank
 from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.wanted import Wanted
 
 if TYPE_CHECKING:
     from pytest_precision.trace.recording import Recording
@@ -109,6 +110,22 @@ class Recordings:
         )
         self._folders.append(folder)
         return Recording.read("candidate", side.cell, folder, window, side.way_in)
+
+    def logged(self, wanted: Wanted) -> tuple[Path, Path]:
+        """Log operations of the candidate and of the reference; return their folders.
+
+        Raises:
+            SideFailed, RanksSkipped, WorldSizeError: as of `both`.
+        """
+        window = Window(wanted.step, wanted.step)
+        reference = self._kept(replace(self.reference, logged=wanted), window)
+        candidate = replace(self.candidate, logged=wanted)
+        folder = self._recorded(
+            "candidate",
+            lambda: self._cache.record(lambda into: self._record(candidate, window, into))[0],
+        )
+        self._folders.append(folder)
+        return folder, reference
 
     def _recorded(self, side: str, record: Callable[[], Path]) -> Path:
         started = time.perf_counter()

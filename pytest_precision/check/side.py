@@ -15,6 +15,7 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Side:
         delays: number of the delays of its ranks, see `recorders.perturb.delays`; 0 for none.
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
+        logged: which tensor operations are logged, in place of a trace; None for a trace.
     """
 
     layout: ImportPath
@@ -45,6 +47,7 @@ class Side:
     delays: int = 0
     mutant: str = ""
     noise: int = 0
+    logged: Wanted | None = None
 
     @classmethod
     def of(
@@ -114,4 +117,10 @@ class Side:
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
             perturbation = Perturbation(pause, self.mutant, self.noise)
+            if self.logged is not None:
+                from pytest_precision.recorders.logged_run import log_layout
+
+                stretch = stretch or self.cell.stretches[0]
+                given = layout, other, workload, self.cell, into, stretch, perturbation
+                return log_layout(*given, self.logged)
             return record(layout, other, workload, self.cell, into, window, stretch, perturbation)

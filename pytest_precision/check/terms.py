@@ -25,6 +25,7 @@ class Terms(NamedTuple):
         contract: what the candidate must have stored and done, in addition to its cell's own.
         exempt: what is judged neither by the workload's rule nor by identities.
         write: writes criteria down as they were asked for.
+        lines: whether a failure is run once more to name the line of the first wrong value.
         jitter: how many runs of the candidate with delays must have the bits of the one without.
     """
 
@@ -33,6 +34,7 @@ class Terms(NamedTuple):
     contract: Contract | None = None
     exempt: Exempt = Exempt()
     jitter: int = 0
+    lines: bool = True
     write: Write = in_a_test
 
     @classmethod

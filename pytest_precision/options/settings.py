@@ -31,6 +31,7 @@ class Settings:
         mutate: share of known defects, planted into each candidate that passes, that its check
             must notice; with None none are planted.
         preload: modules that are imported once, and of which all ranks are copies.
+        lines: whether a failed check is run once more to name a line: `auto` or `off`.
         te: where layouts that use Transformer Engine run: `auto`, `cpu` or `off`.
     """
 
@@ -51,6 +52,7 @@ class Settings:
     fuzz: int = 0
     mutate: float | None = None
     preload: tuple[str, ...] = ()
+    lines: str = "auto"
     te: str = "auto"
 
 

@@ -107,6 +107,12 @@ OPTIONS = (
         alone="true",
     ),
     Option(
+        "lines",
+        *values.one_of("auto", "off"),
+        "run a failed check once more, to name the line that made the first wrong value",
+        of_marker=True,
+    ),
+    Option(
         "preload",
         values.module,
         "the name of a module, such as megatron.core",

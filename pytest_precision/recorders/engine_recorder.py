@@ -78,7 +78,7 @@ def record(
         the number of observations that were written.
     """
     stretch = cell.stretches[0] if stretch is None else stretch
-    cell, taken = _with_backend(cell)
+    cell, taken = with_backend(cell)
     run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, perturbation)
     place, rank = folder_of(folder, stretch.number), dist.get_rank()
     place.mkdir(exist_ok=True)
@@ -132,7 +132,7 @@ class EngineRecorder:
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
-        self.engine = self._build(FRESH_SEED if stretch.number else SEED)
+        self.engine = self.build(FRESH_SEED if stretch.number else SEED)
         self.engine.expect_world_sizes({stretch.world_size for stretch in cell.stretches})
         self.look_at_storage()
         steps = self.operations.count("train")
@@ -148,7 +148,7 @@ class EngineRecorder:
         start, stop = self.stretch.start, self.stretch.stop
         if self.stretch.number:
             self.op, self.operation = start, self.operations[start]
-            self._restore()
+            self.restore()
             start += 1
         else:
             self.observe("init")
@@ -157,11 +157,20 @@ class EngineRecorder:
             self.operation = self.operations[self.op]
             if self.step + (self.operation == "train") > last:
                 return
-            getattr(self, OPERATIONS[self.operation].run)()
+            self.run_operation()
         if stop == len(self.operations):
             self.end()
 
-    def _build(self, seed: int) -> Engine:
+    def run_operation(self) -> None:
+        """Run the operation of the sequence that the run has come to."""
+        getattr(self, OPERATIONS[self.operation].run)()
+
+    def build(self, seed: int) -> Engine:
+        """Make an engine whose weights are drawn from a seed.
+
+        Raises:
+            TypeError: the layout returns none.
+        """
         torch.manual_seed(seed)
         engine = self.layout(self.workload, self.cell)
         if not isinstance(engine, Engine):
@@ -258,11 +267,12 @@ class EngineRecorder:
     def load(self) -> None:
         """Load the last checkpoint into a fresh engine, built from another seed, and observe."""
         self.look_at_storage()
-        self.engine = self._build(FRESH_SEED)
+        self.engine = self.build(FRESH_SEED)
         self.engine.start(self.capture)
-        self._restore()
+        self.restore()
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Load the checkpoint on all ranks, and observe."""
         self.engine.load(self._checkpoint)
         self.watches.load(self.folder)
         dist.barrier()
@@ -288,7 +298,7 @@ def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
     return sum({name: size for one in held for name, size in one.items()}.values())
 
 
-def _with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
+def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
     """Return the cell with the backend that this machine gives it, and a note on that choice."""
     if not PRECISIONS[cell.precision].quantized:
         return replace(cell, backend="emulated"), {}

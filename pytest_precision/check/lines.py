@@ -1,0 +1,61 @@
+"""Lines: a failed bitwise check is run once more, to name the line of the first wrong value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_precision.check.recordings import Recordings
+from pytest_precision.errors import RanksSkipped, SideFailed, WorldSizeError
+from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.culprit import Culprit
+from pytest_precision.parity.explain.lines.found import culprit_of
+from pytest_precision.trace.moment import Window
+from pytest_precision.trace.operations import OperationLog, path_of
+from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.stretches import holders, recorded
+from pytest_precision.trace.wanted import Wanted
+
+
+class Named(NamedTuple):
+    """What came of a third run.
+
+    Attributes:
+        culprit: what it found, if anything.
+        note: in one line, why it names no line; empty if it does.
+    """
+
+    culprit: Culprit | None
+    note: str = ""
+
+
+def named(recordings: Recordings, finding: Finding, sides: tuple[Recording, Recording]) -> Named:
+    """Log the operation in which two sides part, on both, and name the culprit.
+
+    Whatever happens in these runs, the verdict of those before stands.
+    """
+    moment = finding.pair.moment
+    wanted = Wanted(moment.op, moment.step)
+    try:
+        folders = recordings.logged(wanted)
+        ours, theirs = (_read(*one, wanted) for one in zip(folders, sides, strict=True))
+        culprit = culprit_of(ours, theirs, Path.cwd(), finding.pair.kind)
+    except (SideFailed, RanksSkipped, WorldSizeError, OSError) as error:
+        reason = error.reason if isinstance(error, SideFailed) else str(error)
+        return Named(None, f"No line is named: in a third run {reason}")
+    if culprit is None:
+        return Named(None, "No line is named: in a third run every operation made known values")
+    return Named(culprit)
+
+
+def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
+    """Read the logs of the ranks that made the operation."""
+    stretches = recorded(side.cell, Window(wanted.step, wanted.step))
+    sizes = tuple(stretch.world_size for stretch in stretches)
+    found = [
+        (number, place, rank)
+        for number, place, rank in holders(folder, sizes)
+        if path_of(place, rank).exists()
+    ]
+    last = max((number for number, *_ in found), default=0)
+    return [OperationLog.read(place, rank) for number, place, rank in found if number == last]

@@ -1,0 +1,97 @@
+"""Calls: logged operations in a form that can be compared, one for each tensor of a foreach."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pytest_precision.trace.operations import Argument, CodeLine, Constant, LoggedOperation, Value
+
+SMALL = 8
+"""Elements up to which many operations make the same value by chance."""
+
+
+class SingleCall(NamedTuple):
+    """One operation on single tensors.
+
+    Attributes:
+        number: of the operation in its log, from 0.
+        operation: as it was logged.
+        arguments: of this call; of a foreach, those of one element.
+        read: the values that it depends on.
+        results: what it returned or wrote.
+    """
+
+    number: int
+    operation: LoggedOperation
+    arguments: tuple[Argument, ...]
+    read: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+    @property
+    def base(self) -> str:
+        """Return the name of the operator, of whatever form."""
+        return self.operation.base
+
+    @property
+    def line(self) -> CodeLine | None:
+        """Return where it was called."""
+        return self.operation.line
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """Return the arguments that are no tensors."""
+        return tuple(one for one in self.arguments if isinstance(one, Constant))
+
+
+def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:
+    """Yield the calls that operations stand for, in order."""
+    for number, operation in enumerate(operations):
+        whole = SingleCall(
+            number, operation, operation.arguments, operation.read, operation.results
+        )
+        yield from _single(whole) or (whole,)
+
+
+def _single(call: SingleCall) -> list[SingleCall]:
+    """Return the calls of each element of a foreach; nothing for anything else."""
+    operation = call.operation
+    if not operation.is_foreach:
+        return []
+    number = len(call.results)
+    found = []
+    for place in range(number):
+        arguments = tuple(_element(one, place, number) for one in call.arguments)
+        read = tuple(
+            one
+            for position, one in enumerate(arguments)
+            if isinstance(one, Value) and position not in operation.written
+        )
+        found.append(call._replace(arguments=arguments, read=read, results=(call.results[place],)))
+    return found
+
+
+def _element(argument: Argument, place: int, number: int) -> Argument:
+    """Return what one element of a foreach is given: a part of a list, or the argument itself."""
+    if isinstance(argument, Value):
+        return argument
+    if isinstance(argument, Constant):
+        try:
+            listed = ast.literal_eval(argument.text)
+        except (ValueError, SyntaxError):
+            return argument
+        several = isinstance(listed, list) and len(listed) == number
+        return argument._replace(text=repr(listed[place])) if several else argument
+    return argument[place] if len(argument) == number else argument
+
+
+def is_telling(value: Value) -> bool:
+    """Return whether a value is hardly made twice by chance: no 0, no 1, no mask."""
+    few = value.elements == 1 and 2 * value.element.count(0) < len(value.element)
+    return few or not value.uniform
+
+
+def is_common(value: Value) -> bool:
+    """Return whether many operations make such a value: few elements, or all the same."""
+    return value.uniform or value.elements <= SMALL

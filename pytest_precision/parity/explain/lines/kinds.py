@@ -1,0 +1,290 @@
+"""Kinds: what an operation that made a wrong value did otherwise than the reference, of the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, is_telling
+from pytest_precision.parity.explain.lines.following import Wrong
+from pytest_precision.parity.explain.lines.known import Known
+from pytest_precision.trace.operations import CodeLine, Constant, Value
+
+NOTHING = Constant("", "nothing")
+
+SUMS = frozenset({"add", "sub", "sum", "cat", "stack"})
+"""Base names of operations whose order decides about the last bits of a sum."""
+
+CASTS = frozenset({"_to_copy", "copy"})
+
+STEPS_BETWEEN = 3
+"""Operations of the reference between a value and the one that the candidate lacks."""
+
+
+MIXED = "what this rank gives is right: other ranks, or another reduction, made the value wrong"
+
+
+SAME_CALL = (
+    "the reference made other bits of the same values and constants: kernels, threads, flags or "
+    "memory layouts differ"
+)
+
+
+class ErrorKind(NamedTuple):
+    """What was done otherwise.
+
+    Attributes:
+        kind: one of `culprit.KINDS`.
+        words: what the two sides did, after the place.
+        reference: what the reference did, if it did something like it.
+        constants: of both sides, those that differ, by name.
+        blamed: the operation of the candidate to name in place of the one that was found.
+    """
+
+    kind: str
+    words: str
+    reference: SingleCall | None = None
+    constants: Mapping[str, Mapping[str, str]] | None = None
+    blamed: SingleCall | None = None
+
+
+def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
+    """Return what a first wrong operation did otherwise than the reference."""
+    if wrong.source:
+        return _given(wrong, known)
+    for judge in (_same_inputs, _lacking, _other_inputs, _collective, _without_counterpart):
+        found = judge(wrong, known)
+        if found is not None:
+            return found
+    return ErrorKind("unknown", "the reference has no such operation")
+
+
+def _given(wrong: Wrong, known: Known) -> ErrorKind:
+    """Explain a value that no operation of the candidate has made."""
+    value = next(one for one in wrong.unlike)
+    counterpart = _alike(wrong.call, known)
+    what = f"a {value.dtype} tensor of shape {[*value.shape]}"
+    words = f"it reads {what}, given from outside, which the reference has not"
+    return ErrorKind("data", words, counterpart)
+
+
+def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
+    """Explain an operation that the reference has on the same values."""
+    digests = [value.digest for value in wrong.call.read]
+    same = [
+        other
+        for other in _rivals(wrong.call, known)
+        if [value.digest for value in other.read] == digests
+    ]
+    if not same or not digests:
+        return None
+    call = wrong.call
+    other = min(same, key=lambda one: len(_unlike_constants(call, one)))
+    return _with_constants(call, other) or _in_form(call, other)
+
+
+def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
+    """Explain an operation that has other constants than the same one of the reference."""
+    constants = _unlike_constants(call, other)
+    if not constants:
+        return None
+    dtypes = any("torch." in one.text for pair in constants for one in pair)
+    here, there = zip(*constants, strict=True)
+    named = {
+        side: {one.name or f"constant {place + 1}": one.text for place, one in enumerate(given)}
+        for side, given in (("candidate", here), ("reference", there))
+    }
+    words = _constant_words(call, there, here)
+    return ErrorKind("cast" if dtypes else "constant", words, other, named)
+
+
+def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
+    """Explain an operation that makes other bits of the same values and constants."""
+    if call.operation.is_collective:
+        return ErrorKind("collective", MIXED, other)
+    dtypes = [one.results[0].dtype for one in (call, other) if one.results]
+    if len({*dtypes}) == 2:
+        words = f"the result is {dtypes[0]} here, {dtypes[1]} in the reference"
+        return ErrorKind("cast", words, other)
+    for mine, theirs in zip(call.read, other.read, strict=True):
+        if mine.shape != theirs.shape:
+            words = f"a value has shape {[*mine.shape]} here, {[*theirs.shape]} in the reference"
+            return ErrorKind("inputs", words, other)
+    return ErrorKind("unknown", SAME_CALL, other)
+
+
+def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
+    """Explain an operation that reads a value which the reference has gone on with before."""
+    for value in wrong.call.read:
+        if value not in known or not is_telling(value):
+            continue
+        between = next(_later(value, wrong.call, known), None)
+        if between is not None:
+            words = f"the reference has {between.operation.name} before it{_at(between)}"
+            return ErrorKind("missing", words, between, None, _elsewhere(between, wrong))
+    return None
+
+
+def _later(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
+    """Yield operations of the reference on a value whose results it reads as `call` does."""
+    rest = [one.digest for one in call.read if one.digest != value.digest]
+    reached = [(first, first) for first in known.readers[value.digest]]
+    for _ in range(STEPS_BETWEEN):
+        following = []
+        for first, last in reached:
+            for result in last.results:
+                if result.digest == value.digest:
+                    continue
+                for other in known.readers[result.digest]:
+                    if other.number <= last.number:
+                        continue
+                    own = [one.digest for one in other.read if one.digest != result.digest]
+                    if other.base == call.base and own == rest:
+                        yield first
+                    following.append((first, other))
+        reached = following[:64]
+
+
+def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
+    """Explain an operation one of whose inputs the reference does not give it."""
+    call = wrong.call
+    if len(call.read) < 2 and not wrong.unlike:
+        return None
+    other = _alike(call, known)
+    if other is None or len(other.read) != len(call.read):
+        return None
+    pairs = zip(call.read, other.read, strict=True)
+    unlike = [(mine, theirs) for mine, theirs in pairs if mine.digest != theirs.digest]
+    if not unlike or len(unlike) == len(call.read):
+        return None
+    mine, theirs = unlike[0]
+    if call.base in SUMS and _added_later(mine, other, known):
+        return ErrorKind("order", "the reference adds the same values in another order", other)
+    maker = _maker(mine, wrong)
+    own = call.line is not None and call.line.own
+    extra = maker is not None and not is_telling(mine) and not own
+    words = f"it reads {_whose(mine, known)}, the reference {_whose(theirs, known)}"
+    return ErrorKind("inputs", words, other, None, maker if extra else None)
+
+
+def _collective(wrong: Wrong, known: Known) -> ErrorKind | None:
+    if not wrong.call.operation.is_collective:
+        return None
+    return ErrorKind("collective", MIXED)
+
+
+def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind | None:
+    """Explain an operation that the reference has not on any of its values."""
+    call = wrong.call
+    if call.base not in known.bases and "fused" in call.base:
+        return ErrorKind("unknown", "the reference has no such operation")
+    kind = "cast" if call.base in CASTS and _changes_dtype(call) else "extra"
+    read = [value for value in call.read if value in known and not is_common(value)]
+    readers = known.readers[read[0].digest] if read else []
+    words = "the reference has no such operation on this value"
+    if readers:
+        words += f"; it goes on with {readers[0].operation.name}{_at(readers[0])}"
+    return ErrorKind(kind, words, readers[0] if readers else None)
+
+
+def _rivals(call: SingleCall, known: Known) -> list[SingleCall]:
+    """Return the operations of the reference of the same name that read one of its values."""
+    found: dict[int, SingleCall] = {}
+    for value in call.read:
+        for other in known.readers[value.digest]:
+            if other.base == call.base:
+                found[id(other)] = other
+    return [*found.values()]
+
+
+def _alike(call: SingleCall, known: Known) -> SingleCall | None:
+    """Return the operation of the reference that has most of its values, telling ones first."""
+
+    def shared(other: SingleCall) -> tuple[int, int, int]:
+        pairs = list(zip(call.read, other.read, strict=False))
+        same = [mine for mine, theirs in pairs if mine.digest == theirs.digest]
+        telling = sum(not is_common(value) for value in same)
+        return telling, len(same), -abs(other.number - call.number)
+
+    rivals = [one for one in _rivals(call, known) if any(shared(one)[:2])]
+    return max(rivals, key=shared, default=None)
+
+
+def _added_later(value: Value, after: SingleCall, known: Known) -> bool:
+    later = (one for one in known.readers[value.digest] if one.number > after.number)
+    return not is_common(value) and any(one.base in SUMS for one in later)
+
+
+def _maker(value: Value, wrong: Wrong) -> SingleCall | None:
+    """Return the last operation of the candidate that made a value before it was read."""
+    found = None
+    for call in wrong.calls:
+        if call.number >= wrong.call.number:
+            break
+        if any(one.digest == value.digest and one.storage == value.storage for one in call.results):
+            found = call
+    return found
+
+
+def _elsewhere(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
+    """Return the candidate's nearest call of what it lacks here, made for other values."""
+    same = [
+        call
+        for call in wrong.calls
+        if call.operation.name == lacked.operation.name and call.line is not None and call.line.own
+    ]
+    return min(same, key=lambda one: abs(one.number - wrong.call.number), default=None)
+
+
+def _whose(value: Value, known: Known) -> str:
+    """Name a value as the reference knows it."""
+    if value.digest in known.given:
+        return f"{known.given[value.digest]} as it was before"
+    makers = known.makers.get(value.digest, [])
+    if makers:
+        return f"what {makers[0].operation.name} made{_at(makers[0])}"
+    if value.uniform:
+        return "a constant"
+    return "a value that it alone has" if value not in known else "another value"
+
+
+def _at(call: SingleCall) -> str:
+    line = call.line
+    return "" if line is None else f" at {short(line)}"
+
+
+def short(line: CodeLine) -> str:
+    """Return file name and line number."""
+    return f"{os.path.basename(line.file)}:{line.line}"
+
+
+def _unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
+    ours, theirs = list(call.constants), list(other.constants)
+    if len(ours) != len(theirs):
+        longer = max(len(ours), len(theirs))
+        ours += [NOTHING] * (longer - len(ours))
+        theirs += [NOTHING] * (longer - len(theirs))
+    return [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+
+
+VERBS = {
+    "mul": "multiplied by",
+    "div": "divided by",
+    "add": "added",
+    "sub": "subtracted",
+    "pow": "took the power of",
+}
+
+
+def _constant_words(
+    call: SingleCall, there: tuple[Constant, ...], here: tuple[Constant, ...]
+) -> str:
+    verb = VERBS.get(call.base, "gave")
+    by = "by " if call.base in ("mul", "div") else ""
+    before, now = (", ".join(each.text for each in one) for one in (there, here))
+    return f"the reference {verb} {before} here, this {by}{now}"
+
+
+def _changes_dtype(call: SingleCall) -> bool:
+    return any(mine.dtype != theirs.dtype for mine in call.read for theirs in call.results)

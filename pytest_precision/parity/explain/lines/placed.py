@@ -1,0 +1,61 @@
+"""Placed: a right value in the wrong place, which no operation shows but the name that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_precision.parity.explain.lines.calls import SingleCall, calls
+from pytest_precision.parity.explain.lines.kinds import ErrorKind, short
+from pytest_precision.trace.operations import OperationLog, Value
+
+
+def misplaced(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
+) -> tuple[SingleCall, ErrorKind, int] | None:
+    """Return the operation that left something other than the reference under a name.
+
+    Returns:
+        the operation of the candidate, or the one of the reference that the candidate lacks; what
+        it did otherwise; and the rank. None where all names hold the same.
+    """
+    for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
+        for name, value, other in _unlike(ours, theirs):
+            mine, expected = (_writer(log, v) for log, v in ((ours, value), (theirs, other)))
+            if mine is not None:
+                words = f"{name} is {_whose(value, ours)}, in the reference {_made(expected)}"
+                return mine, ErrorKind("inputs", words, expected), rank
+            if expected is not None:
+                words = f"the reference writes {name} here, the candidate leaves it as it was"
+                return expected, ErrorKind("missing", words, expected), rank
+    return None
+
+
+def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[str, Value, Value]]:
+    """Yield name and values of what the two sides have left otherwise, though they had it alike."""
+    for name, value in ours.left.items():
+        other = theirs.left.get(name)
+        if other is not None and other.digest != value.digest and other.shape == value.shape:
+            yield name, value, other
+
+
+def _writer(log: OperationLog, value: Value) -> SingleCall | None:
+    """Return the last operation that wrote to the memory of a value."""
+    found = None
+    for call in calls(log.operations):
+        if any(one.storage == value.storage and one.digest == value.digest for one in call.results):
+            found = call
+    return found
+
+
+def _whose(value: Value, log: OperationLog) -> str:
+    for name, given in log.given.items():
+        if given.digest == value.digest:
+            return f"{name} as it was before"
+    return "another value"
+
+
+def _made(call: SingleCall | None) -> str:
+    if call is None:
+        return "as it was before"
+    line = call.line
+    return f"made by {call.operation.name}" + ("" if line is None else f" at {short(line)}")

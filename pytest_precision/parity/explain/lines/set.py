@@ -1,0 +1,75 @@
+"""Set: which line set what is no tensor, such as a rate or a mode, otherwise than the reference."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pytest_precision.trace.operations import OperationLog, Setting
+
+
+class SetOtherwise(NamedTuple):
+    """What was set to another value, or on one side only.
+
+    Attributes:
+        mine: what the candidate set; None where the reference alone did.
+        theirs: what the reference set; None where the candidate alone did.
+        rank: of the candidate.
+    """
+
+    mine: Setting | None
+    theirs: Setting | None
+    rank: int
+
+    @property
+    def name(self) -> str:
+        """Return what was set."""
+        own = self.mine or self.theirs
+        return "" if own is None else own.name
+
+    @property
+    def what(self) -> str:
+        """Return what was set, without its owner."""
+        own = self.mine or self.theirs
+        return "" if own is None else own.what
+
+    @property
+    def words(self) -> str:
+        """Say what each side set."""
+        if self.mine is None:
+            assert self.theirs is not None
+            return f"the reference sets it to {self.theirs.value}, the candidate does not"
+        if self.theirs is None:
+            return f"set to {self.mine.value}, which the reference does not"
+        return f"the reference sets it to {self.theirs.value}, this to {self.mine.value}"
+
+
+def set_otherwise(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
+) -> Iterator[SetOtherwise]:
+    """Yield what the ranks of two sides have set otherwise, in the candidate's order."""
+    for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
+        expected = _by_name(theirs)
+        mine = _by_name(ours)
+        for place in range(max(map(len, (*mine.values(), *expected.values())), default=0)):
+            for name in {**mine, **expected}:
+                ours_set, theirs_set = _at(mine, name, place), _at(expected, name, place)
+                if _value(ours_set) != _value(theirs_set):
+                    yield SetOtherwise(ours_set, theirs_set, rank)
+
+
+def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
+    found: dict[str, list[Setting]] = defaultdict(list)
+    for setting in log.settings:
+        found[setting.name].append(setting)
+    return found
+
+
+def _at(side: dict[str, list[Setting]], name: str, place: int) -> Setting | None:
+    rows = side.get(name, [])
+    return rows[place] if place < len(rows) else None
+
+
+def _value(setting: Setting | None) -> str | None:
+    return None if setting is None else setting.value

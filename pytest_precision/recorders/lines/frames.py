@@ -1,0 +1,114 @@
+"""Frames: which line of a stack an operation belongs to.
+
+A line is the user's if it is in no installed package, not in Python's library and not in this
+package. If the stack has none, the innermost line that is not torch's stands for the operation.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import torch
+
+from pytest_precision.trace.operations import CodeLine
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+PACKAGE = str(Path(__file__).parents[2]) + os.sep
+RECORDING = tuple(PACKAGE + room + os.sep for room in ("recorders", "ranks", "check", "plugin"))
+LOGGING = (PACKAGE + os.path.join("recorders", "lines") + os.sep, PACKAGE + "_torch.py")
+LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+GENERATED = ("<frozen", "<eval_with_key>", "<__array")
+"""How names of code begin that a library generates; a user's own `exec` is `<string>`."""
+
+BACKWARD = "_engine_run_backward"
+"""The function of torch below which a stack is that of a backward."""
+
+USER, INSTALLED, NOBODY, EDGE = range(4)
+
+
+class Stack(NamedTuple):
+    """What a stack says.
+
+    Attributes:
+        line: that the operation belongs to; None if there is nothing but torch.
+        in_backward: whether the line is the one that called a backward, and not in it.
+    """
+
+    line: CodeLine | None
+    in_backward: bool
+
+
+class Frames:
+    """Finds lines in stacks, and remembers of each function whose it is."""
+
+    def __init__(self) -> None:
+        self._owners: dict[CodeType, int] = {}
+        self._lines: dict[tuple[CodeType, int, str], CodeLine] = {}
+
+    def stack(self) -> Stack:
+        """Return what the stack says, from the first frame that is not part of the logging."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(LOGGING):
+            frame = frame.f_back
+        called = ""
+        installed: tuple[FrameType, str, bool] | None = None
+        backward = False
+        while frame is not None:
+            code = frame.f_code
+            owner = self._owner(code)
+            if owner == EDGE or (owner == USER and backward and installed is not None):
+                break
+            if owner == USER:
+                return Stack(self._line(frame, called, own=True), backward)
+            if owner == INSTALLED and installed is None:
+                installed = frame, called, backward
+            backward = backward or code.co_name == BACKWARD
+            called = _public(frame) or called
+            frame = frame.f_back
+        if installed is None:
+            return Stack(None, backward)
+        return Stack(self._line(*installed[:2], own=False), installed[2])
+
+    def _line(self, frame: FrameType, called: str, *, own: bool) -> CodeLine:
+        key = frame.f_code, frame.f_lineno, called
+        if key not in self._lines:
+            file = frame.f_code.co_filename
+            line = CodeLine(file, frame.f_lineno, frame.f_code.co_name, called, own)
+            self._lines[key] = line
+        return self._lines[key]
+
+    def _owner(self, code: CodeType) -> int:
+        owner = self._owners.get(code)
+        if owner is None:
+            owner = self._owners[code] = _owner_of(code.co_filename)
+        return owner
+
+
+def _owner_of(file: str) -> int:
+    if file.startswith(RECORDING):
+        return EDGE
+    if file.startswith(TORCH):
+        return NOBODY
+    if file.startswith(PACKAGE) or "site-packages" in file or "dist-packages" in file:
+        return INSTALLED
+    return NOBODY if file.startswith((*GENERATED, *LIBRARY)) else USER
+
+
+def _public(frame: FrameType) -> str:
+    """Return the name of a function that a user may have called, with its class if it has one."""
+    name = frame.f_code.co_name
+    if name.startswith("_") or name in WRAPPERS:
+        return ""
+    owner = frame.f_locals.get("self") if name in ("forward", "step", "backward") else None
+    return f"{type(owner).__name__}.{name}" if owner is not None else name
+
+
+WRAPPERS = frozenset(
+    ("wrapper", "inner", "decorate_context", "fn", "apply", "wrapped", "profile_hook_step")
+)
+"""Names of functions that only call another one."""

@@ -1,0 +1,187 @@
+"""Logger: every tensor operation while it is on, with the values that go in and come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision import _torch
+from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
+from pytest_precision.recorders.lines.frames import Frames
+from pytest_precision.recorders.lines.modules import Modules
+from pytest_precision.recorders.lines.settings import SettingsWatch
+from pytest_precision.recorders.lines.values import Values, generator_state, readable
+from pytest_precision.trace.operations import (
+    Argument,
+    Constant,
+    LoggedOperation,
+    OperationLog,
+    Value,
+)
+from pytest_precision.trace.wanted import Wanted
+
+CHANCE = ("empty", "new_empty", "_unsafe_empty")
+"""How names of operators begin whose results nobody has computed."""
+
+OVERWRITING = frozenset(
+    (
+        *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "set_"),
+        *("exponential_", "log_normal_", "cauchy_", "geometric_", "_foreach_copy_"),
+        *("_foreach_zero_", "allgather_", "_allgather_base_", "scatter_", "recv_"),
+        *("_reduce_scatter_base_", "reduce_scatter_", "alltoall_", "alltoall_base_"),
+    )
+)
+"""Names of operators that do not read what they overwrite."""
+
+LONGEST_CONSTANT = 120
+"""Characters of a constant that are kept."""
+
+
+class OperationLogger:
+    """Logs the operations of one rank.
+
+    Args:
+        wanted: how.
+
+    Attributes:
+        log: what was logged.
+        active: whether operations are logged now.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.log = OperationLog()
+        self.active = False
+        self.frames = Frames()
+        self._wanted, self._values, self._modules = wanted, Values(wanted.pieces), Modules()
+        self.settings = SettingsWatch(self.frames, self.log)
+        self._lines = ForwardLines(self.frames, self._modules)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """See the operations inside, which are logged while it is active."""
+        with ExitStack() as stack:
+            stack.enter_context(self._modules.followed())
+            stack.enter_context(self.settings.followed())
+            stack.enter_context(_torch.around_operations(self._operation))
+            yield
+
+    @contextmanager
+    def on(self, wanted: bool = True) -> Iterator[None]:
+        """Log the operations inside, if that is wanted."""
+        before, self.active = self.active, wanted or self.active
+        if self.active and not before:
+            self._values.forget()
+        try:
+            yield
+        finally:
+            self.active = before
+
+    def give(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Note what there is at the start."""
+        self.log.given |= self._named(named)
+
+    def leave(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Note what there is at the end."""
+        self.log.left |= self._named(named)
+
+    def _named(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Value]:
+        return {name: self._values.of(tensor) for name, tensor in named if readable(tensor)}
+
+    def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.active or torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        if _torch.returns_view(func):
+            return func(*args, **kwargs)
+        origin = self._lines.origin()
+        if len(self.log.operations) >= self._wanted.limit:
+            self.log.cut = self._wanted.limit
+        elif origin.line is not None or origin.backward:
+            return self._logged(origin, func, args, kwargs)
+        result = func(*args, **kwargs)  # of the recorder
+        for tensor in _changed(func, args, kwargs):
+            self._values.overwritten(tensor)
+        return result
+
+    def _logged(
+        self, origin: Origin, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        arguments, held = self._arguments(args, kwargs)
+        if _torch.draws_random_numbers(func):
+            device = next((one.device for one in held), torch.device(kwargs.get("device") or "cpu"))
+            arguments.append(generator_state(kwargs.get("generator"), device))
+        result = func(*args, **kwargs)
+        _torch.wait_for(func, result)
+        changed = [*_changed(func, args, kwargs)]
+        for tensor in changed:
+            self._values.overwritten(tensor)
+        name = func.overloadpacket.__name__
+        made = [one for one in _torch.tree_leaves(result) if readable(one)]
+        known = {id(one) for one in made}
+        made += [one for one in changed if id(one) not in known]
+        if not held and not made:
+            return result
+        results = () if name.startswith(CHANCE) else tuple(map(self._values.of, made))
+        written = _unread(func, name, args, kwargs)
+        self.log.operations.append(
+            LoggedOperation(
+                _torch.operator_name(func),
+                tuple(arguments),
+                results,
+                written,
+                origin.module,
+                origin.backward,
+                origin.line,
+            )
+        )
+        return result
+
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Argument], list[Tensor]]:
+        """Return the arguments as they are logged, and the tensors among them."""
+        found: list[Argument] = []
+        held: list[Tensor] = []
+        named = [("", one) for one in args]
+        named += [*kwargs.items()]
+        for word, given in named:
+            parts = given if isinstance(given, (list, tuple)) else (given,)
+            tensors = [one for one in parts if readable(one)]
+            held += tensors
+            if not tensors:
+                text = repr(given)[:LONGEST_CONSTANT] if _plain(given) else ""
+                found.append(Constant(word, text))
+            elif isinstance(given, Tensor):
+                found.append(self._values.of(given))
+            else:
+                found.append(tuple(map(self._values.of, tensors)))
+        return found, held
+
+
+def _plain(value: Any) -> bool:
+    """Return whether the text of a constant is the same in every process."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_plain, value))
+    kinds = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
+    return value is None or isinstance(value, (*kinds, torch.memory_format))
+
+
+def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors that an operator has written to."""
+    for given in _torch.written_arguments(func, args, kwargs):
+        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+            if readable(tensor):
+                yield tensor
+
+
+def _unread(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    """Return the places among the logged arguments that an operator overwrites unread."""
+    places = _torch.writes(func)
+    outs = {key for _, key in places if key in kwargs}
+    keys = [*range(len(args)), *kwargs]
+    first = places[:1] if name in OVERWRITING else ()
+    unread = {place for place, _ in first} | {keys.index(key) for key in outs}
+    return tuple(sorted(place for place in unread if place < len(keys)))

@@ -1,0 +1,109 @@
+"""Settings: which line set what is no tensor: rates, other numbers of groups, modes of modules."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pytest_precision.recorders.lines.frames import Frames
+from pytest_precision.trace.operations import OperationLog, Setting
+
+PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+class SettingsWatch:
+    """Notes each assignment to a parameter group and to a plain attribute of a module.
+
+    Args:
+        frames: finds lines in stacks.
+        log: takes what is set.
+    """
+
+    def __init__(self, frames: Frames, log: OperationLog) -> None:
+        self._frames, self._log = frames, log
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Note what is set inside."""
+        with ExitStack() as stack:
+            stack.enter_context(_replaced(Optimizer, "add_param_group", self._added))
+            stack.enter_context(_replaced(nn.Module, "__setattr__", self._attribute))
+            yield
+
+    def watch(self, optimizer: Optimizer) -> None:
+        """Note from now on what is set in the groups of an optimizer."""
+        number = self._optimizers.setdefault(optimizer, len(self._optimizers))
+        for place, group in enumerate(optimizer.param_groups):
+            if not isinstance(group, _Watched):
+                watched = _Watched(group)
+                watched.told = lambda key, value, place=place: self._group(
+                    number, place, key, value
+                )
+                optimizer.param_groups[place] = watched
+
+    def name(self, model: nn.Module) -> None:
+        """Give modules the paths that they have in a model."""
+        for path, module in model.named_modules():
+            self._modules[module] = path
+
+    def _added(self, original: Any, optimizer: Optimizer, group: dict[str, Any]) -> None:
+        original(optimizer, group)
+        number = self._optimizers.setdefault(optimizer, len(self._optimizers))
+        place = len(optimizer.param_groups) - 1
+        for key, value in optimizer.param_groups[-1].items():
+            self._group(number, place, key, value)
+
+    def _group(self, number: int, place: int, key: str, value: Any) -> None:
+        if key != "params":
+            which = f"group {place}" + (f" of optimizer {number}" if number else "")
+            self._note(key, which, value)
+
+    def _attribute(self, original: Any, module: nn.Module, name: str, value: Any) -> None:
+        changed = isinstance(value, PLAIN) and vars(module).get(name, value) != value
+        original(module, name, value)
+        if changed:
+            path = self._modules.get(module, type(module).__name__)
+            self._note(name, path or "the model", value)
+
+    def _note(self, what: str, owner: str, value: Any) -> None:
+        shown = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        if isinstance(shown, PLAIN):
+            line = self._frames.stack().line
+            self._log.settings.append(
+                Setting(len(self._log.operations), what, owner, repr(shown), line)
+            )
+
+
+class _Watched(dict[str, Any]):
+    """A parameter group that tells what is set in it."""
+
+    told: Any = None
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        if self.told is not None:
+            self.told(key, value)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+@contextmanager
+def _replaced(holder: Any, name: str, instead: Any) -> Iterator[None]:
+    original = getattr(holder, name)
+
+    def wrapper(*args: Any) -> Any:
+        return instead(original, *args)
+
+    setattr(holder, name, wrapper)
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)

@@ -1,0 +1,132 @@
+"""Values: what tensors hold at a moment, by digest, each computed once until it is overwritten."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor
+
+from pytest_precision import _torch
+from pytest_precision.matrix.contract import dtype_name
+from pytest_precision.trace.digests import bytes_of, in_order, memcmp
+from pytest_precision.trace.operations import Value
+
+SAMPLES = 4
+"""Places of a tensor that are looked at before a digest is believed: a kernel that torch does not
+dispatch may have written to it."""
+
+
+MOST_ROWS = 16
+"""Matrices in one tensor, such as those of experts, up to which each is digested by itself."""
+
+
+class Values:
+    """Names the values of tensors.
+
+    Memory is followed by the identity of its storage, which is not given to another one as long as
+    there is a weak reference to it.
+
+    Args:
+        pieces: as of `Wanted`.
+    """
+
+    def __init__(self, pieces: int = 1) -> None:
+        self._pieces = pieces
+        self._storages: dict[int, tuple[int, Any]] = {}
+        self._known: dict[int, dict[Any, tuple[Value, bytes]]] = {}
+
+    def of(self, tensor: Tensor) -> Value:
+        """Return the value that a tensor has now."""
+        storage = self._storage(tensor)
+        laid = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        place = (*laid, tensor.is_conj(), tensor.is_neg())
+        sample = _sample(tensor)
+        known = self._known.setdefault(storage, {})
+        found = known.get(place)
+        if found is None or found[1] != sample:
+            dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+            pieces = tuple(map(digest_of, self._parts(tensor)))
+            found = Value(digest_of(tensor), storage, dtype, shape, pieces), sample
+            known[place] = found
+        return found[0]
+
+    def forget(self) -> None:
+        """Forget what all tensors have held, since operations were not followed for a while."""
+        self._known.clear()
+
+    def overwritten(self, tensor: Tensor) -> None:
+        """Forget what a tensor and its views have held."""
+        self._known.pop(self._storage(tensor), None)
+
+    def _parts(self, tensor: Tensor) -> Iterable[Tensor]:
+        """Return the parts of a tensor that another layout may hold by themselves."""
+        if tensor.dim() > 2 and 1 < len(tensor) <= MOST_ROWS:
+            return tensor.detach().unbind()
+        if self._pieces > 1 and tensor.dim() and len(tensor) >= self._pieces:
+            return tensor.detach().chunk(self._pieces)
+        return ()
+
+    def _storage(self, tensor: Tensor) -> int:
+        key = _torch.storage_key(tensor)
+        found = self._storages.get(key)
+        if found is None:
+            found = self._storages[key] = len(self._storages), _torch.weak_storage(tensor)
+        return found[0]
+
+
+def readable(value: object) -> bool:
+    """Return whether an argument is a tensor whose bytes can be read."""
+    return (
+        isinstance(value, Tensor)
+        and _torch.is_plain(type(value))
+        and value.layout is torch.strided
+        and not value.is_meta
+        and not value.is_nested
+        and _reaches(value) <= value.untyped_storage().nbytes()
+        and value.numel() > 0
+    )
+
+
+def _reaches(tensor: Tensor) -> int:
+    """Return how many bytes of its memory a tensor needs; it may have been given back."""
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
+
+
+def digest_of(tensor: Tensor) -> str:
+    """Return the digest of the bytes of a tensor, as `Value` has it."""
+    held = in_order(tensor)
+    size = held.element_size()
+    start, nbytes = held.data_ptr(), held.numel() * size
+    first = ctypes.string_at(start, size)
+    same_ends = nbytes == size or first == ctypes.string_at(start + nbytes - size, size)
+    if same_ends and not memcmp(start, start + size, nbytes - size):
+        return f"={first.hex()}x{nbytes // size}"
+    return xxhash.xxh3_64_hexdigest(bytes_of(held))
+
+
+def generator_state(generator: torch.Generator | None, device: torch.device) -> Value:
+    """Return the state of the generator that an operator draws from."""
+    if generator is not None:
+        state = generator.get_state()
+    elif device.type == "cpu":
+        state = torch.get_rng_state()
+    else:
+        state = torch.get_device_module(device).get_rng_state(device)
+    return Value(digest_of(state), -1, "generator", ())
+
+
+def _sample(tensor: Tensor) -> bytes:
+    """Return some bytes of a tensor on the CPU, among them the first and the last."""
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return b""
+    size, start = tensor.element_size(), tensor.data_ptr()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    steps = SAMPLES - 1 if tensor.is_contiguous() else 1
+    return b"".join(
+        ctypes.string_at(start + last * place // steps * size, size) for place in range(steps + 1)
+    )

@@ -1,0 +1,130 @@
+"""Logged run: a layout's sequence up to one operation, whose tensor operations are logged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision import modules
+from pytest_precision.engine import groups
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import tensors_in
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout, with_backend
+from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.recorders.perturb.perturbation import Perturbation
+from pytest_precision.trace.moment import Window
+from pytest_precision.trace.stretches import folder_of
+from pytest_precision.trace.wanted import Wanted
+from pytest_precision.workloads.base import Workload
+
+
+def log_layout(
+    layout: Layout,
+    other: Layout,
+    workload: Any,
+    cell: Cell,
+    folder: Path,
+    stretch: Stretch,
+    perturbation: Perturbation,
+    wanted: Wanted,
+) -> int:
+    """Run a layout as `engine_recorder.record` does, and log one operation of its sequence.
+
+    Args:
+        layout: as of `record`, like the next six.
+        other: makes the engine after a `swap`.
+        workload: makes the workload.
+        cell: its sequence is run.
+        folder: an existing one.
+        stretch: the operations that are run.
+        perturbation: what is done to the run on purpose.
+        wanted: what is logged.
+
+    Returns:
+        a number above 0, as `record` does.
+    """
+    cell, _ = with_backend(cell)
+    logger = OperationLogger(wanted)
+    place = folder_of(folder, stretch.number)
+    place.mkdir(exist_ok=True)
+    with logger.installed():
+        run = LoggedRun(
+            logger, wanted, layout, other, workload(), cell, folder, stretch, perturbation
+        )
+        run.run()
+        logger.leave(state_of(run.engine))
+    logger.log.write(place, dist.get_rank())
+    return 1
+
+
+class LoggedRun(EngineRecorder):
+    """A run that observes nothing and logs the operations of one part of its sequence."""
+
+    def __init__(
+        self,
+        logger: OperationLogger,
+        wanted: Wanted,
+        layout: Layout,
+        other: Layout,
+        workload: Workload,
+        cell: Cell,
+        folder: Path,
+        stretch: Stretch,
+        perturbation: Perturbation,
+    ) -> None:
+        self._logger, self._wanted = logger, wanted
+        window = Window(wanted.step, wanted.step)
+        super().__init__(layout, other, workload, cell, folder, window, stretch, perturbation)
+        self.capture = Capture(snapshot=lambda seen: seen)
+        self.engine.capture = self.capture
+
+    def build(self, seed: int) -> Engine:
+        """Make an engine; log it, if that is wanted."""
+        with self._logger.on(self.op == self._wanted.op):
+            engine = super().build(seed)
+        self._logger.settings.watch(engine.optimizer)
+        self._logger.settings.name(engine.model)
+        return engine
+
+    def restore(self) -> None:
+        """Load the checkpoint; log it, if that is wanted."""
+        with self._logger.on(self.op == self._wanted.op):
+            super().restore()
+
+    def run_operation(self) -> None:
+        """Run an operation up to the one that is wanted, and log that one."""
+        if self.op == self._wanted.op:
+            self._logger.give(state_of(self.engine))
+        if self.op <= self._wanted.op:
+            with self._logger.on(self.op == self._wanted.op):
+                super().run_operation()
+
+    def observe(self, phase: str) -> None:
+        """Observe nothing: the first two runs have."""
+
+
+def state_of(engine: Engine) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and tensor of what an engine holds between operations."""
+    for name, parameter in engine.model.named_parameters():
+        yield f"param of {name}", parameter
+        gradient = engine.gradient(parameter)
+        if gradient is not None:
+            yield f"grad of {name}", gradient
+    for kind, name, tensor in modules.quantized_state(engine.model):
+        yield f"{kind} {name}", tensor
+    for name, buffer in engine.model.named_buffers():
+        yield f"buffer {name}", buffer
+    for name, master in engine.masters():
+        yield f"master of {name}", master
+        if master.grad is not None:
+            yield f"final_grad of {name}", master.grad
+        for key, value in groups.state_of(engine.optimizer, master).items():
+            for suffix, tensor in tensors_in(value):
+                yield f"{key} of {name}{suffix}", tensor

@@ -1,0 +1,279 @@
+"""Operations: the log of all tensor operations of a part of a run, at rest.
+
+Values are told apart by their digest and by the memory that they lie in. What many operations have
+in common (names, places, values) stands in the file once, so that an operation takes little of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
+
+
+class CodeLine(NamedTuple):
+    """Where an operation was called.
+
+    Attributes:
+        file: path of the source file.
+        line: its line.
+        function: name of the function that the line is in.
+        called: name of the package's function that the line calls, in which the operation is; empty
+            where the line itself is the operation.
+        own: whether the file is the user's, rather than one of an installed package.
+    """
+
+    file: str
+    line: int
+    function: str
+    called: str
+    own: bool
+
+
+class Value(NamedTuple):
+    """What a tensor held at one moment.
+
+    Attributes:
+        digest: of its bytes in row-major order; of a tensor whose elements are all the same it is
+            `=`, the hexadecimal bytes of one of them, `x` and their number.
+        storage: number of the memory that it lies in; -1 for the state of a generator.
+        dtype: its dtype, without `torch.`.
+        shape: its shape.
+        pieces: digests of the parts of it that another layout may hold by themselves.
+    """
+
+    digest: str
+    storage: int
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[str, ...] = ()
+
+    @property
+    def uniform(self) -> bool:
+        """Return whether all elements are the same."""
+        return self.digest.startswith("=")
+
+    @property
+    def element(self) -> bytes:
+        """Return the bytes of each element of a uniform value."""
+        return bytes.fromhex(self.digest[1:].partition("x")[0]) if self.uniform else b""
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements."""
+        number = 1
+        for size in self.shape:
+            number *= size
+        return number
+
+
+class Constant(NamedTuple):
+    """An argument that is no tensor: its name, empty where it has only a place, and its text."""
+
+    name: str
+    text: str
+
+
+Argument: TypeAlias = "Value | Constant | tuple[Value, ...]"
+"""A tensor, a constant, or a list of tensors."""
+
+FOREACH = "_foreach_"
+"""How names of operators begin that compute with lists of tensors."""
+
+SYNONYMS = {"linalg_vector_norm": "norm"}
+"""Base names of operators that a foreach has under another name."""
+
+
+class LoggedOperation(NamedTuple):
+    """One call of one operator.
+
+    Attributes:
+        name: as `aten.mul.Tensor`.
+        arguments: tensors, lists of them and constants, in the order of the call.
+        results: what it returned or wrote, in the order of its result.
+        written: the positions in `arguments` that it overwrote without reading them.
+        module: path of the module in whose forward it was called, or whose backward it is.
+        backward: whether it is part of a backward.
+        line: where it was called; of a backward, where its forward was.
+        sketches: of each result, see `Wanted.sketches`.
+    """
+
+    name: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Value, ...]
+    written: tuple[int, ...]
+    module: str
+    backward: bool
+    line: CodeLine | None
+    sketches: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def is_foreach(self) -> bool:
+        """Return whether it computes with lists of tensors, element by element."""
+        return FOREACH in self.name
+
+    @property
+    def is_collective(self) -> bool:
+        """Return whether it exchanges values between ranks."""
+        return self.name.startswith(("c10d.", "_c10d_functional."))
+
+    @property
+    def base(self) -> str:
+        """Return the name without namespace, overload, foreach and the mark of an in-place form."""
+        name = self.name.split(".")[1].removeprefix(FOREACH).rstrip("_")
+        return SYNONYMS.get(name, name)
+
+    @property
+    def read(self) -> tuple[Value, ...]:
+        """Return the values that it depends on."""
+        found: list[Value] = []
+        for place, argument in enumerate(self.arguments):
+            if place in self.written or isinstance(argument, Constant):
+                continue
+            found += (argument,) if isinstance(argument, Value) else argument
+        return tuple(found)
+
+
+class Setting(NamedTuple):
+    """What is no tensor, set by a line.
+
+    Attributes:
+        before: number of operations that had been logged by then.
+        what: as `lr`, or the name of an attribute.
+        owner: as `group 0`, or the path of a module.
+        value: as text.
+        line: that set it.
+    """
+
+    before: int
+    what: str
+    owner: str
+    value: str
+    line: CodeLine | None
+
+    @property
+    def name(self) -> str:
+        """Return what was set, and of what."""
+        return f"{self.what} of {self.owner}"
+
+
+@dataclass
+class OperationLog:
+    """What one rank logged.
+
+    Attributes:
+        operations: in the order of their calls.
+        given: what there was at the start: name to value.
+        left: what there was at the end, likewise.
+        settings: in order.
+        cut: the limit after which operations were left out; 0 where none were.
+    """
+
+    operations: list[LoggedOperation] = field(default_factory=list)
+    given: dict[str, Value] = field(default_factory=dict)
+    left: dict[str, Value] = field(default_factory=dict)
+    settings: list[Setting] = field(default_factory=list)
+    cut: int = 0
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Write it next to a trace."""
+        values, lines = _Interned(), _Interned()
+        names, modules = _Interned(), _Interned()
+
+        def argument(given: Argument) -> Any:
+            if isinstance(given, Value):
+                return values.number(given)
+            return given if isinstance(given, Constant) else [values.number(one) for one in given]
+
+        rows = [
+            [
+                names.number(one.name),
+                [argument(given) for given in one.arguments],
+                [values.number(result) for result in one.results],
+                one.written,
+                modules.number(one.module),
+                int(one.backward),
+                lines.number(one.line),
+                one.sketches,
+            ]
+            for one in self.operations
+        ]
+        content = {
+            "operations": rows,
+            "given": {name: values.number(value) for name, value in self.given.items()},
+            "left": {name: values.number(value) for name, value in self.left.items()},
+            "settings": [[*one[:4], lines.number(one.line)] for one in self.settings],
+            "cut": self.cut,
+            "values": values.all,
+            "lines": lines.all,
+            "names": names.all,
+            "modules": modules.all,
+        }
+        write_whole(path_of(folder, rank), content, writer=rank)
+
+    @classmethod
+    def read(cls, folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> OperationLog:
+        """Read what a rank wrote next to a trace."""
+        found = files.data(path_of(folder, rank))
+        values = [Value(*row[:3], *map(tuple, row[3:])) for row in found["values"]]
+        lines = [None if row is None else CodeLine(*row) for row in found["lines"]]
+
+        def argument(given: Any) -> Argument:
+            if isinstance(given, int):
+                return values[given]
+            if isinstance(given[0], str):
+                return Constant(*given)
+            return tuple(values[one] for one in given)
+
+        return cls(
+            [
+                LoggedOperation(
+                    found["names"][name],
+                    tuple(map(argument, arguments)),
+                    tuple(values[one] for one in results),
+                    tuple(written),
+                    found["modules"][module],
+                    bool(backward),
+                    lines[line],
+                    tuple(map(tuple, sketches)),
+                )
+                for (
+                    *(name, arguments, results, written, module, backward, line),
+                    sketches,
+                ) in found["operations"]
+            ],
+            {name: values[number] for name, number in found["given"].items()},
+            {name: values[number] for name, number in found["left"].items()},
+            [
+                Setting(before, what, owner, value, lines[line])
+                for before, what, owner, value, line in found["settings"]
+            ],
+            found["cut"],
+        )
+
+
+def path_of(folder: Path, rank: int) -> Path:
+    """Return the file to which a rank writes its log."""
+    return folder / f"operations{rank}.json"
+
+
+def logs(folder: Path, ranks: Iterable[int]) -> Sequence[OperationLog]:
+    """Read the logs of ranks."""
+    return [OperationLog.read(folder, rank) for rank in ranks]
+
+
+class _Interned:
+    """Numbers things in the order in which they are first met."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, thing: Any) -> int:
+        return self._numbers.setdefault(thing, len(self._numbers))
+
+    @property
+    def all(self) -> list[Any]:
+        return [*self._numbers]

@@ -1,0 +1,124 @@
+"""A failure of a layout names the line that made the first wrong value."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import wrong_engines
+from wrong_engines import of
+
+from pytest_precision import workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.verdict import Verdict
+
+ParityIn = Callable[[Cell], Parity]
+
+HERE = Path(wrong_engines.__file__)
+
+
+RIGHT = of(wrong_engines.Right)
+
+
+def verdict(parity: Parity, candidate: object, reference: object = RIGHT) -> Verdict:
+    with pytest.raises(ParityError) as failure:
+        parity.check(candidate, reference, workload=workloads.mlp)  # type: ignore[arg-type]
+    return failure.value.verdict
+
+
+def wrong_line(kind: type[Engine]) -> int:
+    """Return the number of the line that is marked."""
+    lines, first = inspect.getsourcelines(kind)
+    (found,) = [number for number, line in enumerate(lines, first) if line.endswith("# wrong\n")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "sequence", "world_size", "kind"),
+    [
+        ("ClipsFurther", "train2", 1, "extra"),
+        ("RoundsWeights", "train2", 1, "cast"),
+        ("RoundsMoments", "train2", 1, "cast"),
+        ("WeighsLosses", "train2", 1, "constant"),
+        ("SetsRate", "train2", 1, "setting"),
+        ("EvaluatesOnly", "train-eval-train", 1, "setting"),
+        ("ScalesLocally", "train2", 2, "extra"),
+        ("KeepsOldWeights", "train2", 1, "inputs"),
+    ],
+)
+def test_the_wrong_line_is_named(
+    parity_in: ParityIn, name: str, sequence: str, world_size: int, kind: str
+) -> None:
+    """The file is the user's, the line the marked one, and the kind what the operation did."""
+    engine = getattr(wrong_engines, name)
+    found = verdict(parity_in(Cell(sequence=sequence, world_size=world_size)), of(engine)).culprit
+    assert found is not None
+    assert (found.file, found.line, found.kind) == (
+        str(HERE.relative_to(Path.cwd())),
+        wrong_line(engine),
+        kind,
+    ), found.text
+    assert f"{found.file}:{found.line}" in found.text
+
+
+def test_what_is_missing_is_named_where_it_is_missed(parity_in: ParityIn) -> None:
+    """Setting a gradient to None is no operation: the sum that lacks a term is named."""
+    losing = of(wrong_engines.LosesMicrobatch)
+    found = verdict(parity_in(Cell(sequence="train2")), losing).culprit
+    assert found is not None
+    assert (found.kind, found.operation) == ("missing", "aten.add_.Tensor")
+    assert "Tensor.backward, called at" in found.text
+
+
+def test_another_constant_is_named_with_both(parity_in: ParityIn) -> None:
+    """Other options of an optimizer show where its step is called."""
+    right = wrong_engines.Right
+    slower = of(right, betas=(0.9, 0.99))
+    found = verdict(parity_in(Cell(sequence="train2")), slower, of(right, betas=(0.9, 0.95)))
+    assert found.culprit is not None
+    assert "the reference sets it to (0.9, 0.95), this to (0.9, 0.99)" in found.culprit.text
+
+
+def test_a_rank_that_computed_otherwise_is_told_from_the_sum(parity_in: ParityIn) -> None:
+    """The sum of a wrong gradient is not what is blamed, but the rank that gave it."""
+    found = verdict(
+        parity_in(Cell(sequence="train2", world_size=2)), of(wrong_engines.ScalesLocally)
+    )
+    assert found.culprit is not None
+    assert found.culprit.rank == 1
+
+
+def test_a_third_run_that_fails_leaves_the_verdict(parity_in: ParityIn) -> None:
+    """The divergence is that of the first two runs, and a line says why no line is named."""
+    kinds = wrong_engines.ClipsFurther, wrong_engines.RaisesWhenLogged
+    plain, raising = (verdict(parity_in(Cell(sequence="train2")), of(kind)) for kind in kinds)
+    assert raising.culprit is None
+    assert raising.divergence == plain.divergence
+    assert any("No line is named: in a third run" in line for line in raising.details)
+
+
+def test_nothing_is_logged_where_that_is_off(parity_in: ParityIn) -> None:
+    """`--precision-lines=off` saves the third run."""
+    parity = parity_in(Cell(sequence="train2"))
+    parity.settings = replace(parity.settings, lines="off")
+    found = verdict(parity, of(wrong_engines.ClipsFurther))
+    assert found.culprit is None
+    assert not any("third run" in line for line in found.details)
+
+
+def test_an_agreement_logs_nothing(parity_in: ParityIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that passes is run twice, as before."""
+    from pytest_precision.check.recordings import Recordings
+
+    asked: list[object] = []
+    monkeypatch.setattr(Recordings, "logged", lambda *given: asked.append(given))
+    parity = parity_in(Cell(sequence="train2"))
+    right = of(wrong_engines.Right)
+    assert parity.check(right, of(Engine), workload=workloads.mlp).outcome == "pass"
+    assert asked == []

@@ -1,0 +1,125 @@
+"""Engines with one wrong line each, which ends in `# wrong`, and engines that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision import Cell, Engine, Workload
+
+
+def made(workload: Workload, cell: Cell, *, kind: type[Engine], **options: Any) -> Engine:
+    """An engine of a class, with an optimizer whose options are given."""
+    model = workload.model(cell)
+    return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model), **options))
+
+
+def of(kind: type[Engine], **options: Any) -> Callable[..., Engine]:
+    return partial(made, kind=kind, **options)
+
+
+class Right(Engine):
+    """Nothing is wrong."""
+
+
+class ClipsFurther(Engine):
+    """Gradients are scaled once more."""
+
+    def clip_grads(self) -> None:
+        super().clip_grads()
+        for _, parameter in self.masters():
+            parameter.grad.mul_(0.5)  # wrong
+
+
+class RoundsWeights(Engine):
+    """Weights are rounded to bf16 after the update."""
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.copy_(parameter.bfloat16())  # wrong
+
+
+class RoundsMoments(Engine):
+    """A moment is rounded to bf16 after the update."""
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        for state in self.optimizer.state.values():
+            state["exp_avg"].copy_(state["exp_avg"].bfloat16())  # wrong
+
+
+class LosesMicrobatch(Engine):
+    """Gradients are wiped before the last microbatch."""
+
+    def losses(self, step: int) -> Iterator[Tensor]:
+        for number, loss in enumerate(super().losses(step)):
+            if number == 1:
+                for parameter in self.model.parameters():
+                    parameter.grad = None
+            yield loss
+
+
+class WeighsLosses(Engine):
+    """The losses of microbatches are weighed."""
+
+    def losses(self, step: int) -> Iterator[Tensor]:
+        for loss in super().losses(step):
+            yield loss * 0.75  # wrong
+
+
+class SetsRate(Engine):
+    """The rate is set by hand."""
+
+    def clip_grads(self) -> None:
+        super().clip_grads()
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.5  # wrong
+
+
+class EvaluatesOnly(Engine):
+    """The model stays in eval mode."""
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        self.model.eval()  # wrong
+
+
+class ScalesLocally(Engine):
+    """One rank scales its gradients before they are summed."""
+
+    def reduce_grads(self) -> None:
+        if self.rank == 1:
+            for _, parameter in self.masters():
+                parameter.grad.mul_(2.0)  # wrong
+        super().reduce_grads()
+
+
+class KeepsOldWeights(Engine):
+    """The first weight is what it was before the step."""
+
+    def update_weights(self) -> None:
+        first = next(self.model.parameters())
+        kept = first.detach().clone()
+        super().update_weights()
+        with torch.no_grad():
+            first.copy_(kept)  # wrong
+
+
+class RaisesWhenLogged(ClipsFurther):
+    """A further run of this engine fails."""
+
+    def forward_backward(self, step: int) -> None:
+        if self.looked_at():
+            raise RuntimeError("not a third time")
+        super().forward_backward(step)
+
+    def looked_at(self) -> bool:
+        from torch.utils import _python_dispatch
+
+        return bool(_python_dispatch._get_current_dispatch_mode_stack())
