@@ -63,6 +63,7 @@ class Project:
         address: where its checkout comes from.
         tests: its folder of tests.
         start: the folder, in a checkout, in which its tests are started.
+        imported: whether the project itself is imported from the checkout; else it is installed.
         plugins: options of pytest beside those for all.
         suites: the files.
     """
@@ -72,6 +73,7 @@ class Project:
     address: str
     tests: str
     start: str
+    imported: bool
     plugins: tuple[str, ...]
     suites: tuple[Suite, ...]
 
@@ -82,6 +84,7 @@ TE = Project(
     address="https://github.com/NVIDIA/TransformerEngine",
     tests="tests/pytorch",
     start="tests/pytorch",
+    imported=False,
     plugins=(),
     suites=(
         Suite("test_recipe.py"),
@@ -116,6 +119,7 @@ MEGATRON = Project(
     address="https://github.com/NVIDIA/Megatron-LM",
     tests="tests/unit_tests",
     start=".",
+    imported=True,
     plugins=("-p", "megatron_alone"),
     suites=(
         Suite("transformer/moe/test_moe_single_grouped_weight_numerics.py", ranks=2),
@@ -217,7 +221,8 @@ def run(
         *(launch if suite.ranks > 1 else ()),
         *("-m", "pytest", *PLUGINS, *project.plugins, *PLAIN, *options, str(file)),
     ]
-    path = [str(checkout), str(ROOT / "ci" / "bench"), os.environ.get("PYTHONPATH", "")]
+    own = str(checkout) if project.imported else ""
+    path = [own, str(ROOT / "ci" / "bench"), os.environ.get("PYTHONPATH", "")]
     with tempfile.TemporaryDirectory(prefix="precision-te-") as folder:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
@@ -258,8 +263,6 @@ def provenance(project: Project, checkout: Path) -> str:
     commit = asked.stdout.strip() if (checkout / ".git").exists() else ""
     of = f"{project.title}{f' at {commit}' if commit else ''}"
     torch = f"torch {version('torch')}, without a GPU"
-    if project is TE:  # the checkout is imported before the wheel
-        return f"Tests and Python layer of {of}, with {torch}."
     return f"Tests of {of}, with transformer-engine {version('transformer-engine')} and {torch}."
 
 

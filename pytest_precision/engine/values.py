@@ -18,6 +18,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from pytest_precision import _torch
 from pytest_precision.engine.readable import in_graph, stored, unreadable
 
 DEEPEST = 4
@@ -34,6 +35,9 @@ ADDRESS = 1 << 32
 
 FOREIGN = ("torch", "builtins", "_thread", "weakref")
 """Packages whose objects hold no settings of a loop in attributes."""
+
+_PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None), Enum, torch.dtype)
+"""Classes of objects each of which `as_tensor` makes a tensor of."""
 
 _OPAQUE = (FunctionType, MethodType, ModuleType, type, nn.Module, torch.optim.Optimizer)
 
@@ -59,7 +63,7 @@ def _leaves(
 ) -> Iterator[tuple[str, Any]]:
     if isinstance(value, _OPAQUE) or id(value) in seen:
         return
-    if as_tensor(value) is not None:
+    if _is_leaf(value):
         yield "", value
         return
     entries = _entries(value, packages)
@@ -68,6 +72,13 @@ def _leaves(
         for key, entry in entries.items():
             for path, leaf in _leaves(entry, depth + 1, seen, packages):
                 yield f".{key}{path}", leaf
+
+
+def _is_leaf(value: Any) -> bool:
+    """Return whether a value can be shown as a tensor, without making one of what certainly can."""
+    if isinstance(value, Tensor):
+        return not (in_graph(value) or unreadable(value))
+    return isinstance(value, _PLAIN) or as_tensor(value) is not None
 
 
 def _entries(value: Any, packages: Collection[str]) -> Mapping[Any, Any]:
@@ -180,5 +191,5 @@ def fingerprint(leaf: Any) -> object:
     held = as_tensor(leaf)
     if held is None:
         return None
-    flat = held.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = _torch.on_cpu(held).resolve_conj().resolve_neg().contiguous().reshape(-1)
     return held.dtype, held.shape, xxhash.xxh3_128_digest(flat.view(torch.uint8).numpy().tobytes())

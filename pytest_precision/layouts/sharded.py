@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from pytest_precision.engine.engine import Engine
@@ -70,15 +70,24 @@ def fsdp2(
     outer = inner
     if output_dtype is not None:  # of the root only: a block's output is the next block's input
         outer = replace(inner, output_dtype=_dtype("output_dtype", output_dtype))
-    mesh = init_device_mesh(cell.device, (cell.world_size,))
-    for block in getattr(model, "blocks", ()):
-        fully_shard(block, mesh=mesh, mp_policy=inner)
-    fully_shard(model, mesh=mesh, mp_policy=outer)
-    _sum_over_ranks(model)
+    shard(model, init_device_mesh(cell.device, (cell.world_size,)), inner, outer)
     return FSDP2Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
-def _sum_over_ranks(model: nn.Module) -> None:
+def shard(
+    model: nn.Module, mesh: DeviceMesh, inner: MixedPrecisionPolicy, outer: MixedPrecisionPolicy
+) -> None:
+    """Shard every block of a model and the model itself, and have gradients summed over the ranks.
+
+    Args:
+        model: a model whose `blocks`, if it has any, are sharded one by one.
+        mesh: the ranks.
+        inner: policy of the blocks.
+        outer: policy of the model itself.
+    """
+    for block in getattr(model, "blocks", ()):
+        fully_shard(block, mesh=mesh, mp_policy=inner)
+    fully_shard(model, mesh=mesh, mp_policy=outer)
     # The loss is already over all tokens; fully_shard would divide by the number of ranks again.
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -33,18 +33,27 @@ def fused_amax_and_scale_update_after_reduction(
         margin: the scale is smaller by a factor of 2**margin.
     """
     reach = ELEMENTS[int(fp8_dtype)].maximum * 2.0**-margin
-    begin = 0
-    for history, scale in zip(amax_histories, scales, strict=True):
-        tensors = history.shape[1]
-        reduced = amax_reduction_buffer[begin : begin + tensors]
-        begin += tensors
-        newest = torch.where(reduced != 0, reduced, history[0])
+    widths = [history.shape[1] for history in amax_histories]
+    reduced = torch.split(amax_reduction_buffer[: sum(widths)], widths)
+    for length in sorted({len(history) for history in amax_histories}):
+        # Of many modules at once: their histories are small, and each operation takes as long.
+        held = [n for n, history in enumerate(amax_histories) if len(history) == length]
+        history = torch.cat([amax_histories[n] for n in held], 1)
+        scale = torch.cat([scales[n] for n in held])
+        newest = torch.cat([reduced[n] for n in held])
+        newest = torch.where(newest != 0, newest, history[0])
         seen = newest != 0
         rolled = history.roll(-1, 0)
         rolled[-1] = newest
         amax = rolled.amax(0) if amax_compute_algo == "max" else newest
         rolled[0] = 0
-        history.copy_(torch.where(seen, rolled, history))
+        rolled = torch.where(seen, rolled, history)
         made = torch.full_like(amax, reach).div_(amax).clamp_(max=FP32_MAXIMUM)
         usable = seen & (amax > 0) & amax.isfinite()
-        scale.copy_(torch.where(usable, made, scale))
+        made = torch.where(usable, made, scale)
+        own = [widths[n] for n in held]
+        for n, part, factor in zip(
+            held, torch.split(rolled, own, 1), torch.split(made, own), strict=True
+        ):
+            amax_histories[n].copy_(part)
+            scales[n].copy_(factor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -59,9 +58,13 @@ class _Module(ModuleType):
 
 
 def enter() -> None:
-    """Make `import triton` possible where it is not installed."""
-    if find_spec("triton") is not None:
-        return
+    """Have `import triton` find the stand-in, also where Triton is installed.
+
+    A build of torch for CUDA brings Triton, which compiles nothing on a machine without a GPU. What
+    has imported it before keeps it.
+    """
+    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        del sys.modules[name]
     made = {name: _Module(name) for name in NAMES}
     main: Any = made["triton"]
     main.__version__ = "3.0.0"

@@ -17,7 +17,7 @@ import xxhash
 from torch import Tensor
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.digests import bytes_of
+from pytest_precision.trace.digests import bytes_of, in_order
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.stretches import holders
 from pytest_precision.workloads.base import Workload
@@ -147,7 +147,7 @@ def _tensor(tensor: Tensor, within: frozenset[int]) -> Iterator[Any]:
     elif tensor.layout is not torch.strided:
         yield from _parts(tensor.to_dense(), within)
     elif not hasattr(tensor, "__tensor_flatten__") and not tensor.is_meta:  # else without memory
-        held = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        held = in_order(tensor.detach())
         yield bytes_of(held)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import xxhash
 from torch import Tensor
 
+from pytest_precision import _torch
 from pytest_precision.engine.observation import Observation, cloned
 
 memcmp = ctypes.CDLL(None).memcmp
@@ -39,7 +40,7 @@ def digest(tensor: Tensor) -> str:
 
 def in_order(tensor: Tensor) -> Tensor:
     """Return `tensor` with its bytes in row-major order, and with lazy conjugation carried out."""
-    return tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    return _torch.on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
 
 
 def digested(seen: Observation) -> Observation:

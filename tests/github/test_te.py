@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from checks import ROOT
@@ -102,7 +104,21 @@ def test_one_of_ten_is_run(
 ) -> None:
     """The row says that it is a part."""
     row = te_page.row(outcomes(pytester, monkeypatch, 10), every=10)
-    assert row == ["1", "2", "0", "3, one of 10", row[4]]
+    assert row == ["2", "0", "0", "2, one of 10", ""]
+
+
+def test_a_part_has_each_value_of_each_parameter(
+    te_page: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tenth test would have one value of a parameter with two, which varies fastest."""
+    import te_outcomes
+
+    monkeypatch.setenv("PRECISION_TE_EVERY", "10")
+    items: list[Any] = [*range(1000)]
+    te_outcomes.pytest_collection_modifyitems(items)
+    assert len(items) == 100
+    assert {n % 2 for n in items} == {0, 1}
+    assert {n % 5 for n in items} == {0, 1, 2, 3, 4}
 
 
 def test_a_run_that_was_ended_says_where(te_page: ModuleType) -> None:
@@ -223,10 +239,34 @@ def test_a_checkout_within_a_project_is_run_by_itself(
     tests.mkdir(parents=True)
     (tmp_path / "te" / "pyproject.toml").touch()
     (tests / "test_recipe.py").write_text("def test_one(): pass")
+    assert outcome_of(te_suites, monkeypatch, tmp_path / "te") == ["passed"]
+
+
+@pytest.mark.slow
+def test_what_is_tested_is_the_installed_package(
+    te_suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout of Transformer Engine gives its tests alone, and Megatron-core's itself too."""
+    tests = tmp_path / "tests" / "pytorch"
+    tests.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "of_the_checkout.py").touch()
+    (tests / "test_recipe.py").write_text("def test_one(): import of_the_checkout")
+    assert outcome_of(te_suites, monkeypatch, tmp_path) == ["failed"]
+    imported = dataclasses.replace(te_suites.TE, imported=True)
+    monkeypatch.setattr(te_suites, "TE", imported)
+    assert outcome_of(te_suites, monkeypatch, tmp_path) == ["passed"]
+    assert te_suites.MEGATRON.imported
+
+
+def outcome_of(
+    te_suites: ModuleType, monkeypatch: pytest.MonkeyPatch, checkout: Path
+) -> list[object]:
+    """Run the only test of a checkout without the stand-in, and return what became of it."""
     monkeypatch.setattr(te_suites, "PLUGINS", ("-p", "te_outcomes"))
     suite = te_suites.Suite("test_recipe.py")
-    lines, _ = te_suites.run(te_suites.TE, tmp_path / "te", suite, every=1, limit=100)
-    assert [line["outcome"] for line in lines if "test" in line] == ["passed"]
+    lines, _ = te_suites.run(te_suites.TE, checkout, suite, every=1, limit=100)
+    return [line["outcome"] for line in lines if "test" in line]
 
 
 @pytest.mark.slow

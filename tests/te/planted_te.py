@@ -179,10 +179,10 @@ def on_hopper(workload: Workload, cell: Cell, **options: Any) -> Engine:
 
 
 class OneMicrobatch(Mlp):
-    """Steps of one microbatch, after which Transformer Engine and the emulation both update."""
+    """Steps of one microbatch a rank, after which Transformer Engine and the emulation update."""
 
     def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
-        return super().microbatches(cell, step)[-1:]
+        return super().microbatches(cell, step)[-cell.world_size :]
 
 
 class Idle:

@@ -273,6 +273,30 @@ def test_delayed_scales_are_those_of_the_format(algorithm: str) -> None:
         assert torch.equal(history[:, 0], format.history)
 
 
+def test_many_modules_are_updated_as_each_by_itself() -> None:
+    """Also with histories of other lengths, and where a module quantized nothing."""
+    lengths, widths = (4, 2, 4, 2), (3, 1, 2, 3)
+    drawn_from = torch.Generator().manual_seed(0)
+    both = []
+    for _ in range(2):
+        drawn_from.manual_seed(1)
+        sizes = zip(lengths, widths, strict=True)
+        histories = [torch.rand(n, m, generator=drawn_from) for n, m in sizes]
+        histories[2][0] = 0.0
+        both.append((histories, [torch.full((m,), 2.0) for m in widths]))
+    reduced = torch.cat([torch.rand(m, generator=drawn_from) for m in widths])
+    reduced[4:6] = 0.0
+    (together, scales), (alone, factors) = both
+    update = amaxes.fused_amax_and_scale_update_after_reduction
+    update(reduced, together, scales, "max", DType.kFloat8E4M3, 0)
+    own = zip(reduced.split(widths), alone, factors, strict=True)
+    for part, history, factor in own:
+        update(part, [history], [factor], "max", DType.kFloat8E4M3, 0)
+    assert torch.equal(scales[2], torch.full((2,), 2.0))
+    assert all(map(torch.equal, together + scales, alone + factors))
+    assert len({float(scale[0]) for scale in scales}) == 4
+
+
 def shards(x: Tensor, cuts: list[int]) -> list[tuple[Tensor, int]]:
     """Cut a flattened matrix, and say where each part begins."""
     ends = [*cuts, x.numel()]

@@ -22,6 +22,7 @@ def test_tensors_say_cuda_unless_they_were_asked_for_on_the_cpu(
         "view of the copy": "cpu",
         "back": "cuda:0",
         "the copy is one": 1.0,
+        "recorded without a copy": True,
         "gradient": "cuda:0",
         "module": "cuda:0",
         "meta": "meta",

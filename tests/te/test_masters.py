@@ -119,18 +119,3 @@ def test_fused_adam_quantizes_masters_that_are_not_rounded_first(parity_in: Pari
     fp32 = "FusedAdam quantizes the masters in fp32"
     left_out = {kind: unchecked(reason=fp32) for kind in ("quantized", "scale")}
     parity_in(cell).check(own, same, workload=MLP, oracle=left_out)
-
-
-@pytest.mark.parametrize(
-    ("precision", "primary"), [("fp8_delayed", "quantized"), ("fp8_block", "bf16")]
-)
-def test_ddp_reduces_what_the_engine_reduces(
-    parity_in: ParityIn, precision: str, primary: str
-) -> None:
-    """Two gradients have one sum, so DDP has the same bits on two ranks."""
-    cell = Cell(precision, primary, sequence="train2-eval-save-load-train1", world_size=2)
-    parity_in(cell).check(
-        partial(layouts.te_linears, ddp=True),
-        partial(layouts.te_linears, masters_in_optimizer=True),
-        workload=MLP,
-    )

@@ -1,16 +1,20 @@
-"""Transformer Engine's layers in torch's `DistributedDataParallel`."""
+"""Transformer Engine's layers in torch's `DistributedDataParallel` and in its `fully_shard`."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts.replicated import sum_of_ranks
-from pytest_precision.layouts.transformer_engine.layers import InEngineAutocast
+from pytest_precision.layouts.sharded import FSDP2Engine, shard
+from pytest_precision.layouts.transformer_engine.layers import InEngineAutocast, recipe_of
 from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
@@ -27,14 +31,7 @@ class EngineInDdp(OptimizerMasters):
     needs_even_shares: ClassVar = True
 
     def __init__(self, workload: Workload, cell: Cell, model: nn.Module, **adam: Any) -> None:
-        if cell.grad_accum_fusion:
-            raise ValueError(
-                expected_but_got(
-                    "gradients that DDP reduces",
-                    named("grad_accum_fusion", cell.grad_accum_fusion),
-                    "leave it out of the matrix: GEMMs add to buffers of their own then",
-                )
-            )
+        _expect_no_buffers("DDP", cell)
         super().__init__(workload, cell, model, **adam)
         # The weights of block scaling and MXFP8 cannot be flattened to be sent from rank 0.
         self.ddp = DistributedDataParallel(model, init_sync=False)
@@ -47,3 +44,50 @@ class EngineInDdp(OptimizerMasters):
 
     def reduce_grads(self) -> None:
         """Do nothing: DDP has already reduced inside backward."""
+
+
+class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
+    """`fully_shard` shards weights in bf16, and `FusedAdam` has the masters of this rank's shards.
+
+    Gradients are accumulated and reduced in bf16, as DDP does.
+
+    Raises:
+        ValueError: gradients are accumulated where `fully_shard` does not look for them, or the
+            weights are stored quantized.
+    """
+
+    def __init__(self, workload: Workload, cell: Cell, model: nn.Module, **adam: Any) -> None:
+        _expect_no_buffers("fully_shard", cell)
+        if cell.primary_weight == "quantized":
+            raise ValueError(
+                expected_but_got(
+                    "weights in bf16, whose shards can be read as parts of a weight,",
+                    named("primary_weight", cell.primary_weight),
+                    "leave it out of the matrix, or use ddp=True",
+                )
+            )
+        policy = MixedPrecisionPolicy()
+        # Where the CPU stands in for a GPU, Transformer Engine's weights say that they are on one.
+        shard(model, init_device_mesh("cuda", (cell.world_size,)), policy, policy)
+        super().__init__(workload, cell, model, **adam)
+        if recipe_of(cell.precision) is not None:
+            caches = "Transformer Engine quantizes gathered weights in each forward, and keeps none"
+            self.unobservable = {**self.unobservable, "used_quantized": caches}  # type: ignore[misc]
+
+    def effective(self, parameter: Tensor) -> Tensor:
+        """Return the shard of the master that the next update starts from."""
+        assert isinstance(parameter, DTensor)
+        stored = self.optimizer.state[parameter].get("master_param")
+        return parameter.float() if stored is None else stored
+
+
+def _expect_no_buffers(by: str, cell: Cell) -> None:
+    """Refuse a cell whose GEMMs accumulate gradients in buffers, which torch does not reduce."""
+    if cell.grad_accum_fusion:
+        raise ValueError(
+            expected_but_got(
+                f"gradients that {by} reduces",
+                named("grad_accum_fusion", cell.grad_accum_fusion),
+                "leave it out of the matrix: GEMMs add to buffers of their own then",
+            )
+        )

@@ -112,15 +112,16 @@ class PaddedLayer(Padded):
         flat = rows.reshape(-1, rows.shape[-1])
         shares = [len(flat)] if load is None else list(load)
         padded = [-(-share // ROWS) * ROWS for share in shares]
-        parts = zip(torch.split(flat, shares), shares, padded, strict=True)
-        x = torch.cat([F.pad(part, (0, 0, 0, whole - share)) for part, share, whole in parts])
         if load is None:
-            y = self.layer(x, is_first_microbatch=self.first)
+            x = F.pad(flat, (0, 0, 0, padded[0] - shares[0]))
+            kept: Tensor = self.layer(x, is_first_microbatch=self.first)[: shares[0]]
         else:
+            parts = zip(torch.split(flat, shares), shares, padded, strict=True)
+            x = torch.cat([F.pad(part, (0, 0, 0, whole - share)) for part, share, whole in parts])
             splits = torch.tensor(padded, device="cuda")
             y = self.layer(x, splits, is_first_microbatch=self.first)
-        made = zip(torch.split(y, padded), shares, strict=True)
-        kept = torch.cat([part[:share] for part, share in made])
+            made = zip(torch.split(y, padded), shares, strict=True)
+            kept = torch.cat([part[:share] for part, share in made])
         return kept.reshape(*rows.shape[:-1], kept.shape[-1])
 
 

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.declarations import uses_transformer_engine
 from pytest_precision.layouts.support import supports
 from pytest_precision.layouts.transformer_engine.blocks import with_blocks
-from pytest_precision.layouts.transformer_engine.data_parallel import EngineInDdp
+from pytest_precision.layouts.transformer_engine.data_parallel import EngineInDdp, EngineInFsdp2
 from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
 from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
 from pytest_precision.matrix.cell import Cell
@@ -31,6 +32,7 @@ def te_linears(
     *,
     masters_in_optimizer: bool = False,
     ddp: bool = False,
+    fsdp2: bool = False,
     **adam: Any,
 ) -> Engine:
     """Set up a model whose blocks have Transformer Engine's `Linear`.
@@ -40,10 +42,11 @@ def te_linears(
         cell: the point of the matrix.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
         ddp: whether the model is in `DistributedDataParallel`; `FusedAdam` has the masters then.
+        fsdp2: whether `fully_shard` shards the model, likewise.
         adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_linears(workload.model(cell), cell))
-    return _engine(masters_in_optimizer, ddp=ddp)(workload, cell, model, **adam)
+    return _engine(masters_in_optimizer, ddp=ddp, fsdp2=fsdp2)(workload, cell, model, **adam)
 
 
 @uses_transformer_engine
@@ -79,6 +82,7 @@ def te_blocks(
     layer: str = "TransformerLayer",
     masters_in_optimizer: bool = False,
     ddp: bool = False,
+    fsdp2: bool = False,
     **adam: Any,
 ) -> Engine:
     """Set up a transformer whose blocks are Transformer Engine's layers, fused more or less.
@@ -90,13 +94,20 @@ def te_blocks(
             "LayerNormMLP", after a `LayerNormLinear`; "Linear", after a `LayerNorm`.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
         ddp: whether the model is in `DistributedDataParallel`; `FusedAdam` has the masters then.
+        fsdp2: whether `fully_shard` shards the model, likewise.
         adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_blocks(workload.model(cell), cell, layer=layer))
-    return _engine(masters_in_optimizer, ddp=ddp)(workload, cell, model, **adam)
+    return _engine(masters_in_optimizer, ddp=ddp, fsdp2=fsdp2)(workload, cell, model, **adam)
 
 
-def _engine(masters_in_optimizer: bool, *, ddp: bool = False) -> Callable[..., Engine]:
+def _engine(
+    masters_in_optimizer: bool, *, ddp: bool = False, fsdp2: bool = False
+) -> Callable[..., Engine]:
+    if ddp and fsdp2:
+        raise ValueError(expected_but_got("ddp or fsdp2", "both", "choose what reduces gradients"))
+    if fsdp2:
+        return EngineInFsdp2
     if ddp:
         return EngineInDdp
     return OptimizerMasters if masters_in_optimizer else OutsideMasters

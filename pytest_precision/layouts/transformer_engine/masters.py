@@ -88,7 +88,7 @@ class OptimizerMasters(TransformerEngine):
             read = None if gradient is None else gradient.float()
             parameter.decoupled_grad = read  # type: ignore[attr-defined]
             if read is not None:
-                owners.append(torch.empty(read.shape, device=read.device))
+                owners.append(torch.empty_like(read))
                 owners[-1].grad = read
         self.clip(owners)
 
