@@ -13,7 +13,6 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPES
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
 from pytest_precision.parity.compare.noise import NoiseMeter
 from pytest_precision.parity.explain import curves, required_tolerance
@@ -178,7 +177,7 @@ class CellCase(Case):
 
     def culprit(self, finding: Finding) -> Named:
         """Run both sides once more, and log the operation in which they part."""
-        if not self.terms.lines or self.candidate.way_in != LAYOUT:
+        if not self.terms.lines:
             return Named(None)
         return named(self._recordings, finding, self.sides)
 

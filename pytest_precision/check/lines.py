@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_precision.check.recordings import Recordings
-from pytest_precision.errors import RanksSkipped, SideFailed, WorldSizeError
+from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of
@@ -40,8 +40,10 @@ def named(recordings: Recordings, finding: Finding, sides: tuple[Recording, Reco
         folders = recordings.logged(wanted)
         ours, theirs = (_read(*one, wanted) for one in zip(folders, sides, strict=True))
         culprit = culprit_of(ours, theirs, Path.cwd(), finding.pair.kind)
-    except (SideFailed, RanksSkipped, WorldSizeError, OSError) as error:
-        reason = error.reason if isinstance(error, SideFailed) else str(error)
+    except Exception as error:  # whatever it is, both sides differ
+        reason = (
+            error.reason if isinstance(error, SideFailed) else f"{type(error).__name__}: {error}"
+        )
         return Named(None, f"No line is named: in a third run {reason}")
     if culprit is None:
         return Named(None, "No line is named: in a third run every operation made known values")

@@ -112,6 +112,10 @@ class Side:
 
         layout, into = self.layout.resolve(), Path(folder)
         with reads(), delays(self.delays) as pause:
+            if self.workload is None and self.logged is not None:
+                from pytest_precision.recorders.scripts.logged_script import log_script
+
+                return log_script(layout, self.cell, into, window, stretch, self.logged)
             if self.workload is None:
                 return record_script(layout, self.cell, into, window, stretch)
             other = layout if self.other is None else self.other.resolve()

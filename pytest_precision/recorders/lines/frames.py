@@ -19,6 +19,18 @@ from pytest_precision.trace.operations import CodeLine
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
+OURS = PACKAGE + os.path.join("recorders", "")
+WRAPPERS_OF_TORCH = OURS + os.path.join("scripts", "hooks.py")
+CALLERS = tuple(
+    OURS + os.path.join(*name)
+    for name in (
+        *(("engine_recorder.py",), ("logged_run.py",), ("scripts", "runs.py")),
+        *(("scripts", "script_file.py"), ("scripts", "command.py"), ("scripts", "script.py")),
+        *(("scripts", "logged_script.py"),),
+    )
+)
+"""The recorders' modules that call what is recorded; what the others compute, they compute."""
+
 RECORDING = tuple(PACKAGE + room + os.sep for room in ("recorders", "ranks", "check", "plugin"))
 LOGGING = (PACKAGE + os.path.join("recorders", "lines") + os.sep, PACKAGE + "_torch.py")
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
@@ -28,7 +40,7 @@ GENERATED = ("<frozen", "<eval_with_key>", "<__array")
 BACKWARD = "_engine_run_backward"
 """The function of torch below which a stack is that of a backward."""
 
-USER, INSTALLED, NOBODY, EDGE = range(4)
+USER, INSTALLED, NOBODY, EDGE, OURSELVES = range(5)
 
 
 class Stack(NamedTuple):
@@ -61,6 +73,8 @@ class Frames:
         while frame is not None:
             code = frame.f_code
             owner = self._owner(code)
+            if owner == OURSELVES:
+                return Stack(None, False)
             if owner == EDGE or (owner == USER and backward and installed is not None):
                 break
             if owner == USER:
@@ -90,6 +104,10 @@ class Frames:
 
 
 def _owner_of(file: str) -> int:
+    if file == WRAPPERS_OF_TORCH:
+        return NOBODY
+    if file.startswith(OURS) and not file.startswith(CALLERS):
+        return OURSELVES
     if file.startswith(RECORDING):
         return EDGE
     if file.startswith(TORCH):

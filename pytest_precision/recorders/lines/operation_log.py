@@ -80,6 +80,13 @@ class OperationLogger:
         finally:
             self.active = before
 
+    def start(self) -> None:
+        """Begin a log, in place of what was logged before."""
+        self.log.operations.clear()
+        self.log.cut = 0
+        self._values.forget()
+        self.active = True
+
     def give(self, named: Iterable[tuple[str, Tensor]]) -> None:
         """Note what there is at the start."""
         self.log.given |= self._named(named)

@@ -49,7 +49,9 @@ class SettingsWatch:
                 optimizer.param_groups[place] = watched
 
     def name(self, model: nn.Module) -> None:
-        """Give modules the paths that they have in a model."""
+        """Give modules the paths that they have in a model, unless they have some."""
+        if model in self._modules:
+            return
         for path, module in model.named_modules():
             self._modules[module] = path
 

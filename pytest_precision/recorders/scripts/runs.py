@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,9 @@ from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.stretches import folder_of
 
+if TYPE_CHECKING:
+    from pytest_precision.recorders.scripts.logged_script import LoggedScript
+
 
 def record_script(
     script: Callable[..., Any],
@@ -36,6 +39,7 @@ def record_script(
     folder: Path,
     window: Window | None,
     stretch: Stretch | None = None,
+    logged: LoggedScript | None = None,
 ) -> int:
     """Run `script` and write what this rank sees of one stretch of it into `folder`.
 
@@ -45,6 +49,7 @@ def record_script(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         stretch: the operations that it makes; the first ones unless given.
+        logged: logs one operation of it.
 
     Returns:
         the number of observations that were written.
@@ -64,7 +69,10 @@ def record_script(
     with Tape(place, len(cell.operations), window) as tape:
         while run is not None:
             torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
-            record = Record(cell, tape, run, checkpoint, products, meter, way)
+            if logged is not None:
+                logged.begin(run)
+            steps = Steps if logged is None else logged.steps
+            record = Record(cell, tape, run, checkpoint, products, meter, way, steps)
             (script if run.load < 0 else resumed(script))(cell, record)
             runs.append(record.end())
             # A rank must not load, or save over, what another has not finished.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -46,11 +46,13 @@ class Record:
         products: Products,
         meter: UpdateMeter | None = None,
         way_in: WayIn = SCRIPT,
+        steps: Callable[..., Steps] = Steps,
     ) -> None:
         self.folder = folder
         self._cell, self._tape, self._course = cell, tape, course
         self._steps: Steps | None = None
         self._products, self._meter, self._way_in = products, meter, way_in
+        self._made = steps
 
     @property
     def save_after(self) -> int | None:
@@ -86,7 +88,7 @@ class Record:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        self._steps = Steps(Sight(LoopNames()), self._tape, self._course, self._meter)
+        self._steps = self._made(Sight(LoopNames()), self._tape, self._course, self._meter)
         self._steps.tell(model, see, locate)
         return self._block(self._steps)
 

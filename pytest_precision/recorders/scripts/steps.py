@@ -275,7 +275,7 @@ class Steps:
     def finish(self) -> None:
         """Write the last step, if the loop has ended by itself after it."""
         if self._updated or self._given_up:
-            self._end_step()
+            self.end_step()
         else:
             self._edge.read_anew()
 
@@ -305,9 +305,10 @@ class Steps:
     def _end_if_over(self) -> None:
         """End the step if it has made its update, unless an optimizer is in the middle of one."""
         if (self._updated and not self._running) or self._given_up:
-            self._end_step()
+            self.end_step()
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
+        """Write the step that is over, and go on to the next operation."""
         self.notes.settle(())
         if self.notes.fresh:
             self._edge.write_start()

@@ -129,9 +129,9 @@ def _order(wrong: Wrong) -> tuple[int, bool, int, int]:
 def _further(chosen: Sequence[Wrong]) -> list[Wrong]:
     """Return the next operations, each line once."""
     found: list[Wrong] = []
-    seen = {(chosen[0].call.line, chosen[0].call.operation.name)}
+    seen = {chosen[0].call.line}
     for one in chosen[1:]:
-        key = one.call.line, one.call.operation.name
+        key = one.call.line
         if key not in seen and len(found) < MOST_FOLLOWING:
             seen.add(key)
             found.append(one)

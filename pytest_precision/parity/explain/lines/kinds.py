@@ -121,9 +121,17 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
             continue
         between = next(_later(value, wrong.call, known), None)
         if between is not None:
-            words = f"the reference has {between.operation.name} before it{_at(between)}"
-            return ErrorKind("missing", words, between, None, _elsewhere(between, wrong))
+            return _missing(between, wrong)
     return None
+
+
+def _missing(between: SingleCall, wrong: Wrong) -> ErrorKind:
+    words = f"the reference has {between.operation.name} before it{_at(between)}"
+    return ErrorKind("missing", words, between, None, _elsewhere(between, wrong))
+
+
+def _reads(call: SingleCall, value: Value) -> bool:
+    return any(one.digest == value.digest for one in call.read)
 
 
 def _later(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
@@ -159,13 +167,19 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     if not unlike or len(unlike) == len(call.read):
         return None
     mine, theirs = unlike[0]
+    between = [one for one in known.makers.get(theirs.digest, ()) if _reads(one, mine)]
+    if between:
+        return _missing(between[0], wrong)
+    made = _maker(mine, wrong)
+    if made is not None and _reads(made, theirs):
+        words = f"the reference has no such operation on this value{_then(other)}"
+        return ErrorKind("extra", words, other, None, made)
     if call.base in SUMS and _added_later(mine, other, known):
         return ErrorKind("order", "the reference adds the same values in another order", other)
-    maker = _maker(mine, wrong)
     own = call.line is not None and call.line.own
-    extra = maker is not None and not is_telling(mine) and not own
+    blamed = None if own or is_telling(mine) else made
     words = f"it reads {_whose(mine, known)}, the reference {_whose(theirs, known)}"
-    return ErrorKind("inputs", words, other, None, maker if extra else None)
+    return ErrorKind("inputs", words, other, None, blamed)
 
 
 def _collective(wrong: Wrong, known: Known) -> ErrorKind | None:
@@ -182,10 +196,13 @@ def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind | None:
     kind = "cast" if call.base in CASTS and _changes_dtype(call) else "extra"
     read = [value for value in call.read if value in known and not is_common(value)]
     readers = known.readers[read[0].digest] if read else []
-    words = "the reference has no such operation on this value"
-    if readers:
-        words += f"; it goes on with {readers[0].operation.name}{_at(readers[0])}"
-    return ErrorKind(kind, words, readers[0] if readers else None)
+    reader = readers[0] if readers else None
+    words = f"the reference has no such operation on this value{_then(reader)}"
+    return ErrorKind(kind, words, reader)
+
+
+def _then(reader: SingleCall | None) -> str:
+    return "" if reader is None else f"; it goes on with {reader.operation.name}{_at(reader)}"
 
 
 def _rivals(call: SingleCall, known: Known) -> list[SingleCall]:
@@ -232,7 +249,10 @@ def _elsewhere(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
     same = [
         call
         for call in wrong.calls
-        if call.operation.name == lacked.operation.name and call.line is not None and call.line.own
+        if call.operation.name == lacked.operation.name
+        and call.operation.backward == lacked.operation.backward
+        and call.line is not None
+        and call.line.own
     ]
     return min(same, key=lambda one: abs(one.number - wrong.call.number), default=None)
 

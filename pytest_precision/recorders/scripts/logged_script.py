@@ -1,0 +1,135 @@
+"""Logged script: a script up to one operation of its sequence, whose tensor operations are logged.
+
+An operation of a loop begins where the update before it is over: a scheduler, the next batch and
+zeroed gradients belong to it. The first one begins with the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pytest_precision.engine.observation import tensors_in
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.recorders.scripts.course import STEPS, Course
+from pytest_precision.recorders.scripts.runs import record_script
+from pytest_precision.recorders.scripts.sight import Sight
+from pytest_precision.recorders.scripts.steps import Steps
+from pytest_precision.trace.moment import Window
+from pytest_precision.trace.stretches import folder_of
+from pytest_precision.trace.wanted import Wanted
+
+
+def log_script(
+    script: Callable[..., Any],
+    cell: Cell,
+    folder: Path,
+    window: Window | None,
+    stretch: Stretch | None,
+    wanted: Wanted,
+) -> int:
+    """Run a script as `record_script` does, and log one operation of its sequence.
+
+    Args:
+        script: takes the cell and a `Record`.
+        cell: whose train steps are made.
+        folder: an existing one, the same for all ranks.
+        window: the steps that are made end with it.
+        stretch: the operations that it makes; the first ones unless given.
+        wanted: what is logged.
+
+    Returns:
+        a number above 0, as `record_script` does.
+    """
+    logger = OperationLogger(wanted)
+    logged = LoggedScript(logger, wanted.op, cell.operations)
+    with logger.installed():
+        record_script(script, cell, folder, window, stretch, logged)
+    number = 0 if stretch is None else stretch.number
+    logger.log.write(folder_of(folder, number), dist.get_rank())
+    return 1
+
+
+class LoggedScript:
+    """Turns the log of a script on and off.
+
+    Args:
+        logger: logs.
+        op: index of the operation that is logged.
+        operations: of the sequence.
+    """
+
+    def __init__(self, logger: OperationLogger, op: int, operations: tuple[str, ...]) -> None:
+        self.logger, self._op, self._operations = logger, op, operations
+
+    def begin(self, course: Course) -> None:
+        """Hear that a run of the script begins."""
+        if course.load <= self._op <= course.op:
+            self.logger.start()
+
+    def steps(self, *given: Any) -> Steps:
+        """Return what follows the loop."""
+        return LoggedSteps(self, *given)
+
+    def updated(self, op: int) -> None:
+        """Hear that the loop has made an update in an operation."""
+        between = self._operations[op + 1 : self._op]
+        if op < self._op and not STEPS.intersection(between):
+            self.logger.start()
+
+    def over(self, op: int, sight: Sight) -> None:
+        """Hear that a step is over."""
+        if op >= self._op and self.logger.active:
+            self.logger.leave(state_of(sight))
+            self.logger.active = False
+
+
+class LoggedSteps(Steps):
+    """Follows a loop whose operations are logged."""
+
+    def __init__(self, logged: LoggedScript, *given: Any) -> None:
+        super().__init__(*given)
+        self._logged = logged
+
+    def forward(self, module: nn.Module) -> None:
+        """Hear that a module is called; name its parts."""
+        self._logged.logger.settings.name(module)
+        super().forward(module)
+
+    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Hear that an optimizer has stepped; watch its groups from now on."""
+        super().updated(optimizer, closure=closure)
+        self._logged.logger.settings.watch(optimizer)
+        self._logged.updated(self.course.op)
+
+    def end_step(self) -> None:
+        """End a step; what is logged ends with its step."""
+        op = self.course.op
+        super().end_step()
+        self._logged.over(op, self.sight)
+
+
+def state_of(sight: Sight) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and tensor of what a loop holds between steps."""
+    names: dict[Tensor, str] = {}
+    for name, parameter in sight.names.parameters():
+        names[parameter] = name
+        yield f"param of {name}", parameter
+        if parameter.grad is not None:
+            yield f"grad of {name}", parameter.grad
+    for name, buffer in sight.names.buffers():
+        yield f"buffer {name}", buffer
+    for number, optimizer in enumerate(sight.optimizers):
+        for parameter, state in optimizer.state.items():
+            name = names.get(parameter, f"a parameter of optimizer {number}")
+            held = state.items() if isinstance(state, dict) else ()
+            for key, value in held:
+                for suffix, tensor in tensors_in(value):
+                    yield f"{key} of {name}{suffix}", tensor

@@ -1,0 +1,51 @@
+"""A training loop with one wrong line, by the name of which it is started."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import nn
+
+WRONG = sys.argv[1]
+
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 4))
+betas = (0.9, 0.99) if WRONG == "beta" else (0.9, 0.95)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=betas)  # beta
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+draws = torch.Generator().manual_seed(5)
+
+
+def evaluate() -> None:
+    model.train(WRONG == "mode")  # mode
+    with torch.no_grad():
+        model(torch.ones(2, 16))
+    model.train()
+
+
+for step in range(4):
+    optimizer.zero_grad()
+    for number in range(2):
+        inputs = torch.randn(8, 16, generator=draws)
+        labels = torch.randint(4, (8,), generator=draws)
+        if WRONG == "batch" and step == 2:
+            inputs = inputs + 1e-3 * labels[:, None]  # batch
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        if WRONG != "divide":
+            loss = loss / 2  # divide
+        if WRONG == "wipe" and number == 1:
+            optimizer.zero_grad()
+        loss.backward()
+    norm = 100.0 if WRONG == "clip" else 0.3
+    nn.utils.clip_grad_norm_(model.parameters(), norm)  # clip, wipe
+    optimizer.step()
+    if WRONG == "round" and step == 1:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(parameter.bfloat16())  # round
+    scheduler.step()
+    if WRONG == "twice" and step == 1:
+        scheduler.step()  # twice
+    if step == 1:
+        evaluate()

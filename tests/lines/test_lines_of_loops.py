@@ -1,0 +1,70 @@
+"""A failure of a training loop names the line that made the first wrong value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_precision import command
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.verdict import Verdict
+
+ParityIn = Callable[[Cell], Parity]
+
+LOOP = Path(__file__).with_name("loop.py")
+
+
+def verdict(parity: Parity, file: Path, wrong: str) -> Verdict:
+    with pytest.raises(ParityError) as failure:
+        parity.check(command(file, wrong), command(file, "nothing"))
+    return failure.value.verdict
+
+
+def marked(wrong: str) -> int:
+    """Return the number of the line whose comment names what is wrong."""
+    comments = [line.partition("  # ")[2] for line in LOOP.read_text().splitlines()]
+    (found,) = [n for n, text in enumerate(comments, 1) if wrong in text.split(", ")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "away"),
+    [
+        ("beta", "setting", 0),
+        ("batch", "extra", 0),
+        ("divide", "missing", 2),
+        ("wipe", "missing", 0),
+        ("clip", "constant", 0),
+        ("round", "cast", 0),
+        ("twice", "setting", 0),
+        ("mode", "setting", 0),
+    ],
+)
+def test_the_wrong_line_is_named(parity_in: ParityIn, wrong: str, kind: str, away: int) -> None:
+    """The line is the marked one, or the one whose value lacks an operation."""
+    found = verdict(parity_in(Cell(sequence="train4")), LOOP, wrong).culprit
+    assert found is not None
+    assert found.file == str(LOOP.relative_to(Path.cwd()))
+    assert found.line == marked(wrong) - away, found.text
+    assert found.kind == kind, found.text
+
+
+def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
+    """The function is torch's, the line is the user's that calls it."""
+    found = verdict(parity_in(Cell(sequence="train2")), LOOP, "clip").culprit
+    assert found is not None
+    assert found.text == (
+        "first wrong value: aten.mul.Tensor in clip_grad_norm_, called at "
+        f"{found.file}:{marked('clip')}: the reference multiplied by 0.3 here, this by 100.0"
+    )
+    assert found.constants == {
+        "candidate": {"constant 1": "100.0"},
+        "reference": {"constant 1": "0.3"},
+    }
+    assert [line.number for line in found.source] == [
+        *range(marked("clip") - 3, marked("clip") + 4)
+    ]
