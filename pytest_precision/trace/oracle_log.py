@@ -56,6 +56,10 @@ class OracleLog:
         silent: why none is; empty where some are.
         breaches: the first update beyond its bound of each kind and tensor, in causal order.
         fits: wrong rules that explain every step with a breach, in words; None before there is one.
+        spared: those of them that would have been wrong in another group too, and were not.
+        estimates: group of the workload to the options with which its rule explains every step with
+            a breach: names with a blank between them to each fitted and declared value.
+        groups: number of the workload's groups.
         apart: group of the workload, where it has a breach, to the numbers in which the optimizer's
             options are not the workload's.
     """
@@ -69,6 +73,9 @@ class OracleLog:
     silent: str = ""
     breaches: list[Breach] = field(default_factory=list)
     fits: list[str] | None = None
+    spared: list[str] = field(default_factory=list)
+    estimates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    groups: int = 0
     apart: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
@@ -101,6 +108,11 @@ class OracleLog:
         self.unjudged |= other.unjudged
         self.silent = self.silent or other.silent
         self.apart = other.apart | self.apart
+        self.groups = max(self.groups, other.groups)
+        self.spared = sorted({*self.spared, *other.spared})
+        for group, found in other.estimates.items():
+            kept = self.estimates.get(group, found)
+            self.estimates[group] = {name: kept[name] for name in kept if name in found}
         self.break_at(other.breaches)
         if other.fits is not None:
             self.fit(other.fits)

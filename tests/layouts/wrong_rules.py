@@ -57,7 +57,9 @@ class WithSgd(workloads.mlp):
 
 
 class Adam(torch.optim.Optimizer):
-    """AdamW in the dtype of its parameters, but for what `wrong` names."""
+    """AdamW in the dtype of its parameters, but for what `wrong` names, in all groups or in one."""
+
+    only: int | None = None
 
     def __init__(self, groups: Any, wrong: str) -> None:
         self.wrong = wrong
@@ -66,10 +68,13 @@ class Adam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
+        wrong = self.wrong
         for number, group in enumerate(self.param_groups):
+            self.wrong = wrong if self.only in (None, number) else ""
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, self._rate(number), group)
+        self.wrong = wrong
 
     def _rate(self, number: int) -> float:
         other = (number + 1) % len(self.param_groups) if self.wrong == "other group" else number
@@ -111,7 +116,9 @@ class Adam(torch.optim.Optimizer):
 
 
 class SGD(torch.optim.Optimizer):
-    """SGD in the dtype of its parameters, but for what `wrong` names."""
+    """SGD in the dtype of its parameters, but for what `wrong` names, in all groups or in one."""
+
+    only: int | None = None
 
     def __init__(self, groups: Any, wrong: str, options: dict[str, Any]) -> None:
         self.wrong = wrong
@@ -120,10 +127,13 @@ class SGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
+        wrong = self.wrong
+        for number, group in enumerate(self.param_groups):
+            self.wrong = wrong if self.only in (None, number) else ""
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, group)
+        self.wrong = wrong
 
     def _update(self, weight: Tensor, group: dict[str, Any]) -> None:
         lr, decay, momentum = float(group["lr"]), group["weight_decay"], group["momentum"]
@@ -278,3 +288,54 @@ def other(
 def other_again(workload: Workload, cell: Cell, **options: Any) -> Engine:
     """The same under another name."""
     return other(workload, cell, **options)
+
+
+class OtherNumbers(torch.optim.AdamW):
+    """AdamW that steps with other numbers than its groups have."""
+
+    only: int | None = None
+
+    def step(self, closure: Any = None) -> Any:
+        kept = [dict(group) for group in self.param_groups]
+        for number, group in enumerate(self.param_groups):
+            if self.only in (None, number):
+                group.update(self.changes | {"lr": group["lr"] * self.changes.get("lr", 1.0)})
+        super().step(closure)
+        for group, old in zip(self.param_groups, kept, strict=True):
+            group.update(old)
+
+
+def adam_of(wrong: str, only: int | None) -> Callable[..., Engine]:
+    """A layout with a wrong AdamW."""
+
+    def made(workload: Workload, cell: Cell) -> Engine:
+        model = workload.model(cell)
+        optimizer = Adam(workload.groups(model), wrong)
+        optimizer.only = only
+        return Engine(workload, cell, model, optimizer)
+
+    return made
+
+
+def sgd_of(wrong: str, only: int | None) -> Callable[..., Engine]:
+    """A layout with a wrong SGD."""
+
+    def made(workload: Workload, cell: Cell) -> Engine:
+        model = workload.model(cell)
+        optimizer = SGD(workload.groups(model), wrong, MOMENTUM)
+        optimizer.only = only
+        return Engine(workload, cell, model, optimizer)
+
+    return made
+
+
+def numbers_of(changes: dict[str, Any], only: int | None) -> Callable[..., Engine]:
+    """A layout with an AdamW that has other numbers; that of `lr` is a factor."""
+
+    def made(workload: Workload, cell: Cell) -> Engine:
+        model = workload.model(cell)
+        optimizer = OtherNumbers(workload.groups(model))
+        optimizer.changes, optimizer.only = changes, only
+        return Engine(workload, cell, model, optimizer)
+
+    return made

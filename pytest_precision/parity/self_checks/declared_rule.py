@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from pytest_precision.parity.self_checks import estimated
 from pytest_precision.parity.self_checks.exempt import Exempt
 from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.trace.recording import Recording
@@ -30,8 +31,11 @@ class Broken(NamedTuple):
     def explanation(self) -> str:
         """Say which options differ and which wrong rules fit, or that none does."""
         told = [*self.log.apart.get(str(self.breach.group), ())]
-        told += [" or ".join(self.log.fits)] if self.log.fits else []
-        return "; ".join(told) or UNKNOWN
+        groups = sorted({breach.group for breach in self.log.breaches})
+        alone = f", in parameter group {' and '.join(map(str, groups))} alone"
+        fits = [words + alone * (words in self.log.spared) for words in self.log.fits or ()]
+        told += [" or ".join(fits) or estimated.explanation(self.log)]
+        return "; ".join(filter(None, told)) or UNKNOWN
 
 
 def summary(log: OracleLog, exempt: Exempt) -> dict[str, Any]:

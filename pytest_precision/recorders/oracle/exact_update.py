@@ -92,6 +92,8 @@ def _adam(
     second = "max_exp_avg_sq" if before.get("amsgrad") else "exp_avg_sq"
     scales = [_scale(state, name) for name in ("exp_avg", second)]
     step = int(state["step"] if "step" in state else _group_step(optimizer, before))
+    if step < 1:
+        raise NotMeasurableError(f"{type(optimizer).__name__} has counted no step")
     scalars = AdamScalars.of(
         before,
         step,

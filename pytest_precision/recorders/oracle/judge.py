@@ -2,135 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import product
-from math import isfinite
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Observation
+from pytest_precision.recorders.oracle.batch import Batch
+from pytest_precision.recorders.oracle.estimate import declared, estimates
 from pytest_precision.recorders.oracle.plan import UpdatePlan
-from pytest_precision.recorders.oracle.rounding import Rounding
-from pytest_precision.recorders.oracle.update import Roundings, State, UpdateScalars
+from pytest_precision.recorders.oracle.update import UpdateScalars
 from pytest_precision.recorders.oracle.wrong import WrongRule, wrong_rules
-from pytest_precision.recorders.weights import CHUNK
-from pytest_precision.trace.oracle_log import Breach
-
-
-class Clipping(NamedTuple):
-    """What becomes of reduced gradients before the optimizer reads them.
-
-    Attributes:
-        factor: of unscaling and clipping together.
-        rounding: of the result.
-        wrong: what a wrong clipping would be, in words, and its factor on top of `factor`.
-        forms: such factors of the legitimate ways to clip, the most common one first.
-    """
-
-    factor: float
-    rounding: Rounding
-    wrong: tuple[str, float] | None = None
-    forms: tuple[float, ...] = (1.0,)
-
-
-class Segment(NamedTuple):
-    """Neighbouring elements of a piece of a logical tensor, before and after a step.
-
-    Attributes:
-        order: position of the piece in the optimizer's order.
-        piece: which piece it is.
-        start: number of its first element in the flattened piece.
-        before: the state before the step, as stored.
-        after: the moments and the weight after it.
-    """
-
-    order: int
-    piece: Observation
-    start: int
-    before: State
-    after: tuple[Tensor, ...]
-
-    @classmethod
-    def of(
-        cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
-    ) -> Iterator[Segment]:
-        """Yield a piece in segments of at most a chunk; an empty piece has none."""
-        chunk, size = CHUNK[after[0].device.type], after[0].numel()
-        if 0 < size <= chunk:
-            yield cls(order, piece, 0, before, tuple(after))
-            return
-        for start in range(0, size, chunk):
-            own = slice(start, start + chunk)
-            old = State.of([tensor[own] for tensor in before.tensors])
-            yield cls(order, piece, start, old, tuple(tensor[own] for tensor in after))
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        return self.after[0].numel()
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Segments of one group with one storage, one after the other.
-
-    Attributes:
-        group: number of the parameter group in the workload.
-        storage: roundings of the state.
-        segments: what it consists of.
-        before: the state before the step, as stored.
-        clipping: of the reduced gradient.
-        after: moments and weight after the step.
-    """
-
-    group: int
-    storage: Roundings
-    segments: Sequence[Segment]
-    before: State
-    clipping: Clipping
-    after: tuple[Tensor, ...]
-
-    @classmethod
-    def of(
-        cls, group: int, storage: Roundings, clipping: Clipping, segments: Sequence[Segment]
-    ) -> Batch:
-        """Put segments together."""
-        columns = zip(*(own.before.tensors for own in segments), strict=True)
-        before = State.of([*map(torch.cat, columns)])
-        after = tuple(map(torch.cat, zip(*(own.after for own in segments), strict=True)))
-        return cls(group, storage, segments, before, clipping, after)
-
-    def ratios(
-        self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0
-    ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield, per kind, what a rule gives, each error as a share of its bound, and the largest.
-
-        Args:
-            scalars: the rule's.
-            storage: roundings of the state.
-            factor: of the gradient that the right rule reads.
-        """
-        # Copies also of fp64, since all that follows is computed in place.
-        old = State.of([own.to(torch.float64, copy=True) for own in self.before.tensors])
-        old.gradient.mul_(self.clipping.factor * factor)
-        for (exact, bound), after in zip(scalars.stepped(old, storage), self.after, strict=True):
-            ratio = (after.double() - exact).abs_().div_(bound)
-            if not isfinite(largest := float(ratio.max())):  # NaN where any is
-                ratio = self._finite(ratio, exact, after)
-                largest = float(ratio.max())
-            yield exact, ratio, largest
-
-    def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
-        """Return the largest of these shares."""
-        return max(largest for *_, largest in self.ratios(scalars, storage, factor))
-
-    def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
-        """Return `ratio` with infinity where a finite number should have come, but did not."""
-        lost = exact.isfinite() & ~after.isfinite()
-        return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))
+from pytest_precision.trace.oracle_log import Breach, OracleLog
 
 
 class Judge:
@@ -139,16 +22,27 @@ class Judge:
     Attributes:
         plan: what the workload declares.
         worst: largest share of a bound so far, of steps within it.
+        spared: wrong rules that would have changed what the right one explains, as in another
+            group.
+        estimates: group to the options with which the rule explains every step with a breach, as
+            names with a blank between them, each with its fitted and its declared value.
     """
 
     def __init__(self, plan: UpdatePlan) -> None:
         self.plan = plan
         self.worst = 0.0
+        self.spared: set[str] = set()
+        self.estimates: dict[str, dict[str, list[float]]] = {}
         self._usual = 0
 
     def breaches(self, batches: Sequence[Batch], step: int, made: int) -> list[Breach]:
         """List the breaches of a step after `made` others: one of each tensor that has any."""
         return [breach for batch in batches for breach in self._of(batch, step, made)]
+
+    def tell(self, log: OracleLog) -> None:
+        """Write down how near the rule was, and what explains where it was not."""
+        log.worst, log.spared, log.estimates = self.worst, sorted(self.spared), self.estimates
+        log.groups = len(self.plan.at(0))
 
     def _scalars(self, group: int, made: int) -> list[UpdateScalars]:
         """Return those of the right rule, in each arithmetic."""
@@ -181,21 +75,41 @@ class Judge:
     ) -> list[str]:
         """Return the wrong rules, in words, that explain all of a step that breaks the right one.
 
+        What the right rule explains need not be explained: a wrong rule may hold in one group.
+        Where none fits, the options with which the right rule would are kept in `estimates`.
+
         Args:
             batches: of the step.
             made: number of steps before.
             among: those that explain earlier steps; all that are known unless given.
         """
-        right = [self._right(batch, made) for batch in batches]
+        wrong = [batch for batch in batches if not self._right(batch, made)]
         alive = among
-        # The batches that the right rule does not explain leave few of the wrong ones.
-        for number in sorted(range(len(batches)), key=lambda number: right[number]):
-            tried = self._tried(batches[number], made, alive)
-            if alive is None:
-                alive = [*tried]
-            # A rule that is no other one here, such as one of decay where there is none.
-            alive = [words for words in alive if tried.get(words, right[number])]
+        for batch in wrong:
+            tried = self._tried(batch, made, alive)
+            alive = [words for words in (tried if alive is None else alive) if tried.get(words)]
+        if not alive:
+            self._estimate(wrong, made)
+        for batch in batches if alive else ():
+            if all(batch is not one for one in wrong):
+                tried = self._tried(batch, made, alive)
+                self.spared |= {words for words, explains in tried.items() if not explains}
         return [*(alive or ())]
+
+    def _estimate(self, wrong: Sequence[Batch], made: int) -> None:
+        """Keep, for each group, the options that explain this step and all before it."""
+        formula = self.plan.formula
+        for batch in wrong:
+            own, key = self.plan.at(made)[batch.group], str(batch.group)
+            found: dict[str, list[float]] = {}
+            for values in estimates(own, formula.numbers, made + 1, formula.arithmetics[0], batch):
+                name = " ".join(values)
+                parts = [(value, declared(own, one)) for one, value in values.items()]
+                found[name] = [number for part in parts for number in part]
+            kept = self.estimates.get(key)
+            if kept is not None:
+                found = {name: value for name, value in found.items() if name in kept}
+            self.estimates[key] = found
 
     def _right(self, batch: Batch, made: int) -> bool:
         ways = self._ways(batch, made)

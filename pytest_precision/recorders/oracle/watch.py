@@ -27,8 +27,9 @@ from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.oracle import held
+from pytest_precision.recorders.oracle.batch import Batch, Clipping, Segment
 from pytest_precision.recorders.oracle.exact_update import gradient
-from pytest_precision.recorders.oracle.judge import Batch, Clipping, Judge, Segment
+from pytest_precision.recorders.oracle.judge import Judge
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import EXACT, Rounding
 from pytest_precision.recorders.oracle.update import State
@@ -114,7 +115,7 @@ class UpdateOracle:
     def write(self, folder: Path, rank: int) -> None:
         """Write what was found next to the trace of the run."""
         if self._judge is not None:
-            self._log.worst = self._judge.worst
+            self._judge.tell(self._log)
         self._log.write(folder, rank)
 
     @torch.no_grad()

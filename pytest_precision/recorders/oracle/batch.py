@@ -1,0 +1,150 @@
+"""Batch: what a step has made of the pieces of one group and storage, to be held to a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Observation
+from pytest_precision.recorders.oracle.rounding import Rounding
+from pytest_precision.recorders.oracle.update import Roundings, State, UpdateScalars
+from pytest_precision.recorders.weights import CHUNK
+
+
+class Clipping(NamedTuple):
+    """What becomes of reduced gradients before the optimizer reads them.
+
+    Attributes:
+        factor: of unscaling and clipping together.
+        rounding: of the result.
+        wrong: what a wrong clipping would be, in words, and its factor on top of `factor`.
+        forms: such factors of the legitimate ways to clip, the most common one first.
+    """
+
+    factor: float
+    rounding: Rounding
+    wrong: tuple[str, float] | None = None
+    forms: tuple[float, ...] = (1.0,)
+
+
+class Segment(NamedTuple):
+    """Neighbouring elements of a piece of a logical tensor, before and after a step.
+
+    Attributes:
+        order: position of the piece in the optimizer's order.
+        piece: which piece it is.
+        start: number of its first element in the flattened piece.
+        before: the state before the step, as stored.
+        after: the moments and the weight after it.
+    """
+
+    order: int
+    piece: Observation
+    start: int
+    before: State
+    after: tuple[Tensor, ...]
+
+    @classmethod
+    def of(
+        cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
+    ) -> Iterator[Segment]:
+        """Yield a piece in segments of at most a chunk; an empty piece has none."""
+        chunk, size = CHUNK[after[0].device.type], after[0].numel()
+        if 0 < size <= chunk:
+            yield cls(order, piece, 0, before, tuple(after))
+            return
+        for start in range(0, size, chunk):
+            own = slice(start, start + chunk)
+            old = State.of([tensor[own] for tensor in before.tensors])
+            yield cls(order, piece, start, old, tuple(tensor[own] for tensor in after))
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return self.after[0].numel()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Segments of one group with one storage, one after the other.
+
+    Attributes:
+        group: number of the parameter group in the workload.
+        storage: roundings of the state.
+        segments: what it consists of.
+        before: the state before the step, as stored.
+        clipping: of the reduced gradient.
+        after: moments and weight after the step.
+    """
+
+    group: int
+    storage: Roundings
+    segments: Sequence[Segment]
+    before: State
+    clipping: Clipping
+    after: tuple[Tensor, ...]
+
+    @classmethod
+    def of(
+        cls, group: int, storage: Roundings, clipping: Clipping, segments: Sequence[Segment]
+    ) -> Batch:
+        """Put segments together."""
+        columns = zip(*(own.before.tensors for own in segments), strict=True)
+        before = State.of([*map(torch.cat, columns)])
+        after = tuple(map(torch.cat, zip(*(own.after for own in segments), strict=True)))
+        return cls(group, storage, segments, before, clipping, after)
+
+    def ratios(
+        self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0
+    ) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Yield, per kind, what a rule gives, each error as a share of its bound, and the largest.
+
+        Args:
+            scalars: the rule's.
+            storage: roundings of the state.
+            factor: of the gradient that the right rule reads.
+        """
+        stepped = scalars.stepped(self._old(factor), storage)
+        for (exact, bound), after in zip(stepped, self.after, strict=True):
+            ratio = (after.double() - exact).abs_().div_(bound)
+            if not isfinite(largest := float(ratio.max())):  # NaN where any is
+                ratio = self._finite(ratio, exact, after)
+                largest = float(ratio.max())
+            yield exact, ratio, largest
+
+    def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
+        """Return the largest of these shares."""
+        return max(largest for *_, largest in self.ratios(scalars, storage, factor))
+
+    def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
+        """Return what a rule gives and its bounds, of all kinds one after the other.
+
+        Args:
+            scalars: of the rule.
+            factor: of the gradient that the right rule reads.
+        """
+        columns = zip(*scalars.stepped(self._old(factor), self.storage), strict=True)
+        exact, bound = map(torch.cat, columns)
+        return exact, bound
+
+    @property
+    def held(self) -> Tensor:
+        """Return what the step has made, in fp64, of all kinds one after the other."""
+        return torch.cat([own.double() for own in self.after])
+
+    def _old(self, factor: float) -> State:
+        """Return the state before the step in fp64, with the gradient as the optimizer reads it."""
+        # Copies also of fp64, since all that follows is computed in place.
+        old = State.of([own.to(torch.float64, copy=True) for own in self.before.tensors])
+        old.gradient.mul_(self.clipping.factor * factor)
+        return old
+
+    def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
+        """Return `ratio` with infinity where a finite number should have come, but did not."""
+        lost = exact.isfinite() & ~after.isfinite()
+        return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))

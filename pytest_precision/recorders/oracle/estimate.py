@@ -1,0 +1,173 @@
+"""Estimate: with which numbers the declared rule would have made an update that no wrong rule has.
+
+Moments and weights before and after a step are many equations for few unknowns. One option of the
+rule, or two, is fitted to them by Gauss-Newton, each equation weighted by the bound of its
+rounding, and counts only if the rule with it then explains the whole step within these bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision.recorders.oracle.batch import Batch
+from pytest_precision.recorders.oracle.update import Scalars
+
+GRADIENT = "gradient"
+"""The unknown that is no option of a rule: a factor of all gradients."""
+
+ROUNDS = 8
+"""Rounds of a fit: an update is linear in all but an eps, or nearly so."""
+
+SIZES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+"""Values from the nearest of which an eps is looked for: one that is too small about doubles in
+each round."""
+
+WITHIN = 2.0
+"""Bounds within which a fitted rule must explain an update: the fit itself carries rounding."""
+
+BETWEEN = {"betas.0": (0.0, 0.99999), "betas.1": (0.0, 0.9999999), "momentum": (0.0, 0.99999)}
+"""Limits of options that are shares."""
+
+TOGETHER = (("lr", "weight_decay"), ("betas.0", "betas.1"))
+"""Options that are wrong together, as where a caller's are not taken over."""
+
+
+class Unknown(NamedTuple):
+    """One number to find.
+
+    Attributes:
+        name: an option, an element of one as `betas.0`, or `GRADIENT`.
+        declared: its value as the workload has it.
+    """
+
+    name: str
+    declared: float
+
+    @property
+    def step(self) -> float:
+        """Return by how much it is changed to see its effect."""
+        return 1e-4 * abs(self.declared) or 1e-4
+
+    def limited(self, value: float) -> float:
+        """Return the nearest value that it can have."""
+        low, high = BETWEEN.get(self.name, (0.0, float("inf")))
+        return value if self.name in ("lr", GRADIENT) else min(max(value, low), high)
+
+
+def estimates(
+    group: Mapping[str, Any], numbers: Sequence[str], step: int, arithmetic: Scalars, batch: Batch
+) -> Iterator[dict[str, float]]:
+    """Yield options, with the values with which the rule explains a batch: single ones, or pairs.
+
+    Args:
+        group: the declared options.
+        numbers: names of those that the rule has.
+        step: the count of steps that the step makes.
+        arithmetic: makes the scalars of a step.
+        batch: of a group, that the declared rule does not explain.
+    """
+    known = {one.name: one for one in _unknowns(group, numbers)}
+    fitted = False
+    singles = [(name,) for name in known]
+    pairs = [pair for pair in TOGETHER if all(name in known for name in pair)]
+    for names in (*singles, *pairs):
+        if len(names) > 1 and fitted:
+            return
+        found = _fit([known[name] for name in names], group, step, arithmetic, batch)
+        if found is not None:
+            fitted = True
+            yield found
+
+
+def declared(group: Mapping[str, Any], name: str) -> float:
+    """Return the value of an option, or of an element of one, as a workload has it."""
+    if name == GRADIENT:
+        return 1.0
+    option, _, number = name.partition(".")
+    return float(group[option][int(number)] if number else group[option])
+
+
+def _unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> Iterator[Unknown]:
+    for name in numbers:
+        if isinstance(group[name], (tuple, list)):
+            for number in range(len(group[name])):
+                part = f"{name}.{number}"
+                yield Unknown(part, declared(group, part))
+        elif not isinstance(group[name], bool):
+            yield Unknown(name, declared(group, name))
+    yield Unknown(GRADIENT, 1.0)
+
+
+def _changed(group: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
+    """Return the options of a group with other values."""
+    own = dict(group)
+    for name, value in values.items():
+        option, _, number = name.partition(".")
+        if number:
+            parts = list(own[option])
+            parts[int(number)] = value
+            own[option] = tuple(parts)
+        elif name != GRADIENT:
+            own[option] = value
+    return own
+
+
+def _fit(
+    unknowns: Sequence[Unknown],
+    group: Mapping[str, Any],
+    step: int,
+    arithmetic: Scalars,
+    batch: Batch,
+) -> dict[str, float] | None:
+    """Return the values of unknowns with which the rule explains a batch, or None."""
+
+    def made(values: Sequence[float]) -> tuple[Tensor, Tensor] | None:
+        named = dict(zip((one.name for one in unknowns), values, strict=True))
+        scalars = arithmetic(_changed(group, named), step)
+        exact, bound = batch.made(scalars, named.get(GRADIENT, 1.0))
+        return (exact, bound) if bool(exact.isfinite().all()) else None
+
+    held = batch.held
+    values = [one.declared for one in unknowns]
+    if [one.name for one in unknowns] == ["eps"]:
+        values = [min((values[0], *SIZES), key=lambda eps: _distance(held, made([eps])))]
+    for _ in range(ROUNDS):
+        now = made(values)
+        if now is None:
+            return None
+        exact, bound = now
+        error = (held - exact).div_(bound).nan_to_num_(0.0)
+        if float(error.abs().max()) <= WITHIN:
+            return dict(zip((one.name for one in unknowns), values, strict=True))
+        columns = []
+        for number, one in enumerate(unknowns):
+            by = one.step if abs(values[number]) < one.step else 1e-4 * abs(values[number])
+            moved = made([v + by * (i == number) for i, v in enumerate(values)])
+            if moved is None:
+                return None
+            # By the same bounds, which change with a rate, too.
+            columns.append((exact - moved[0]).div_(bound).nan_to_num_(0.0) / by)
+        jacobian = torch.stack(columns, 1)
+        solved = torch.linalg.lstsq(jacobian, -error.unsqueeze(1)).solution.reshape(-1)
+        if not bool(solved.isfinite().all()):
+            return None
+        moved_to = [
+            one.limited(value + float(by))
+            for one, value, by in zip(unknowns, values, solved, strict=True)
+        ]
+        if moved_to == values:
+            return None
+        values = moved_to
+    return None
+
+
+def _distance(held: Tensor, made: tuple[Tensor, Tensor] | None) -> float:
+    """Return how far a rule is from what a step has made, in bounds."""
+    if made is None:
+        return float("inf")
+    exact, bound = made
+    return float((held - exact).div_(bound).nan_to_num_(0.0).norm())

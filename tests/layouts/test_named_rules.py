@@ -1,0 +1,117 @@
+"""Whatever an optimizer does wrong has a name: a rule, in all groups or in one, or its numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import wrong_rules
+
+from pytest_precision import Cell, Workload, workloads
+from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.parity.self_checks.declared_rule import UNKNOWN, Broken
+from pytest_precision.recorders.oracle.watch import UpdateOracle
+from pytest_precision.trace.oracle_log import OracleLog
+
+ADAM = {
+    "eps": "eps is added inside the root",
+    "l2": "part of the gradient",
+    "full decay": "the full learning rate",
+    "no decay": "there is no weight decay",
+    "uncorrected": "not corrected for bias",
+    "other group": "that of another parameter group",
+    "next rate": "that of the next step",
+    "last rate": "that of the step before",
+    "step ahead": "one more than were made",
+    "step behind": "one less than were made",
+    **{f"{dtype} m": f"exp_avg is rounded to {dtype}" for dtype in ("bf16", "fp16")},
+    **{f"{dtype} v": f"exp_avg_sq is rounded to {dtype}" for dtype in ("bf16", "fp16")},
+    **{f"{dtype} w": f"the weight is rounded to {dtype}" for dtype in ("bf16", "fp16")},
+}
+"""What `wrong_rules.Adam` does wrong, and what must be said of it."""
+
+SGD = {
+    "undampened": "gradients are not dampened",
+    "first dampened": "the first gradient is dampened",
+    "other momentum": "the momentum is Nesterov's",
+    "rate within": "a factor in the momentum buffer",
+    "bf16 buffer": "momentum_buffer is rounded to bf16",
+    "decoupled": "weight decay is decoupled",
+    "no decay": "there is no weight decay",
+}
+"""Likewise of `wrong_rules.SGD`."""
+
+
+class Planted(NamedTuple):
+    """A wrong optimizer.
+
+    Attributes:
+        words: what must be said of it.
+        layout: has it.
+        workload: declares the right rule.
+        only: number of the group that it is wrong in; None for all.
+    """
+
+    words: str
+    layout: Callable[..., object]
+    workload: Callable[..., Workload] = workloads.mlp
+    only: int | None = None
+
+
+def rules() -> Iterator[Planted]:
+    """Each wrong rule in all groups, and in each group alone."""
+    for only in (None, 0, 1):
+        for wrong, words in ADAM.items():
+            yield Planted(words, wrong_rules.adam_of(wrong, only), only=only)
+        for wrong, words in SGD.items():
+            made = wrong_rules.sgd_of(wrong, only)
+            yield Planted(words, made, wrong_rules.WithSgd, only)
+
+
+def drawn() -> Iterator[Planted]:
+    """Forty numbers that are not the declared ones: rates, decays, eps and betas."""
+    draw = random.Random(1)
+    for number in range(10):
+        only = None if number % 2 else number % 4 // 2
+        rate, decay = 10 ** draw.uniform(-1, 1), 10 ** draw.uniform(-3, 0)
+        eps, betas = 10 ** draw.uniform(-6, -1), (draw.uniform(0.5, 0.99), draw.uniform(0.9, 0.99))
+        for words, changes in (
+            (f"the learning rate were {rate:.3g} of it", {"lr": rate}),
+            (f"weight decay were {decay:.3g}, not", {"weight_decay": decay}),
+            (f"eps were {eps:.3g}, not 1e-08", {"eps": eps}),
+            (f"beta1 were {betas[0]:.3g}, not 0.9 and", {"betas": betas}),
+        ):
+            yield Planted(words, wrong_rules.numbers_of(changes, only), only=only)
+
+
+def explanation(planted: Planted, folder: Path) -> str | None:
+    """Return what the oracle says of three steps; None where it has no objection."""
+    made, cell = planted.workload(), Cell(sequence="train3")
+    engine, oracle = planted.layout(made, cell), UpdateOracle(made, cell)
+    for step in range(1, 4):
+        engine.forward_backward(step)
+        for phase in STEP_PHASES[1:]:
+            with oracle.around(engine, phase, step):
+                getattr(engine, phase)()
+    oracle.write(folder, 0)
+    log = OracleLog.read(folder, 1)
+    return None if log.breach is None else Broken("both", log, log.breach).explanation
+
+
+@pytest.mark.parametrize("given", [rules, drawn])
+def test_few_wrong_updates_have_no_name(
+    one_rank: None, tmp_path: Path, given: Callable[[], Iterator[Planted]]
+) -> None:
+    """Fewer than one in five; each name is right, and says in which group alone it holds."""
+    told = [(planted, explanation(planted, tmp_path)) for planted in given()]
+    wrong = [(planted, words) for planted, words in told if words is not None]
+    known = [(planted, words) for planted, words in wrong if words != UNKNOWN]
+    assert len(wrong) > 0.75 * len(told)  # some change nothing in a group, such as one of no decay
+    assert 5 * len(known) > 4 * len(wrong)
+    for planted, words in known:
+        assert planted.words in words
+        if "alone" in words:
+            assert words.endswith(f"in parameter group {planted.only} alone")
