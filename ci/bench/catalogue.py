@@ -47,8 +47,9 @@ runs them all and writes this page; the code is in `fixtures/defects` and `fixtu
 
 Learning rates are {LR:g} for matrices and twice that for vectors. *Place* says whether the first
 divergence is at the step, phase and kind where the defect starts. *Named* says whether the
-failure's words tell the kind of error. *Losses* are those of four steps, compared with `atol` and
-`rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of the fourth step has a weight of 1/256.
+failure's words tell the kind of error, and *error* is its one word for it. *Losses* are those of
+four steps, compared with `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
+the fourth step has a weight of 1/256.
 *Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
 oracle, or an identity, which is anything that one run must keep by itself. What a microbatch adds
 to `grad` is shown by nothing but `grad`, and a reference is what computes it again. So where both
@@ -82,6 +83,7 @@ def row_of_defect(entry: Defect, found: DefectFound) -> list[str]:
         found.outcome,
         place,
         NAMED[found.named],
+        found.error,
         *("seen" if seen else "" for seen in found.losses),
         found.shared or "not caught",
     ]
@@ -96,6 +98,8 @@ def totals_of_defects(found: list[tuple[Defect, DefectFound]]) -> Iterator[str]:
     wrongly = sum(f.named is False for _, f in found)
     yield f"- {caught} of {number} defects are caught, {placed} of them where they start."
     yield f"- The kind of error is named in {named} failures, and wrongly in {wrongly}."
+    worded = sum(bool(f.error) for _, f in found)
+    yield f"- The failure has a word for the kind of error in {worded}."
     for bound, seen in zip(
         TOLERANCES, zip(*(f.losses for _, f in found), strict=True), strict=True
     ):
@@ -133,7 +137,7 @@ def page(of_defects: list[tuple[Defect, DefectFound]], of_variations: list[Varia
     """Return the page."""
     losses = [f"losses {bound:g}" for bound in TOLERANCES]
     heading = ["defect", "what is wrong, and where that is public", "cell", "must show at"]
-    heading += ["outcome", "place", "named", *losses, "both"]
+    heading += ["outcome", "place", "named", "error", *losses, "both"]
     rows = [
         [
             f"`{entry.name}`",

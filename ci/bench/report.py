@@ -48,6 +48,7 @@ DIVERGENCE = Divergence(
     rel_l2=1e-3,
     mismatched=0.38,
     signature="",
+    error="",
 )
 
 KINDS = (

@@ -19,6 +19,7 @@ from pytest_precision.parity.explain import curves, required_tolerance, spread, 
 from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose, single
 from pytest_precision.parity.explain.histogram import of_finding
 from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks import consistency, data_check
 from pytest_precision.parity.self_checks import declared_rule as oracle
 from pytest_precision.parity.self_checks.compute_dtype import computed_elsewhere
@@ -74,6 +75,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *wording.name_lines(found.finding, closer.judgement, *case.sides),
         *wording.statistics_lines(found.finding),
         *wording.likewise_lines(found),
+        *number_lines(found.finding, closer.judgement),
         *wording.swap_lines(found.finding, *case.sides),
         *_notes(case, closer, found.finding),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),

@@ -166,6 +166,11 @@ def is_made_late(kind: str) -> bool:
     return kind not in KINDS or KINDS[kind].made_late
 
 
+def is_state(kind: str) -> bool:
+    """Return whether this kind outlives a step and is updated by it, as state without a row is."""
+    return kind not in KINDS or KINDS[kind].lasts == "state"
+
+
 def is_local(kind: str) -> bool:
     """Return whether every rank has tensors of its own of this kind."""
     return kind in KINDS and KINDS[kind].local

@@ -31,7 +31,9 @@ class Divergence:
         rel_l2: norm of the difference over the norm of the reference; like `ulp` None where nothing
             differs but NaN and infinities.
         mismatched: share of elements whose bytes differ, 0 to 1.
-        signature: what kind of error it looks like.
+        signature: what kind of error it looks like, in words.
+        error: the same as one word of `signature.ERRORS`, or the problem where it is none of
+            values; empty where nothing stands out.
         evidence: `looked_at`, the number of tensors of the kind that differ at that moment, and
             `likewise`, the names of the others of them that look the same.
     """
@@ -49,6 +51,7 @@ class Divergence:
     rel_l2: float | None
     mismatched: float | None
     signature: str
+    error: str
     evidence: dict[str, Any]
 
 

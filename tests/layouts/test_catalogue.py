@@ -36,7 +36,8 @@ def test_a_defect_of_a_real_stack_is_caught(parity_in: ParityIn, entry: Defect) 
     assert (found.outcome, found.where) == ("fail", entry.where), found.first_line
     assert said[:2] == ["fail", "yes"]
     assert said[2] == {True: "yes", False: "wrongly", None: "no"}[found.named], found.first_line
-    assert said[3:-1] == ["seen" if seen else "" for seen in found.losses]
+    assert (found.error, said[3]) == (entry.error, entry.error)
+    assert said[4:-1] == ["seen" if seen else "" for seen in found.losses]
     if said[-1] != "not caught":  # better than the page is well
         assert found.shared == said[-1]
 

@@ -35,6 +35,7 @@ def divergence(**changes: Any) -> Divergence:
         "rel_l2": 1e-3,
         "mismatched": 0.38,
         "signature": "",
+        "error": "",
         "evidence": {"looked_at": 1, "likewise": []},
     }
     return Divergence(**fields | changes)

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
-from math import isfinite, lgamma, log, log2
+from math import lgamma, log
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_precision.matrix.contract import dtype_name
-from pytest_precision.parity.words import power_of_two
+from pytest_precision.parity.compare.ratio import (
+    COARSEST,
+    Fit,
+    constant_ratio,
+    simple_ratio,
+    words_of,
+)
+from pytest_precision.parity.compare.statistics import LANES
 
 VALUES = "values"
-"""The signature of a difference in which nothing stands out."""
+"""The words for a difference in which nothing stands out."""
 
 NOT_FINITE = ("all NaN", "not finite")
 
-SAME = 1e-6
-"""Relative distance within which six digits are the same."""
+ERRORS = {
+    "factor": "one factor between both sides, exactly or up to rounding",
+    "loss scale": "a factor that is the loss scale, or one over it",
+    "zero": "all zero, where the reference is not",
+    "sign of zero": "no value differs, but the sign of a zero does",
+    "not finite": "NaN or infinities",
+    "rounded": "rounded to a coarser dtype, or on its grid alone",
+    "edge": "a factor that changes at an element, as at the edge of a bucket",
+    "stretch": "different in one stretch of elements only",
+    "transposed": "the values of the transposed tensor",
+    "reordered": "the same values in other places",
+    "stale": "the value of another step",
+    "other tensor": "the value of another tensor, or of the other parameter group",
+    "not updated": "as it was before the step, or a part of it is",
+    "update": "moved by a multiple of what it should have been",
+    "not zeroed": "the difference is the gradient of the step before",
+    "per rank": "a factor on each rank, or in each microbatch, of its own",
+    "microbatches": "another number of microbatches",
+    "weights": "other weights are updated",
+}
+"""Kinds of errors that a difference in values may look like; anything else that is wrong is its own
+kind: `dtype`, `shape`, `missing`, `extra`, `replicas`, `uncovered`, `pieces`."""
 
 SEGMENTS = 4
 """Parts of a tensor, each with a constant ratio, up to which edges of buffers explain them."""
 
 SHORTEST = 8
-"""Fewest elements of such a part."""
+"""Fewest elements of such a part, and of a tensor whose form tells something."""
+
+FINE = 2.0**-20
+"""Unit roundoff below which two numbers with one factor do not have it by accident."""
 
 UNLIKELY = 1e-9
 """Chance below which elements that differ are not neighbours by accident, in some tensor and step
@@ -37,91 +67,167 @@ COARSER = {
 """Storage dtype to the coarser dtypes that its values may have been rounded to by mistake."""
 
 
-def signature(
-    candidate: Tensor, reference: Tensor, twin: Callable[[Tensor], str] = lambda _: ""
-) -> str:
-    """Return what the difference of two tensors of equal shape and dtype looks like.
+class Signature(NamedTuple):
+    """What a difference looks like.
+
+    Attributes:
+        error: one of `ERRORS`; empty where nothing stands out.
+        words: a short phrase; `VALUES` where nothing stands out.
+        ratio: the factor, where that is what it is.
+    """
+
+    error: str = ""
+    words: str = VALUES
+    ratio: float | None = None
+
+    @property
+    def telling(self) -> bool:
+        """Whether the words say more than the figures of the difference do."""
+        return self.error not in ("", "not finite")
+
+
+NOTHING = Signature()
+"""The signature of a difference in which nothing stands out."""
+
+
+def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
+    """Return the signature of values for which no distance means anything, None for others.
 
     Args:
-        candidate: differs from `reference`.
+        candidate: differs from `reference`, in equal shape and dtype.
         reference: what it should be.
-        twin: says, in words, which other tensor of the reference has the candidate's bytes.
-
-    Returns:
-        A short phrase; `VALUES` where nothing stands out.
     """
-    if not candidate.is_floating_point() or candidate.dtype.itemsize == 1:
-        return _of_codes(candidate, twin)
+    if not is_measured(candidate):
+        zero = candidate.numel() >= SHORTEST and not candidate.reshape(-1).view(torch.uint8).any()
+        return Signature("zero", "all zero") if zero else None
+    if not torch.isfinite(candidate).all() or not torch.isfinite(reference).all():
+        return Signature("not finite", NOT_FINITE[0 if candidate.isnan().all() else 1])
+    if torch.equal(candidate, reference):
+        return Signature("sign of zero", "sign of zero")
+    if candidate.numel() > 1 and not candidate.any():
+        return Signature("zero", "all zero")
+    return None
+
+
+def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
+    """Return what the values of two tensors, without any other ones, look like.
+
+    Args:
+        candidate: differs from `reference`, in equal shape and dtype, and is not `extreme`.
+        reference: what it should be.
+        unit: unit roundoff of what computed them.
+    """
+    moved = _moved(candidate, reference)
+    if not is_measured(candidate):
+        return moved or _of_integers(candidate, reference)
     ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
-    if not torch.isfinite(ours).all() or not torch.isfinite(theirs).all():
-        return NOT_FINITE[0] if ours.isnan().all() else NOT_FINITE[1]
-    if torch.equal(ours, theirs):
-        return "sign of zero"
-    if len(ours) > 1 and not ours.any():
-        return "all zero"
     eps = torch.finfo(candidate.dtype).eps
+    exact = constant_ratio(ours, theirs, eps)
+    if exact is not None:
+        return factor(exact)
     return (
-        twin(candidate)
-        or times(constant_ratio(ours, theirs, eps))
+        _of_number(ours, theirs, unit)
+        or moved
         or _rounded(candidate, reference)
-        or _segments(ours, theirs, eps)
-        or _part(ours, theirs)
-        or VALUES
+        or _edges(ours, theirs, eps)
+        or _stretch(ours, theirs)
+        or _fitted(ours, theirs, unit)
+        or _on_grid(candidate, reference)
+        or NOTHING
     )
 
 
-def is_telling(words: str) -> bool:
-    """Return whether a signature says more than the figures of a difference do."""
-    return words not in (VALUES, *NOT_FINITE)
+def factor(ratio: float, *, exact: bool = True) -> Signature:
+    """Return the signature of a factor."""
+    return Signature("factor", times(ratio, exact=exact), ratio)
 
 
-def _of_codes(candidate: Tensor, twin: Callable[[Tensor], str]) -> str:
-    """Say what integers and bytes can show: what they are, and nothing of how far they are off."""
-    if candidate.numel() < SHORTEST:
-        return VALUES
-    zero = not candidate.reshape(-1).view(torch.uint8).any()
-    return "all zero" if zero else twin(candidate) or VALUES
-
-
-def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
-    """Return the constant factor between the two, up to the rounding of both; None if none.
-
-    Args:
-        ours: fp64, shape [n], all finite.
-        theirs: likewise.
-        eps: of the dtype in which both were stored.
-    """
-    nonzero = theirs != 0
-    if nonzero.sum() < 2 or bool(ours[~nonzero].any()):
-        return None
-    ratios = ours[nonzero] / theirs[nonzero]
-    middle = float(ratios.median())
-    # Each side is a value rounded once, which moves it by eps / 2 at most, and the ratio by eps.
-    spread = float((ratios - middle).abs().max())
-    constant = middle != 0 and spread <= 2 * eps * abs(middle) and abs(middle - 1) > 2 * eps
-    return middle if constant else None
-
-
-def times(ratio: float | None) -> str:
+def times(ratio: float | None, *, exact: bool = True) -> str:
     """Say a constant factor; nothing where there is none."""
-    return "" if ratio is None else f"{_factor(ratio)} times the reference"
+    return "" if ratio is None else f"{words_of(ratio, exact=exact)} times the reference"
 
 
-def _factor(ratio: float) -> str:
-    """Format a factor; that of a loss scale is a power of two, up to the rounding of a sum."""
-    if not ratio or not isfinite(ratio):  # one of the two is 0 where the other is not
-        return f"{ratio:.6g}"
-    nearest = 2.0 ** round(log2(abs(ratio)))
-    exact = abs(abs(ratio) / nearest - 1) < SAME and power_of_two(nearest)
-    return f"{'-' * (ratio < 0)}{exact}" if exact else f"{ratio:.6g}"
+def is_measured(tensor: Tensor) -> bool:
+    """Return whether distances between values mean something; those of codes do not."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize > 1
 
 
-def _rounded(candidate: Tensor, reference: Tensor) -> str:
+def _of_integers(candidate: Tensor, reference: Tensor) -> Signature:
+    """Tell a factor of integers, such as a counter that is doubled; codes in bytes have none."""
+    if candidate.dtype.itemsize == 1 or candidate.dtype.is_complex:
+        return NOTHING
+    ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
+    if not theirs.all() or not ours.all():
+        return NOTHING
+    if len(ours) == 1:
+        return _of_number(ours, theirs, 0.0) or NOTHING
+    ratio = float(ours[0] / theirs[0])
+    same = torch.equal(ours * float(theirs[0]), theirs * float(ours[0]))
+    return factor(ratio) if same else NOTHING
+
+
+def _of_number(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
+    if len(ours) > 1:
+        return None
+    ratio = simple_ratio(float(ours), float(theirs), unit)
+    return None if ratio is None else factor(ratio, exact=False)
+
+
+def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
+    """Tell a factor up to the rounding of what computed both."""
+    fewest = 2 if unit < FINE else SHORTEST
+    fit = Fit.of(ours, theirs) if len(ours) >= fewest else None
+    if fit is None or not fit.explains(unit):
+        return None
+    return fitted(fit)
+
+
+def fitted(fit: Fit) -> Signature:
+    """Return the signature of a factor that leaves something, and say how much."""
+    words = f"{times(fit.factor, exact=False)} up to {fit.residual:.1g}"
+    return Signature("factor", words, fit.factor)
+
+
+def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
+    """Tell the same values in other places: transposed, rows in another order, or any order."""
+    if candidate.numel() < SHORTEST or candidate.dtype.is_complex:
+        return None
+    ours, theirs = (side.contiguous().view(LANES[side.itemsize]) for side in (candidate, reference))
+    if not torch.equal(ours.reshape(-1).sort()[0], theirs.reshape(-1).sort()[0]):
+        return None
+    if len(torch.unique(theirs)) < SHORTEST:
+        return None  # a few values in other places are no tensor that was moved as a whole
+    if ours.dim() == 2 and torch.equal(theirs.T.reshape(ours.shape), ours):
+        return Signature("transposed", "the reference, transposed")
+    for dim, which in enumerate(("rows", "columns")[: ours.dim()]) if ours.dim() > 1 else ():
+        sides = (side.transpose(0, dim).reshape(side.shape[dim], -1) for side in (ours, theirs))
+        if torch.equal(*(torch.unique(side, dim=0) for side in sides)):
+            return Signature("reordered", f"the reference's {which} in another order")
+    return Signature("reordered", "the reference's values in other places")
+
+
+def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
     for grid in COARSER.get(candidate.dtype, ()):
         rounded = on_grid(candidate, grid) and not on_grid(reference, grid)
         if rounded and _within_a_step(candidate.double(), reference.double(), grid):
-            return f"rounded to {dtype_name(grid)}"
-    return ""
+            return Signature("rounded", f"rounded to {dtype_name(grid)}")
+    return None
+
+
+def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
+    """Tell values that were rounded before a sum: on a coarser grid, but no rounding of it.
+
+    A few numbers lie on every grid, and so do 0 and the powers of two.
+    """
+    for grid in COARSER.get(candidate.dtype, ()):
+        if on_grid(candidate, grid) and not on_grid(reference, grid):
+            mantissa, _ = torch.frexp(candidate)
+            distance = (candidate.double() - reference.double()).norm()
+            if distance > COARSEST * reference.double().norm():
+                return None  # other values, which happen to have been rounded
+            if len(torch.unique(mantissa)) >= SHORTEST:
+                return Signature("rounded", f"all on the grid of {dtype_name(grid)}")
+    return None
 
 
 def _within_a_step(ours: Tensor, theirs: Tensor, grid: torch.dtype) -> bool:
@@ -140,42 +246,52 @@ def on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
     return torch.equal(tensor.to(grid).to(tensor.dtype), tensor)
 
 
-def _segments(ours: Tensor, theirs: Tensor, eps: float) -> str:
+def _edges(ours: Tensor, theirs: Tensor, eps: float) -> Signature | None:
     """Tell where a constant ratio changes, as it does at the edge of a buffer or of a bucket."""
     if not theirs.all():
-        return ""
+        return None
     ratios = ours / theirs
     jumps = (ratios.diff().abs() > 4 * eps * ratios[1:].abs()).nonzero().view(-1) + 1
     if not 0 < len(jumps) < SEGMENTS:
-        return ""
+        return None
     edges = [0, *jumps.tolist(), len(ratios)]
     parts = [ratios[start:stop] for start, stop in pairwise(edges)]
     if min(map(len, parts)) < SHORTEST:
-        return ""
-    first, *others = (_factor(float(part.median())) for part in parts)
+        return None
+    first, *others = (words_of(float(part.median())) for part in parts)
     if {first} == {*others}:  # Ratios that read alike differ by rounding alone.
-        return ""
+        return None
     changes = [
         f"{ratio} from element {edge}" for ratio, edge in zip(others, edges[1:], strict=False)
     ]
-    return f"{first} times the reference, {', '.join(changes)}"
+    return Signature("edge", f"{first} times the reference, {', '.join(changes)}")
 
 
-def _part(ours: Tensor, theirs: Tensor) -> str:
+def _stretch(ours: Tensor, theirs: Tensor) -> Signature | None:
     """Tell that every element of one stretch differs, and none outside of it.
 
     Rounding scatters: the stretch must be one that as many elements drawn at random hardly form.
     """
     differ = (ours != theirs).nonzero().view(-1)
-    start, stop, size = int(differ[0]), int(differ[-1]) + 1, len(ours)
-    stretch = stop - start
-    if len(differ) < stretch or _log_chance(stretch, size) > log(UNLIKELY):
-        return ""
+    if not is_stretch(differ, len(ours)):
+        return None
+    return Signature("stretch", f"different in {place(differ, len(ours))} only")
+
+
+def is_stretch(positions: Tensor, size: int) -> bool:
+    """Return whether sorted positions are neighbours, and not by accident."""
+    stretch = int(positions[-1]) + 1 - int(positions[0])
+    return len(positions) == stretch and _log_chance(stretch, size) <= log(UNLIKELY)
+
+
+def place(positions: Tensor, size: int) -> str:
+    """Say where a stretch of a tensor is."""
+    start, stop = int(positions[0]), int(positions[-1]) + 1
     if start == 0:
-        return f"different in the first {stop} of {size} elements only"
+        return f"the first {stop} of {size} elements"
     if stop == size:
-        return f"different in the last {stretch} of {size} elements only"
-    return f"different in elements {start} to {stop - 1} of {size} only"
+        return f"the last {stop - start} of {size} elements"
+    return f"elements {start} to {stop - 1} of {size}"
 
 
 def _log_chance(stretch: int, size: int) -> float:

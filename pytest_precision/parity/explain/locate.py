@@ -39,5 +39,6 @@ def locate(diagnosis: Diagnosis) -> Divergence:
         rel_l2=None if measured is None else measured.rel_l2,
         mismatched=None if statistics is None else statistics.mismatched / statistics.numel,
         signature=diagnosis.signature,
+        error=diagnosis.error,
         evidence={"looked_at": diagnosis.looked_at, "likewise": list(diagnosis.likewise)},
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
 
 
@@ -29,15 +31,30 @@ def _counted(findings: list[Finding]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def other_number(finding: Finding, judgement: Judgement) -> str:
-    """Say how many losses either side has in a step, where these are not as many; else nothing."""
-    kind, moment = finding.pair.kind, finding.pair.moment
-    if kind != "loss":
+def other_number(judgement: Judgement, op: int) -> str:
+    """Say how many losses either side has in a step, where these are not as many; else nothing.
+
+    Args:
+        judgement: of both sides.
+        op: index of the step's operation.
+    """
+    tally = judgement.spread.get(("loss", op))
+    if tally is None:
         return ""
-    tally = judgement.spread[kind, moment.op]
     problems = [one.problem for one in tally.findings]
     lacks, exceeds = problems.count("missing"), problems.count("extra")
-    if lacks == exceeds:
-        return ""
     ours, theirs = tally.pairs - lacks, tally.pairs - exceeds
-    return f"{ours} microbatches here, {theirs} in the reference"
+    for finding in tally.findings:
+        pair = finding.pair
+        if finding.problem == "shape" and pair.candidate and pair.reference:
+            shapes = (side.pieces[0].shape for side in (pair.candidate, pair.reference))
+            ours, theirs = map(prod, shapes)  # of an engine, a vector of them
+    return "" if ours == theirs else f"{ours} microbatches here, {theirs} in the reference"
+
+
+def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
+    """Say that a step has other microbatches, where something else differs before its losses."""
+    if finding.pair.kind == "loss":
+        return []
+    number = other_number(judgement, finding.pair.moment.op)
+    return [f"Step {finding.pair.moment.step} has {number}"] if number else []

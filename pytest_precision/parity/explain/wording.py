@@ -37,8 +37,8 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     if others:
         step = f"at step {pair.moment.step}" if pair.moment.step else "in the first step"
         return f"other weights are updated {step}: {others}{agreed}"
-    number = other_number(finding, judgement)
-    if number:
+    number = other_number(judgement, pair.moment.op)
+    if number and pair.kind == "loss":
         return f"{pair.kind} differs {then}: {number}{agreed}"
     if finding.problem in ONE_SIDED:
         return _lost(finding)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from pytest_precision.parity.compare.pairs import region
-from pytest_precision.parity.compare.signature import constant_ratio, on_grid
+from pytest_precision.parity.compare.ratio import constant_ratio
+from pytest_precision.parity.compare.signature import on_grid
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.store import Entry, Trace
 

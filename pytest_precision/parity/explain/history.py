@@ -1,0 +1,247 @@
+"""History: what a difference looks like beside the other tensors of the reference's run.
+
+An update that was left out, made twice or the wrong way, a gradient that was not zeroed, the value
+of another step or of another tensor: none of it can be seen in two tensors alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.kinds import is_state
+from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.parity.compare.pairs import Pair, assemble
+from pytest_precision.parity.compare.ratio import COARSEST, ROUNDINGS, Fit, unit_of, words_of
+from pytest_precision.parity.compare.signature import (
+    SHORTEST,
+    Signature,
+    is_measured,
+    is_stretch,
+    place,
+)
+from pytest_precision.parity.compare.tensors import same_bytes
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.store import Entry
+
+GRADIENTS = ("grad", "reduced_grad", "final_grad")
+"""Kinds that a step must make anew."""
+
+RATES = ("lr", "hyper")
+"""Kinds of which each tensor is a number of a parameter group."""
+
+LARGEST = 16
+"""Largest multiple of an update that is said: beyond it, something else has been added."""
+
+
+def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | None:
+    """Return what a difference looks like beside other tensors of the reference; None for nothing.
+
+    Args:
+        pair: both sides; one tensor of the reference is `reference`.
+        candidate: differs from it, in equal shape and dtype.
+        reference: what it should be.
+    """
+    stale = _stale(pair, candidate)
+    kept = None
+    if is_state(pair.kind) and pair.moment.operation == "train":
+        kept = _before(pair)
+    if kept is not None and kept.shape == candidate.shape and kept.dtype == candidate.dtype:
+        updated = of_update(candidate, reference, kept)
+        if updated is not None:
+            return updated
+    return _of_group(pair, candidate) or stale
+
+
+def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature | None:
+    """Tell that a tensor kept its old value, in part or as a whole, or moved by a multiple.
+
+    Args:
+        candidate: after the step.
+        reference: after it.
+        before: what both started from.
+    """
+    if not is_measured(candidate) and candidate.dtype.itemsize == 1:
+        return None
+    if same_bytes(candidate, before):
+        return Signature("not updated", "not updated")
+    ours, theirs, old = (t.double().reshape(-1) for t in (candidate, reference, before))
+    if not all(bool(t.isfinite().all()) for t in (ours, theirs, old)):
+        return None
+    differ = (ours != theirs).nonzero().view(-1)
+    if torch.equal(ours[differ], old[differ]) and is_stretch(differ, len(ours)):
+        return Signature("not updated", f"not updated in {place(differ, len(ours))}")
+    fit = Fit.of(ours - old, theirs - old)
+    if fit is None or abs(fit.factor) > LARGEST:
+        return None
+    unit = unit_of(candidate.dtype) if candidate.is_floating_point() else 0.0
+    # Each side is rounded to its storage, which is a large part of a small update.
+    stored = 2 * unit * float(old.norm()) / max(float((ours - old).norm()), 1e-300)
+    return _multiple(fit, max(stored, unit), one=len(ours) == 1)
+
+
+def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
+    """Tell the multiple of an update; that of a single number only if it is a whole one."""
+    effect = abs(fit.factor - 1)
+    if fit.residual > min(ROUNDINGS * rounding, COARSEST) or effect < 8 * max(
+        fit.residual, rounding
+    ):
+        return None
+    whole = round(fit.factor)
+    near = abs(fit.factor - whole) <= max(8 * rounding, COARSEST if not one else 1e-6)
+    if one and not near:
+        return None
+    if near and whole == -1:
+        return Signature("update", "moved the other way")
+    said = str(whole) if near and whole else words_of(fit.factor, exact=False)
+    return Signature("update", f"moved by {said} times the reference's update")
+
+
+def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signature | None:
+    """Tell that gradients have those of the step before in them, or a multiple of these.
+
+    A clip in place leaves a gradient scaled.
+
+    Args:
+        pairs: gradients of one moment that differ, with both sides.
+        unit: unit roundoff of what computed them.
+    """
+    found = []
+    for pair, ours, theirs in pairs:
+        earlier = _step_before(pair)
+        if pair.kind not in GRADIENTS or earlier is None or earlier[1].shape != ours.shape:
+            return None
+        step, kept = earlier
+        found.append([t.double().reshape(-1) for t in (ours, theirs, kept)])
+    if not found:
+        return None
+    ours, theirs, kept = (torch.cat(column) for column in zip(*found, strict=True))
+    if len(ours) < SHORTEST or not all(bool(t.isfinite().all()) for t in (ours, theirs, kept)):
+        return None
+    fit = Fit.of(ours - theirs, kept)
+    if fit is None:
+        return None
+    noise = min(ROUNDINGS * unit, COARSEST) * float(theirs.norm()) / float((ours - theirs).norm())
+    if fit.residual > max(min(noise, 4 * COARSEST), ROUNDINGS * unit_of(torch.float32)):
+        return None
+    much = "" if abs(fit.factor - 1) <= COARSEST else f"{words_of(fit.factor, exact=False)} times "
+    return Signature("not zeroed", f"the difference is {much}the gradient of step {step}")
+
+
+def loss_scale(pair: Pair) -> float | None:
+    """Return the loss scale of the reference at a moment; None where there is none."""
+    assert pair.reference is not None
+    trace, scale = pair.reference.trace, None
+    for moment in trace.moments:
+        if _is_after(moment, pair.moment):
+            break
+        for entry in trace.entries(moment):
+            if (entry.kind, entry.name) == ("loss_scale", "scale") and not entry.digest:
+                scale = float(trace.tensor(entry))
+    return scale
+
+
+def _is_after(moment: Moment, other: Moment) -> bool:
+    return (moment.step, moment.op) > (other.step, other.op)
+
+
+def _earlier(pair: Pair) -> Iterator[Moment]:
+    """Yield the reference's moments before that of a pair, the last one first."""
+    assert pair.reference is not None
+    moments = pair.reference.trace.moments
+    own = [
+        number
+        for number, moment in enumerate(moments)
+        if moment[1:] == pair.moment[1:] and moment.step == pair.moment.step
+    ]
+    yield from reversed(moments[: own[0]] if own else ())
+
+
+def _before(pair: Pair) -> Tensor | None:
+    """Return the last value of the reference's tensor before the moment of a pair."""
+    for moment in _earlier(pair):
+        found = _values(pair, moment, pair.name)
+        if found is not None:
+            return found
+    # An optimizer that makes its counter in the first step has counted none before it.
+    if pair.kind == "step" and pair.reference is not None and pair.reference.tensor is not None:
+        return torch.zeros_like(pair.reference.tensor)
+    return None
+
+
+def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
+    """Return the train step before that of a pair, and the reference's tensor in it."""
+    for moment in _earlier(pair):
+        same = (moment.operation, moment.phase) == ("train", pair.moment.phase)
+        if same and moment.step < pair.moment.step:
+            found = _values(pair, moment, pair.name)
+            return None if found is None else (moment.step, found)
+    return None
+
+
+def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
+    """Return the reference's tensor of the pair's kind and rank; None where no values were kept."""
+    assert pair.reference is not None
+    trace = pair.reference.trace
+    pieces = [
+        entry
+        for entry in trace.entries(moment)
+        if (entry.kind, entry.name) == (pair.kind, name) and pair.rank in (None, entry.rank)
+    ]
+    if not pieces or any(piece.digest for piece in pieces):
+        return None
+    return assemble(trace, pieces).tensor
+
+
+def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
+    """Tell that a number of a parameter group is that of another group, which has its own still."""
+    if pair.kind not in RATES:
+        return None
+    assert pair.candidate is not None
+    own = TensorKey.of(pair.kind, pair.name)
+    kept = {
+        entry.name: entry
+        for entry in pair.candidate.trace.entries(pair.moment)
+        if entry.kind == pair.kind and not entry.digest
+    }
+    for name in _same_bytes(pair, pair.moment, candidate):
+        key = TensorKey.of(pair.kind, name)
+        if name == pair.name or key.part != own.part or name not in kept:
+            continue
+        if same_bytes(pair.candidate.trace.tensor(kept[name]), candidate):
+            return Signature("other tensor", f"that of {key.owner}")
+    return None
+
+
+def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
+    """Tell which other tensor of the reference, or of which other step, has the same bytes."""
+    assert pair.reference is not None
+    constant = bool((candidate == candidate.reshape(-1)[0]).all())
+    for moment in pair.reference.trace.moments:
+        if (moment.phase, moment.operation) == (pair.moment.phase, pair.moment.operation):
+            here = moment.step == pair.moment.step
+            if here and constant:
+                continue  # other tensors may be constant too, as those that are zero
+            for name in _same_bytes(pair, moment, candidate):
+                if here and name != pair.name:
+                    return Signature("other tensor", f"the reference's {name}")
+                if not here and name == pair.name:
+                    return Signature("stale", f"the value of step {moment.step}")
+    return None
+
+
+def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
+    """Yield the names of the reference's tensors of the pair's kind with the candidate's bytes."""
+    assert pair.reference is not None
+    trace = pair.reference.trace
+    found: dict[str, list[Entry]] = {}
+    for entry in trace.entries(moment):
+        if entry.kind == pair.kind and pair.rank in (None, entry.rank):
+            found.setdefault(entry.name, []).append(entry)
+    for name, pieces in found.items():
+        if pieces[0].shape == candidate.shape and not pieces[0].digest:
+            other = assemble(trace, pieces).tensor
+            if other is not None and same_bytes(candidate, other):
+                yield name

@@ -1,0 +1,111 @@
+"""A failure says what kind of error it is, as data and in words, and never a wrong one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import planted_errors
+import pytest
+import wrong_rules
+
+from pytest_precision import Cell, Workload, layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+
+ParityIn = Callable[[Cell], Parity]
+
+FP32, BF16, FP16 = Cell(), Cell("bf16", "fp32"), Cell("fp16", "fp32")
+TWO = Cell(world_size=2)
+
+
+class Case(NamedTuple):
+    """An error of `planted_errors`, and what a failure must say of it."""
+
+    name: str
+    says: str
+    words: str = ""
+    cell: Cell = FP32
+    factor: float = 1.0
+    workload: Callable[..., Workload] = workloads.mlp
+
+    def __str__(self) -> str:
+        """Name the test."""
+        return f"{self.name}-{self.factor:.3g}-{self.cell.precision}-{self.workload.__name__}"
+
+
+FACTORS = [
+    Case("ScaledLoss", "factor", words, cell, factor, workload)
+    for factor, words in ((1 / 3, "0.33"), (1 / 6, "0.16"), (0.9, "0.9"), (3.0, "3 times"))
+    for cell in (FP32, BF16)
+    for workload in (workloads.mlp, workloads.gpt)
+]
+"""The commonest real error: a divisor that is off. Backward rounds otherwise, too."""
+
+CASES = [
+    *FACTORS,
+    Case("ScaledLoss", "factor", "0.5 times the reference in each", factor=0.5),
+    Case("ScaledGradients", "factor", "0.333333 times the reference in each", factor=1 / 3),
+    Case("ReportedLoss", "factor", "0.333333 times", factor=1 / 3),
+    Case("ReportedNorm", "factor", "2 times", factor=2.0),
+    Case("ReportedNorm", "factor", "1.41 times", factor=2**0.5),
+    Case("LocalTokens", "per rank", "on rank 0, .* on rank 1", TWO),
+    Case("NeverZeroed", "not zeroed", "the difference is .*the gradient of step 1"),
+    Case(
+        "NeverZeroed",
+        "not zeroed",
+        "the difference is the gradient of step 1",
+        BF16,
+        workload=wrong_rules.Unclipped,
+    ),
+    Case("Transposed", "transposed", "the reference, transposed"),
+    Case("OtherRows", "reordered", "rows in another order"),
+    Case("ReducedInBf16", "rounded", "bfloat16", TWO),
+    Case("LastInBf16", "rounded", "rounded to bfloat16"),
+    Case("Multiplied", "not updated", "not updated", factor=0.0),
+    Case("Multiplied", "update", "moved by 2 times", factor=2.0),
+    Case("Multiplied", "update", "moved by 3 times", factor=3.0),
+    Case("Multiplied", "update", "moved by 0.667 times", factor=2 / 3),
+    Case("Multiplied", "update", "moved the other way", factor=-1.0),
+    Case("TailStays", "not updated", "not updated in the last"),
+    Case("CounterStays", "not updated", "not updated"),
+    Case("CountsTwice", "update", "moved by 2 times"),
+    Case("OtherRate", "other tensor", "that of "),
+    Case("EarlyRate", "stale", "the value of step 2"),
+    Case("Unscaled", "loss scale", "2\\^12 times .*, which is the loss scale", FP16),
+    Case("Unscaled", "loss scale", "which is 1 over the loss scale", FP16, -1.0),
+]
+
+UNKNOWN = [
+    Case(name, "", cell=cell, workload=workload)
+    for name in ("MeanOfMeans", "DropsOne", "TwiceOne")
+    for cell in (FP32, BF16)
+    for workload in (workloads.mlp, workloads.gpt)
+]
+"""Errors that no form tells: a factor would be wrong."""
+
+
+def found(parity_in: ParityIn, case: Case) -> tuple[str, str]:
+    """Return the kind of error that the check of a case is called, and its words."""
+    layout = partial(planted_errors.planted, error=case.name, factor=case.factor)
+    with pytest.raises(ParityError) as failure:
+        parity_in(case.cell).check(layout, layouts.adamw, workload=case.workload)
+    divergence = failure.value.verdict.divergence
+    assert divergence is not None
+    return divergence.error, divergence.signature
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_error_is_named(parity_in: ParityIn, case: Case) -> None:
+    """By its form, over all tensors of its kind, and by what the reference held before."""
+    error, words = found(parity_in, case)
+    assert error == case.says, words
+    assert re.search(case.words, words)
+
+
+@pytest.mark.parametrize("case", UNKNOWN, ids=str)
+def test_nothing_is_named_wrongly(parity_in: ParityIn, case: Case) -> None:
+    """A dropped microbatch, one that counts twice and a mean of means have no factor."""
+    assert found(parity_in, case)[0] == ""
