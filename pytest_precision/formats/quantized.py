@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,6 +73,33 @@ class Operand:
                     "cast the result instead",
                 )
             )
+        return self._decoded(dtype, self._factors)
+
+    def summed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the fp32 values that a GEMM sums, and what it multiplies its sums by.
+
+        In NVFP4 that is the scale of the whole tensor, apart from the factors of its blocks: its
+        amax, and 6 times the largest scale, of both operands (`product.rescaled`). A format without
+        it, and one with an amax for each row, has none.
+        """
+        if not self._is_scaled_last():
+            return self.dequantize(), None
+        return self._decoded(torch.float32, lambda scale, _: _e4m3(scale)), self.amax
+
+    @property
+    def range(self) -> float:
+        """Return the largest value that is stored of a tensor in NVFP4, before its scale."""
+        return 256.0 * 6.0 if self.storage.scale == "nvfp4_256" else NVFP4_RANGE
+
+    def _is_scaled_last(self) -> bool:
+        one = self.amax is not None and self.amax.numel() == 1
+        return one and self.storage.scale in ("nvfp4", "nvfp4_256")
+
+    def _decoded(
+        self,
+        dtype: torch.dtype,
+        factors: Callable[[torch.Tensor, slice], torch.Tensor],
+    ) -> torch.Tensor:
         packed = self.storage.element.per_byte
         rows, columns = self.data.shape[0], self.data.shape[1] * packed
         out = torch.empty((rows, columns), dtype=dtype, device=self.data.device)
@@ -84,13 +112,13 @@ class Operand:
             product = target if dtype is torch.float32 else values
             self.storage.element.decode(part, values)
             if block is None:
-                torch.mul(values, self._factors(self.scale, down), out=product)
+                torch.mul(values, factors(self.scale, down), out=product)
             else:
                 here = self.scale[
                     down.start // block[0] : -(-down.stop // block[0]),
                     across.start // block[1] : -(-across.stop // block[1]),
                 ]
-                _multiply_blocks(values, self._factors(here, down), block, product)
+                _multiply_blocks(values, factors(here, down), block, product)
             if product is not target:
                 target.copy_(product)
         return out.t() if self.storage.transposed else out
@@ -106,15 +134,17 @@ class Operand:
         if self.storage.scale == "e8m0":
             return e8m0_decode(scale)
         assert self.amax is not None
-        decoded = E4M3.decode(scale, torch.empty_like(scale, dtype=torch.float32))
-        largest = torch.full_like(self.amax[:1], NVFP4_RANGE)
+        decoded = _e4m3(scale)
+        largest = torch.full_like(self.amax[:1], self.range)
         if self.storage.scale != "nvfp4_torchao":
-            if self.storage.scale == "nvfp4_256":
-                largest.fill_(256.0 * 6.0)
             amax = self.amax if self.amax.numel() == 1 else self.amax[rows].unsqueeze(1)
             return decoded.mul_(amax).mul_(largest.reciprocal())
         tensor_scale = (self.amax / largest).masked_fill_(self.amax == 0, 1.0)
         return decoded.mul_(tensor_scale)
+
+
+def _e4m3(scale: torch.Tensor) -> torch.Tensor:
+    return E4M3.decode(scale, torch.empty_like(scale, dtype=torch.float32))
 
 
 def _multiply_blocks(

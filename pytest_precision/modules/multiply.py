@@ -4,8 +4,8 @@
     dgrad     dx = dy rowwise @ W columnwise
     wgrad     dW = (dy columnwise)^T @ x columnwise
 
-Each GEMM multiplies dequantized operands in fp32, inside `torch.autocast` too; y and dx are rounded
-to bf16 once. The format of an operand, which the recipe chose, determines whether it has blocks in
+Each GEMM sums in fp32, inside `torch.autocast` too (`formats.product`); y and dx are rounded to
+bf16 once. The format of an operand, which the recipe chose, determines whether it has blocks in
 one dimension or two, a Hadamard transform, or stochastic rounding.
 """
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from pytest_precision.formats.product import matmul
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.modules.main_grad import main_grad
 from pytest_precision.modules.padding import padded_shape, quantize
@@ -66,7 +67,7 @@ class QuantizedProduct:
     ) -> tuple[Tensor, QuantizedTensor]:
         """Quantize x and multiply it by the weight; the bias is added in fp32, before rounding."""
         kept = quantize(self.quantizers.input, x, usage="both" if backward else "rowwise")
-        y = kept.rowwise.dequantize() @ self.weight.rowwise.dequantize().t()
+        y = matmul(kept.rowwise, self.weight.rowwise, turn_right=True)
         y = y[: x.shape[0], : self.shape[0]]
         return (y if bias is None else y + bias.float()).to(COMPUTE), kept
 
@@ -75,8 +76,8 @@ class QuantizedProduct:
         format = self.quantizers.gradient
         shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
         made = quantize(format, gradient, format.random_bits(self.rng, shape, gradient.device))
-        dx = made.rowwise.dequantize() @ self.weight.columnwise.dequantize()
-        dw = made.columnwise.dequantize().t() @ kept.columnwise.dequantize()
+        dx = matmul(made.rowwise, self.weight.columnwise)
+        dw = matmul(made.columnwise, kept.columnwise, turn_left=True)
         out, columns = self.shape
         return dx[: gradient.shape[0], :columns].to(COMPUTE), dw[:out, :columns]
 

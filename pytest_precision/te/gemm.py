@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pytest_precision.formats.product import multiply
 from pytest_precision.te.groups import members
 from pytest_precision.te.quantize import quantize
-from pytest_precision.te.storages import DTYPES, matrix, values
+from pytest_precision.te.storages import DTYPES, matrix, multiplied, values
 
 
 def generic_gemm(
@@ -52,12 +53,11 @@ def generic_gemm(
             "expected a GEMM without user buffers but got comm_overlap, which the stand-in for "
             "Transformer Engine 2.20 lacks; build the module without ub_ arguments"
         )
-    product, right = _product(A, transA, B, transB)
-    product = product * alpha
+    product = _product(A, transA, B, transB) * alpha
     bias_grad = gelu_input = None
     if bias is not None and bias.numel():
         if grad:
-            bias_grad = right.sum(0).to(bias.dtype)
+            bias_grad = _summed(B, transB).to(bias.dtype)
         else:
             product = product + bias.float()
     if gelu and grad:
@@ -118,9 +118,9 @@ def te_general_grouped_gemm(
             if grad:
                 term.zero_()
             continue
-        product, right = _product(a, transa, b, transb)
+        product = _product(a, transa, b, transb)
         if term.numel() and grad:
-            term.copy_(right.sum(0))
+            term.copy_(_summed(b, transb))
         elif term.numel():
             product = product + term.float()
         _put(product, out, out.dtype, 1.0 if accumulate else 0.0)
@@ -151,7 +151,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
     for number, (a, b, out, term) in enumerate(operands):
         height = out.shape[0]
         empty = _is_empty(a) or _is_empty(b)
-        product = torch.zeros(out.shape) if empty else _product(a, transa, b, transb)[0]
+        product = torch.zeros(out.shape) if empty else _product(a, transa, b, transb)
         factor, kept = (float(one[number if one.numel() > 1 else 0]) for one in (alpha, beta))
         product = product.reshape(out.shape) * factor
         if term is not None and height:
@@ -168,11 +168,16 @@ te_general_grouped_gemm_for_discrete_in = te_general_grouped_gemm_for_grouped_te
 te_general_grouped_gemm_for_discrete_out = te_general_grouped_gemm_for_grouped_tensor
 
 
-def _product(a: Any, transa: bool, b: Any, transb: bool) -> tuple[Tensor, Tensor]:
-    """Return op(B) @ op(A) in fp32, and the values of B, whose rows a bias gradient sums."""
-    left = values(a, "rowwise" if transa else "columnwise")
-    right = values(b, "columnwise" if transb else "rowwise")
-    return (right.t() if transb else right) @ (left.t() if transa else left), right
+def _product(a: Any, transa: bool, b: Any, transb: bool) -> Tensor:
+    """Return op(B) @ op(A) in fp32."""
+    left = multiplied(a, "rowwise" if transa else "columnwise")
+    right = multiplied(b, "columnwise" if transb else "rowwise")
+    return multiply(right, left, turn_a=transb, turn_b=transa)
+
+
+def _summed(b: Any, transb: bool) -> Tensor:
+    """Return the sum of the rows of B, which are a bias's gradient, in fp32."""
+    return values(b, "columnwise" if transb else "rowwise").sum(0)
 
 
 def _put(product: Tensor, out: Tensor | None, dtype: torch.dtype, kept: float) -> Tensor:

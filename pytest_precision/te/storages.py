@@ -16,6 +16,7 @@ from pytest_precision.formats.layout import (
     swizzled_scale,
     unswizzled_scale,
 )
+from pytest_precision.formats.product import Factored, factored
 from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
 from pytest_precision.te.enums import DType
 
@@ -103,21 +104,40 @@ def operand(tensor: Any, side: Side) -> Operand | None:
 
 
 def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the matrix of values that a GEMM reads from one side of a tensor, quantized or not.
+    """Return the matrix of values of one side of a tensor, quantized or not.
 
     Raises:
         RuntimeError: the tensor does not hold this side, as the kernels would also say.
     """
     if not family(tensor):
         return matrix(tensor.detach()).to(dtype)
+    held = _held(tensor, side)
+    return held.dequantize(dtype) if held.data.numel() else _nothing(held, dtype)
+
+
+def multiplied(tensor: Any, side: Side) -> Factored:
+    """Return what a GEMM reads from one side of a tensor, quantized or not.
+
+    Raises:
+        RuntimeError: as of `values`.
+    """
+    held = _held(tensor, side) if family(tensor) else None
+    if held is None or not held.data.numel():
+        return Factored(values(tensor, side))
+    return factored(held)
+
+
+def _held(tensor: Any, side: Side) -> Operand:
     held = operand(tensor, side)
     if held is None:
         raise RuntimeError(
             f"expected {side} data but got a {type(tensor).__name__} without them; "
             "keep this usage of its quantizer"
         )
-    if held.data.numel():
-        return held.dequantize(dtype)
+    return held
+
+
+def _nothing(held: Operand, dtype: torch.dtype) -> Tensor:
     rows, columns = held.data.shape[0], held.data.shape[1] * held.storage.element.per_byte
     shape = (columns, rows) if held.storage.transposed else (rows, columns)
     return torch.empty(shape, dtype=dtype)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from pytest_precision import modules
 from pytest_precision.formats import by_name
 from pytest_precision.formats.hadamard import transformed
+from pytest_precision.formats.product import matmul
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules.main_grad import main_grad
 from pytest_precision.modules.rng import RoundingRng
@@ -66,9 +67,9 @@ def test_each_product_reads_the_operand_that_is_made_for_it() -> None:
     form = by_name("mxfp8_e4m3")
     a, w, g = (form.quantize(t) for t in (x, layer.weight, dy))
     y, dx, dw = gradients(layer, x, dy)
-    assert torch.equal(y, (a.rowwise.dequantize() @ w.rowwise.dequantize().t()).bfloat16())
-    assert torch.equal(dx, (g.rowwise.dequantize() @ w.columnwise.dequantize()).bfloat16())
-    assert torch.equal(dw, (g.columnwise.dequantize().t() @ a.columnwise.dequantize()).bfloat16())
+    assert torch.equal(y, matmul(a.rowwise, w.rowwise, turn_right=True).bfloat16())
+    assert torch.equal(dx, matmul(g.rowwise, w.columnwise).bfloat16())
+    assert torch.equal(dw, matmul(g.columnwise, a.columnwise, turn_left=True).bfloat16())
 
 
 def test_nvfp4_transforms_the_operands_of_the_weight_gradient_only() -> None:

@@ -1,0 +1,60 @@
+"""Products of quantized matrices, in the order in which the kernels multiply.
+
+A GEMM of NVFP4 sums the products within a block, which fp32 holds exactly, adds block after block
+in fp32, and multiplies the sums by the scales of both tensors, as cuBLAS does by its `alpha`. Where
+only one operand has such a scale, it is that one's. Other formats sum in torch's order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision.formats.quantized import Operand
+
+BLOCK = 16
+"""Elements of NVFP4 whose products the hardware sums before it adds them to what it has."""
+
+
+class Factored(NamedTuple):
+    """What a GEMM reads of a matrix.
+
+    Attributes:
+        values: fp32 [rows, columns], what it sums.
+        amax: fp32 [1], a factor of the sums; None if there is none.
+        range: what the amax is divided by.
+    """
+
+    values: Tensor
+    amax: Tensor | None = None
+    range: float = 1.0
+
+
+def factored(operand: Operand) -> Factored:
+    """Return what a GEMM reads of a quantized matrix."""
+    values, amax = operand.summed()
+    return Factored(values) if amax is None else Factored(values, amax, operand.range)
+
+
+def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = False) -> Tensor:
+    """Return a @ b in fp32, each transposed if asked."""
+    left, right = (a.values.t() if turn_a else a.values), (b.values.t() if turn_b else b.values)
+    with torch.autocast(left.device.type, enabled=False):
+        amaxes = [one.amax for one in (a, b) if one.amax is not None]
+        if not amaxes:
+            return left @ right
+        sums = left.new_zeros(left.shape[0], right.shape[1])
+        for start in range(0, left.shape[1], BLOCK):
+            here = slice(start, start + BLOCK)
+            sums.addmm_(left[:, here], right[here])
+        whole = amaxes[0] if len(amaxes) == 1 else amaxes[0] * amaxes[1]
+        return sums.mul_(whole * torch.full_like(whole, a.range * b.range).reciprocal_())
+
+
+def matmul(
+    left: Operand, right: Operand, *, turn_left: bool = False, turn_right: bool = False
+) -> Tensor:
+    """Return the product of quantized matrices in fp32, each transposed if asked."""
+    return multiply(factored(left), factored(right), turn_a=turn_left, turn_b=turn_right)
