@@ -156,6 +156,14 @@ def after_backward(function: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
+def in_bad_fork() -> bool:
+    """Return whether this process is a fork of one that had started CUDA, and so cannot use it.
+
+    torch has no public name for it; the error of the first use of CUDA says the same.
+    """
+    return bool(torch.cuda._is_in_bad_fork())
+
+
 def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
     """Exclude these parameters and buffers from DDP; call this before DDP wraps the model."""
     from torch.nn.parallel import DistributedDataParallel

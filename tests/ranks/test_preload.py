@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_precision.errors import RankError
 from pytest_precision.ranks import RankPool
@@ -23,6 +24,16 @@ os.environ["FRAMEWORK"] = "was imported"
 os.environ.setdefault("PLANTED", "by the framework")
 with open({log!r}, "a") as file:
     print(os.getpid(), file=file)
+"""
+
+
+ASKS_FOR_CUDA = """
+import os
+import torch
+
+# What torch does in a build for CUDA, where it was not told to ask the driver's library.
+if {poisons}:
+    torch.cuda._is_in_bad_fork = lambda own=os.getpid(): os.getpid() != own
 """
 
 
@@ -106,6 +117,26 @@ def test_what_cannot_be_forked_is_refused(
     framework(name, text)
     with pytest.raises(RankError, match=reason):
         pool(name).run(2, found)
+
+
+def test_a_module_may_ask_whether_there_is_cuda(framework: Write, pool: Open) -> None:
+    """As torchao does while it is imported: the question does not start CUDA's driver."""
+    asks = "os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK') != '1'"
+    framework("framework_that_asks", ASKS_FOR_CUDA.replace("{poisons}", asks))
+    for cannot, variable in pool("framework_that_asks").run(2, usable):
+        assert not cannot
+        assert variable is None
+
+
+def test_a_module_that_starts_cuda_is_refused(framework: Write, pool: Open) -> None:
+    """Each rank would end at its first use of a GPU, with torch's words about forks."""
+    framework("framework_that_starts_cuda", ASKS_FOR_CUDA.replace("{poisons}", "True"))
+    with pytest.raises(RankError, match=r"'framework_that_starts_cuda': CUDA was initialized;"):
+        pool("framework_that_starts_cuda").run(2, usable)
+
+
+def usable() -> tuple[bool, str | None]:
+    return torch.cuda._is_in_bad_fork(), os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def test_the_session_says_what_it_preloads(pytester: pytest.Pytester) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
@@ -18,6 +17,11 @@ from pytest_precision.ranks.process.lifeline import WATCH
 
 VARIABLE = "PYTEST_PRECISION_PRELOAD"
 """Environment variable with the modules' names, for a fork server while it starts."""
+
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""Variable of torch with which `torch.cuda.is_available()` asks the driver's library. Without it,
+the question starts CUDA's driver, and no fork of the process can use a GPU: torchao, bitsandbytes
+and models of transformers ask it while they are imported."""
 
 variables: dict[str, str] = {}
 """Environment variables that the imports have set in this process."""
@@ -32,8 +36,10 @@ def installed(names: Iterable[str]) -> tuple[str, ...]:
 
 def take_in() -> None:
     """Import the modules that are asked for, up to the first that ranks cannot be made with."""
+    names = os.environ.pop(VARIABLE, "").split()
     before = dict(os.environ)
-    for name in os.environ.pop(VARIABLE, "").split():
+    os.environ[NVML_CHECK] = "1"
+    for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:
@@ -42,6 +48,10 @@ def take_in() -> None:
         if what := _not_forked():
             _refuse(name, "leaves no thread and no GPU open, which a fork would break", what)
             break
+    if NVML_CHECK in before:
+        os.environ[NVML_CHECK] = before[NVML_CHECK]
+    else:
+        del os.environ[NVML_CHECK]
     variables.update({name: now for name, now in os.environ.items() if before.get(name) != now})
 
 
@@ -55,8 +65,18 @@ def _not_forked() -> str:
     others = {thread.name for thread in threading.enumerate()} - {"MainThread", WATCH}
     if others:
         return f"thread {', '.join(sorted(others))}"
-    torch = sys.modules["torch"]
-    return "CUDA was initialized" if torch.cuda.is_initialized() else ""
+    return "CUDA was initialized" if _forks_lose_cuda() else ""
+
+
+def _forks_lose_cuda() -> bool:
+    """Return whether torch refuses CUDA to forks of this process, which only a fork can tell."""
+    # Only here, because the controller imports this module and does without torch.
+    from pytest_precision._torch import in_bad_fork
+
+    child = os.fork()
+    if child == 0:
+        os._exit(int(in_bad_fork()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
 def join(environment: Mapping[str, str]) -> None:
