@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from pathlib import Path
 
 import torch
 
@@ -13,16 +15,26 @@ from pytest_precision.matrix.cell import Cell
 SEED = 1234
 """Seed of the weights that a run starts with."""
 
-DECISIVE = ("ATEN_", "CUBLAS_", "CUDA_DEVICE_MAX_", "MKL_", "NCCL_", "NVTE_", "OMP_", "TORCH_")
+DECISIVE = (
+    *("ATEN_", "CUBLAS_", "CUBLASLT_", "CUDA_DEVICE_MAX_", "CUDA_LAUNCH_", "CUDNN_"),
+    *("DNNL_", "FLASH_ATTENTION_", "MKL_", "NCCL_", "NVIDIA_TF32_", "NVTE_", "OMP_", "ONEDNN_"),
+    *("PYTORCH_", "TORCHINDUCTOR_", "TORCH_", "TRITON_"),
+)
 """Prefixes of the variables that decide which kernels run, and in which order they add."""
+
+PLACES = ("_DIR", "_HOME", "_PATH")
+"""Ends of the names of variables that say where files are kept, which decides about no bit."""
 
 
 def environment_of(cell: Cell) -> dict[str, str]:
     """Return what else decides about the bits: versions, pins and variables."""
     declared = dict(cell.environment)
     stand_in = {"transformer_engine": te.running()} if te.running() else {}
+    # A script chooses its device itself.
+    on_gpu = not stand_in and (cell.device == "cuda" or torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     return (
         stand_in
+        | (_of_gpu() if on_gpu else {})
         | {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -36,6 +48,29 @@ def environment_of(cell: Cell) -> dict[str, str]:
         | {
             name: value
             for name, value in sorted(os.environ.items())
-            if name in declared or name.startswith(DECISIVE)
+            if name in declared or (name.startswith(DECISIVE) and not name.endswith(PLACES))
         }
     )
+
+
+def _of_gpu() -> dict[str, str]:
+    """Return what a GPU and its libraries are: another one may add in another order."""
+    major, minor = torch.cuda.get_device_capability()
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "capability": f"{major}.{minor}",
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
+        "driver": _driver(),
+    }
+
+
+def _driver() -> str:
+    """Return the release of NVIDIA's kernel module, as in its first line; empty without one."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
+    except OSError:
+        return ""
+    found = re.search(r"\d+\.\d+(\.\d+)?", first)
+    return found[0] if found else ""

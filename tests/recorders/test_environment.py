@@ -1,0 +1,52 @@
+"""What decides about the bits of a run is kept with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.environment import environment_of
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CUDNN_DETERMINISTIC", "FLASH_ATTENTION_DETERMINISTIC", "NVIDIA_TF32_OVERRIDE"),
+        *("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_FX_CACHE"),
+    ],
+)
+def test_a_variable_that_chooses_kernels_is_kept(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Two recordings that differ in it say so."""
+    monkeypatch.setenv(name, "1")
+    assert environment_of(Cell())[name] == "1"
+
+
+@pytest.mark.parametrize("name", ["TORCH_HOME", "TRITON_CACHE_DIR"])
+def test_a_place_of_files_is_not(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each machine and each session has others."""
+    monkeypatch.setenv(name, "/somewhere")
+    assert name not in environment_of(Cell())
+
+
+def test_a_gpu_is_told_with_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run on another card, driver or library may add in another order."""
+    says = {
+        "is_initialized": True,
+        "get_device_name": "NVIDIA H100 80GB HBM3",
+        "get_device_capability": (9, 0),
+    }
+    for name, value in says.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 3))
+    found = environment_of(Cell())
+    assert found["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert (found["capability"], found["nccl"]) == ("9.0", "2.28.3")
+    assert {"cuda", "cudnn", "driver"} <= set(found)
+
+
+def test_a_run_on_the_cpu_has_no_gpu() -> None:
+    """Also on a machine that has one."""
+    assert "gpu" not in environment_of(Cell())
