@@ -217,6 +217,10 @@ class RecordingError(ValueError):
     """
 
 
+class RevisionError(ValueError):
+    """A commit or an installation cannot be compared with; the message says why not."""
+
+
 class ReportError(ValueError):
     """A file is not a report.json that this release can read; the message says what it is.
 

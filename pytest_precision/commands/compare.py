@@ -31,6 +31,12 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("candidate", type=Path, help="folder of the recording under test")
     parser.add_argument("reference", type=Path, help="folder of the one that it must agree with")
+    add_judging_options(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def add_judging_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what recordings are held to, and what is shown of it."""
     parser.add_argument(
         "--criterion",
         metavar="[KIND[:NAMES]=]CRITERION",
@@ -51,7 +57,6 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="say all: figures, bounds that would pass, and what is not compared",
     )
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(given: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import expected_but_got, named
+from pytest_precision.revisions.imports import expect_moved, move_imports
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
@@ -41,6 +42,13 @@ def add_to(commands: Any) -> None:
         required=True,
         help="a new or empty folder, the same for all ranks",
     )
+    add_recording_options(parser)
+    parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def add_recording_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how much of a script is recorded, and over what it runs."""
     parser.add_argument(
         "--steps",
         metavar="N",
@@ -55,11 +63,6 @@ def add_to(commands: Any) -> None:
         help="run Transformer Engine on the CPU, over a stand-in for its kernels: where that is "
         "possible, always, or never (the default)",
     )
-    _add_what_is_kept(parser)
-    parser.set_defaults(run=run, parser=parser)
-
-
-def _add_what_is_kept(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--values",
         metavar="STEPS",
@@ -99,9 +102,13 @@ def run(given: argparse.Namespace) -> int:
         _let_stand_in(given)
     from pytest_precision.recorders.scripts.script_file import record_file
 
+    if given.moved:
+        move_imports(*given.moved)
     done = record_file(
         Path(file), arguments, given.out, given.steps, given.values, local_grads=bool(given.see)
     )
+    if given.moved:
+        expect_moved(*given.moved)
     if done < given.steps:
         print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
     _leave_threads()

@@ -1,0 +1,131 @@
+"""Against: what commands that record a script in several commits have in common."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_precision._visible import visible
+from pytest_precision.commands.compare import add_judging_options, lines, write_report
+from pytest_precision.commands.output import say
+from pytest_precision.commands.record import add_recording_options
+from pytest_precision.errors import RecordingError, RevisionError, expected_but_got, named
+from pytest_precision.revisions.sides import Sides
+
+if TYPE_CHECKING:
+    from pytest_precision.parity.verdict import Verdict
+
+
+class Against:
+    """A script, what it is recorded with, and what its recordings are held to.
+
+    Args:
+        given: the command line.
+
+    Attributes:
+        given: the command line.
+        sides: records, while the command runs.
+    """
+
+    sides: Sides
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        if not given.script:
+            given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
+        if not Path(given.script[0]).is_file():
+            got = named("script", given.script[0])
+            given.parser.error(expected_but_got("a script file", got, "name a file"))
+
+    @staticmethod
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        """Add the options of `record` and of `compare`, and `--link`."""
+        parser.add_argument(
+            "--link",
+            metavar="PATH",
+            type=Path,
+            action="append",
+            default=[],
+            help="data in the repository that git does not track and that every commit is to "
+            "have; repeatable",
+        )
+        add_recording_options(parser)
+        add_judging_options(parser)
+
+    def run(self, body: Callable[[Against], int]) -> int:
+        """Run the body of the command, remove what it made, and return its exit status."""
+        from pytest_precision.check.terms import Terms
+        from pytest_precision.commands.criterion import keyed_criterion
+        from pytest_precision.parity.compare.written import on_the_command_line
+
+        given = self.given
+        # A runner that cancels a job sends this signal; what was made is removed then, too.
+        before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        try:
+            criteria = dict(map(keyed_criterion, given.criterion))
+            self._terms = Terms.of(criteria or None)._replace(write=on_the_command_line)
+            with ExitStack() as stack:
+                self.sides = Sides(given.script, [*self._options()], given.link, stack)
+                return body(self)
+        except (
+            argparse.ArgumentTypeError,
+            RecordingError,
+            RevisionError,
+            ValueError,
+            pytest.UsageError,
+        ) as error:
+            given.parser.error(visible(str(error)))
+            raise  # it has ended this process
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def compared(self, candidate: Path, reference: Path, name: str, other: str) -> Verdict:
+        """Compare two recordings.
+
+        Args:
+            candidate: folder of the recording under test.
+            reference: folder of the one that it must agree with.
+            name: what the candidate is called.
+            other: what the reference is called.
+        """
+        from pytest_precision.check.compare import compare
+
+        nodeid = f"{self.given.script[0]}: {name} against {other}"
+        command = shlex.join(["python", "-m", "pytest_precision", *self.given.words])
+        verdict = compare(candidate, reference, self._terms, nodeid, repeat=command)
+        return replace(verdict, candidate=name, reference=other)
+
+    def judge(self, candidate: Path, reference: Path, other: str) -> int:
+        """Compare this side with another one on rank 0, print the verdict; return the status."""
+
+        def judged() -> str:
+            return str(self.show(self.compared(candidate, reference, "this side", other)))
+
+        return int(self.sides.peers.agree(f"verdict/{reference.name}", judged))
+
+    def show(self, verdict: Verdict) -> int:
+        """Print a verdict, write its report if asked for, and return the exit status."""
+        if self.given.report is not None:
+            write_report(self.given.report, verdict)
+        say(visible("\n".join(lines(verdict, verbose=self.given.verbose))))
+        return 0 if verdict.outcome == "pass" else 1
+
+    def _options(self) -> Iterator[str]:
+        given = self.given
+        yield from ("--steps", str(given.steps), "--te", given.te)
+        # A tolerance needs the values of all steps.
+        every = () if self._terms.criteria.bitwise else range(given.steps + 1)
+        values = given.values or every
+        if values:
+            yield from ("--values", ",".join(map(str, values)))
+        for kind in given.see:
+            yield from ("--see", kind)

@@ -1,0 +1,69 @@
+"""Compare what a script computes here with what it computes in another commit or installation.
+
+Exit status 0 if the two agree, 1 if not, 2 if they cannot be compared.
+Of several ranks: torchrun --nproc-per-node 2 -m pytest_precision diff HEAD~1 -- train.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.commands.against import Against
+from pytest_precision.revisions.installation import Installation
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    parser = commands.add_parser(
+        "diff",
+        help="compare a script with itself in another commit or installation",
+        usage="%(prog)s [REVISION] [--python PATH] [OPTION ...] -- train.py [ARGUMENT ...]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "revision",
+        metavar="REVISION",
+        nargs="?",
+        help="commit to compare with, such as main or HEAD~1 (default: HEAD, which shows what "
+        "is not committed yet; with --python, the files as they are)",
+    )
+    parser.add_argument("--python", metavar="PATH", type=Path, help="interpreter to compare with")
+    parser.add_argument(
+        "--self",
+        dest="repeats",
+        action="store_true",
+        help="first record this side twice, and go on only if it repeats",
+    )
+    Against.add_options(parser)
+    parser.set_defaults(run=lambda given: Against(given).run(_status), parser=parser)
+
+
+def _status(against: Against) -> int:
+    """Record both sides, compare them, and return the exit status."""
+    sides = against.sides
+    with _other(against) as there:
+        candidate = sides.record(sides.here(), "candidate")
+        if against.given.repeats:
+            again = sides.record(sides.here(), "again")
+            if status := against.judge(candidate, again, "itself, recorded again"):
+                return status
+        return against.judge(candidate, sides.record(there, "reference"), there.name)
+
+
+@contextmanager
+def _other(against: Against) -> Iterator[Installation]:
+    """Yield what this side is compared with."""
+    python, revision = against.given.python, against.given.revision
+    if python is not None:
+        Installation(str(python), python).expect_able()
+    if python is not None and revision is None:
+        yield Installation(str(python), python)
+    else:
+        with against.sides.at(revision or "HEAD", python) as there:
+            yield there

@@ -1,0 +1,1 @@
+"""Revisions: a training script as it is in another commit, or in another installation."""

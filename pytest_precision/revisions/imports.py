@@ -1,0 +1,92 @@
+"""Imports: what a script imports from its repository comes from the work tree of a commit."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from pytest_precision.errors import RevisionError, expected_but_got
+
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Folder of this package, which may lie in the repository: its own code is the same on both sides.
+"""
+
+
+def move_imports(root: Path, tree: Path) -> None:
+    """Move the import paths of this process, and of those that it starts, into a work tree.
+
+    These are the folders of `sys.path` and what editable installs have put into it, and what
+    setuptools' finders of editable installs map. A folder that the commit lacks is left out.
+
+    Args:
+        root: root of the user's repository.
+        tree: work tree of a commit of it.
+    """
+    sys.path[:] = _moved(sys.path, root, tree)
+    packages: list[str] = []
+    for name, finder in sorted(sys.modules.items()):
+        if name.startswith("__editable__") and name.endswith("_finder"):
+            packages += _move_mapping(finder, root, tree)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [*_moved(filter(None, inherited), root, tree), *packages]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
+
+
+def expect_moved(root: Path, tree: Path) -> None:
+    """Refuse what was imported from the user's own files instead of from the work tree.
+
+    Raises:
+        RevisionError: with the first such module.
+    """
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and _in_repository(Path(file), root, tree):
+            raise RevisionError(
+                expected_but_got(
+                    f"all code of {root} to come from the commit",
+                    f"module {name} from {file}",
+                    "a compiled or installed part needs an environment of its own: --python PATH",
+                )
+            )
+
+
+def _moved(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
+    for path in paths:
+        folder = Path(path)
+        if not path or not _in_repository(folder, root, tree):
+            yield path
+        elif (there := _in_tree(folder, root, tree)).exists():
+            yield str(there)
+
+
+def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
+    """Move what a finder maps; yield the folders that other processes find the same packages in."""
+    mapping: dict[str, str] = getattr(finder, "MAPPING", {})
+    for name, path in [*mapping.items()]:
+        if not _in_repository(Path(path), root, tree):
+            continue
+        there = _in_tree(Path(path), root, tree)
+        if there.exists() or there.with_suffix(".py").exists():
+            mapping[name] = str(there)
+            yield str(there.parent)
+        else:
+            del mapping[name]
+    spaces: Mapping[str, list[str]] = getattr(finder, "NAMESPACES", {})
+    for folders in spaces.values():
+        folders[:] = _moved(folders, root, tree)
+
+
+def _in_repository(path: Path, root: Path, tree: Path) -> bool:
+    """Tell whether a path is of the repository, and no environment in it and not this package."""
+    path = path.resolve()
+    others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
+    within = [one for one in others if one.is_relative_to(root)]
+    return path.is_relative_to(root) and not any(path.is_relative_to(one) for one in within)
+
+
+def _in_tree(path: Path, root: Path, tree: Path) -> Path:
+    return tree / path.resolve().relative_to(root)

@@ -1,0 +1,96 @@
+"""Peers: the processes of a launch that run the same command, one for each rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_precision._torch import Store
+
+SECONDS = 86400
+"""Time that ranks wait for each other: a rank that waits records nothing, another one trains."""
+
+_PREFIX = "pytest-precision/"
+
+
+class Peers:
+    """The ranks of this launch: torchrun's, or the only one.
+
+    Attributes:
+        rank: of this process.
+        world_size: number of ranks.
+    """
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._store = _store(self.rank) if self.world_size > 1 else None
+
+    def agree(self, key: str, make: Callable[[], str]) -> str:
+        """Return what rank 0 makes, on all ranks.
+
+        Raises:
+            Exception: on rank 0 whatever `make` raises; `SystemExit` on the others.
+        """
+        if self._store is None:
+            return make()
+        if self.rank == 0:
+            try:
+                made = make()
+            except BaseException:
+                self._store.set(f"{_PREFIX}{key}", "")
+                raise
+            self._store.set(f"{_PREFIX}{key}", f"={made}")
+            return made
+        told = self._store.get(f"{_PREFIX}{key}").decode()
+        if not told:
+            raise SystemExit(2)  # rank 0 says why
+        return told[1:]
+
+    def tell(self, key: str, status: int) -> None:
+        """Tell the other ranks with which status this one has ended something."""
+        if self._store is not None:
+            self._store.set(f"{_PREFIX}{key}/{self.rank}", str(status))
+            self._store.add(f"{_PREFIX}{key}/failed", int(status != 0))
+
+    def any_failed(self, key: str) -> bool:
+        """Return whether some rank has told of a failure."""
+        return self._store is not None and self._store.add(f"{_PREFIX}{key}/failed", 0) > 0
+
+    def statuses(self, key: str, status: int) -> list[int]:
+        """Return the status of each rank, in rank order, once all of them have told theirs."""
+        if self._store is None:
+            return [status]
+        ranks = range(self.world_size)
+        return [int(self._store.get(f"{_PREFIX}{key}/{rank}")) for rank in ranks]
+
+    def environment(self, key: str) -> dict[str, str]:
+        """Return the variables of a process group of its own for processes that the ranks start."""
+        if self._store is None:
+            return {}
+        port = self.agree(f"{key}/port", _free_port)
+        # The store of this launch has the keys of its own ranks.
+        return {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+
+
+def _store(rank: int) -> Store:
+    import torch.distributed as dist
+
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=rank == 0 and not served,
+        timeout=timedelta(seconds=SECONDS),
+        wait_for_workers=False,
+    )
+
+
+def _free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return str(found.getsockname()[1])

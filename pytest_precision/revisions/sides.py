@@ -1,0 +1,186 @@
+"""Sides: recordings of a script as it is in several commits or installations."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_precision._folders import OwnFolder
+from pytest_precision.errors import RevisionError, expected_but_got
+from pytest_precision.revisions.imports import PACKAGE
+from pytest_precision.revisions.installation import Installation
+from pytest_precision.revisions.peers import Peers
+from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
+
+GRACE_SECONDS = 10.0
+"""Time that the ranks of a script have to end by themselves after one of them has failed."""
+
+_START = """
+import ctypes, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG: end with the process that waits
+sys.path[0] = sys.argv.pop(1)
+from pytest_precision.__main__ import main
+sys.exit(main())
+"""
+"""What starts a recording: `python -m` would take this package from a work tree that has one."""
+
+
+@dataclass
+class Sides:
+    """Recordings of a script in a temporary folder, made by all ranks of the launch together.
+
+    Attributes:
+        script: the file and its arguments, as they are written in the user's folder.
+        options: of `record`.
+        links: data in the repository that git does not track and that every commit is to have.
+        stack: removes the folder.
+        peers: the ranks of the launch.
+        folder: the temporary folder.
+
+    Raises:
+        RevisionError: the ranks see no common temporary folder.
+    """
+
+    script: Sequence[str]
+    options: Sequence[str]
+    links: Sequence[Path]
+    stack: ExitStack
+    peers: Peers = field(default_factory=Peers)
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.peers.agree("folder", self._new_folder))
+        if not self.folder.is_dir():
+            raise RevisionError(
+                expected_but_got(
+                    "a temporary folder that all ranks see",
+                    f"none at {self.folder} on rank {self.peers.rank}",
+                    "set TMPDIR to a folder on a shared disk",
+                )
+            )
+
+    @property
+    def repository(self) -> Path:
+        """Return the root of the repository that has the script.
+
+        Raises:
+            RevisionError: it is in none.
+        """
+        return repository_of(Path(self.script[0]).resolve().parent)
+
+    def here(self) -> Installation:
+        """Return this side: the user's files as they are, and this interpreter."""
+        return Installation("this side", Path(sys.executable))
+
+    @contextmanager
+    def at(self, revision: str, python: Path | None = None) -> Iterator[Installation]:
+        """Check a commit out, as long as the body runs, and yield what runs the script from it.
+
+        Args:
+            revision: git's name of it.
+            python: the interpreter, this one by default.
+
+        Raises:
+            RevisionError: git knows no such commit, or cannot check it out.
+        """
+        root = self.repository
+        commit = commit_of(root, revision)
+        called = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
+        name = f"{called} with {python}" if python else called
+        tree = self.folder / "trees" / commit
+        with ExitStack() as stack:
+            self.peers.agree(f"tree/{commit}", lambda: self._checked_out(root, commit, tree, stack))
+            yield Installation(name, python or Path(sys.executable), root, tree)
+
+    def record(self, side: Installation, name: str) -> Path:
+        """Record a side in a process of its own on each rank; return the folder of the recording.
+
+        What the script prints goes to this process's standard error.
+
+        Args:
+            side: what runs the script.
+            name: of the recording in the folder.
+
+        Raises:
+            RevisionError: a rank failed; the message has its status.
+        """
+        file, *arguments = self.script
+        if self.peers.rank == 0:
+            print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
+        folder = self.folder / name
+        words = [str(side.python), "-c", _START, str(self.folder / "plugin"), "record"]
+        words += ["--out", str(folder), *self.options]
+        words += ["--moved", *side.moves] if side.moves else []
+        process = subprocess.Popen(
+            [*words, "--", os.path.relpath(file), *arguments],
+            cwd=side.place_of(Path.cwd()),
+            env=os.environ | self.peers.environment(name),
+            stdout=sys.stderr.fileno(),
+        )
+        status = self._ended(process, name)
+        self.peers.tell(name, status)
+        statuses = self.peers.statuses(name, status)
+        if any(statuses):
+            raise RevisionError(_failure(file, side, statuses))
+        return folder
+
+    def _new_folder(self) -> str:
+        folder = self.stack.enter_context(OwnFolder("diff-"))
+        # Nothing but this package, for an interpreter that may have none.
+        (folder / "plugin").mkdir()
+        (folder / "plugin" / PACKAGE.name).symlink_to(PACKAGE)
+        return str(folder)
+
+    def _checked_out(self, root: Path, commit: str, tree: Path, stack: ExitStack) -> str:
+        stack.enter_context(work_tree(root, commit, tree))
+        for path in self.links:
+            _link(path, root, tree)
+        return commit
+
+    def _ended(self, process: subprocess.Popen[bytes], name: str) -> int:
+        """Return the status of a process; end it if another rank has failed and it does not end."""
+        until: float | None = None
+        try:
+            while (status := process.poll()) is None:
+                if until is None and self.peers.any_failed(name):
+                    until = time.monotonic() + GRACE_SECONDS
+                if until is not None and time.monotonic() > until:
+                    process.kill()
+                time.sleep(0.02)
+            return status
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _failure(script: str, side: Installation, statuses: Sequence[int]) -> str:
+    # A rank that was ended because of another one has a negative status.
+    status = max(statuses, key=lambda one: (one > 0, one != 0))
+    ended = f"signal {-status}" if status < 0 else f"status {status}"
+    advice = "its output is above"
+    if side.moves:
+        advice += "; files that git does not track are not there unless --link PATH names them"
+    rank = statuses.index(status)
+    return f"{script} failed on rank {rank} with {ended}: {side.name}; {advice}"
+
+
+def _link(path: Path, root: Path, tree: Path) -> None:
+    """Let a work tree have what git does not track, by a link to the user's own."""
+    there = Path(os.path.abspath(path))
+    if not there.exists() or not there.is_relative_to(root):
+        raise RevisionError(expected_but_got(f"a path in {root}", f"--link={path}"))
+    link = tree / there.relative_to(root)
+    if os.path.lexists(link):
+        raise RevisionError(
+            expected_but_got("data that git does not track", f"--link={path}, which the commit has")
+        )
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(there)

@@ -1,0 +1,169 @@
+"""A script is compared with itself in another commit or installation."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from repository import SCALED, TRAIN, Repository
+
+from pytest_precision.__main__ import main
+
+LAUNCHED = """
+import torch.distributed
+torch.distributed.init_process_group("gloo")
+assert torch.distributed.get_world_size() == 2
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """Return a repository with a script in `src`, whose second commit divides the loss by two."""
+    made = Repository(tmp_path / "mine")
+    made.commit("one", src__train=TRAIN, src__scaling=SCALED.format(1.0))
+    made.commit("two", src__scaling=SCALED.format(0.5))
+    monkeypatch.chdir(made.root)
+    return made
+
+
+def test_a_commit_with_other_numbers_is_told(
+    repository: Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The module that the script imports is the commit's; nothing is left of it."""
+    assert main(["diff", "HEAD~1", "--", "src/train.py"]) == 1
+    out, err = capfd.readouterr()
+    assert out.startswith("src/train.py: this side against HEAD~1 (")
+    assert "loss differs at step 1 after forward_backward: microbatch0 is" in out
+    assert err.count("recording src/train.py") == 2
+    assert repository.trees() == 1
+    assert repository.git("status", "--short") == ""
+
+
+def test_what_is_not_committed_is_compared_with_head(
+    repository: Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A refactoring is green; data that git does not track is there if it is named."""
+    train = TRAIN.replace("lr=0.1", "lr=float(open('rate').read())")
+    repository.commit("three", src__train=train)
+    (repository.root / "rate").write_text("0.1")
+    repository.write(src__scaling=SCALED.format("(1 / 2)"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["diff", "--", "src/train.py"])
+    said = capfd.readouterr().err
+    assert "No such file or directory: 'rate'" in said
+    assert "src/train.py failed on rank 0 with status 1: HEAD (" in said
+    assert "unless --link PATH names them" in said
+    assert main(["diff", "--link", "rate", "--report", "out", "--", "src/train.py"]) == 0
+    assert "tensors in 2 steps agree; criterion bitwise" in capfd.readouterr().out
+    assert (repository.root / "out" / "report.json").exists()
+
+
+def test_a_tolerance_keeps_the_values_that_it_needs(
+    repository: Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody has to name the steps."""
+    repository.commit("three", src__scaling=SCALED.format(1.001))
+    criterion = ["--criterion", "norm(rel=0.01)", "--criterion", "loss=close(rtol=0.01, atol=0)"]
+    assert main(["diff", "HEAD~2", "--steps", "1", *criterion, "--", "src/train.py"]) == 0
+    assert "tensors in 1 steps agree" in capfd.readouterr().out
+
+
+def test_another_interpreter_runs_the_same_files(
+    repository: Repository, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is a stranger's, in which this package is not installed."""
+    train = TRAIN.replace("lr=0.1", "lr=float(__import__('os').environ.get('RATE', '0.1'))")
+    repository.commit("three", src__train=train)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nRATE=0.2 exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert main(["diff", "--python", str(python), "--", "src/train.py"]) == 1
+    out = capfd.readouterr().out
+    assert f"this side against {python}: " in out
+    assert "lr differs" in out
+
+
+def test_an_interpreter_that_lacks_packages_is_refused(
+    repository: Repository, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is recorded, with the command that installs them."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(SystemExit, match="2"):
+        main(["diff", "--python", str(python), "--", "src/train.py"])
+    said = capfd.readouterr().err
+    assert f"but got no torch, no numpy, no pytest, no xxhash; {python} -m pip install" in said
+    assert "recording" not in said
+
+
+def test_a_script_that_does_not_repeat_is_told_first(
+    repository: Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The commit is not blamed for it, and not recorded."""
+    repository.write(src__train=TRAIN.replace("manual_seed(0)", "seed()"))
+    assert main(["diff", "--self", "--", "src/train.py"]) == 1
+    out, err = capfd.readouterr()
+    assert out.startswith("src/train.py: this side against itself, recorded again: ")
+    assert err.count("recording src/train.py: this side") == 2
+    assert "HEAD" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["nosuch"], "expected a commit of .* but got REVISION='nosuch'"),
+        (["--link", "nosuch"], "expected a path in .* but got --link=nosuch"),
+        (["--link", "src"], "--link=src, which the commit has"),
+    ],
+)
+def test_nonsense_is_refused(
+    repository: Repository, words: list[str], what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With its value, before anything is recorded."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["diff", *words, "--", "src/train.py"])
+    said = capfd.readouterr().err
+    assert re.search(what, said)
+    assert "recording" not in said
+
+
+def test_each_side_of_a_launch_has_processes_of_its_own(
+    repository: Repository,
+) -> None:
+    """Two ranks under torchrun; both sides begin a process group."""
+    repository.commit("three", src__train=LAUNCHED + TRAIN, src__scaling=SCALED.format(1.0))
+    repository.write(src__scaling=SCALED.format(0.25))
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [sys.executable, *launch, "-m", "pytest_precision", "diff", "--", "src/train.py"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert "loss differs at step 1 after forward_backward, 0.25 times the reference" in done.stdout
+    assert repository.trees() == 1
+
+
+def test_a_process_that_is_killed_leaves_nothing(repository: Repository, tmp_path: Path) -> None:
+    """Neither a work tree nor the script that it runs."""
+    slow = "import os, time\nopen('started', 'w').write(str(os.getpid()))\ntime.sleep(100)\n"
+    repository.commit("three", src__train=slow)
+    words = [sys.executable, "-m", "pytest_precision", "diff", "--", "src/train.py"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, env=environment) as process:
+        until = time.monotonic() + 60
+        while not (repository.root / "started").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        script = Path("/proc", (repository.root / "started").read_text())
+        assert script.exists()
+        assert repository.trees() == 2
+        process.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 20
+    while (script.exists() or repository.trees() > 1) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not script.exists()
+    assert repository.trees() == 1

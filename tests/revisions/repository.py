@@ -1,0 +1,70 @@
+"""Repository: one of a user's, with several commits, as tests of commands need it, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+TRAIN = """
+import sys
+import torch
+from scaling import scaled
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    scaled(model(torch.ones(3, 4)).square().mean()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+SCALED = "def scaled(loss):\n    return loss * {}\n"
+
+
+class Repository:
+    """A git repository in a folder.
+
+    Args:
+        root: the folder, which is made.
+
+    Attributes:
+        root: the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *words: str) -> str:
+        """Run git; return what it prints."""
+        names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]
+        done = subprocess.run(
+            ["git", *names, *words],
+            cwd=self.root,
+            check=True,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull},
+        )
+        return done.stdout.strip()
+
+    def write(self, **files: str) -> None:
+        """Write files, named without `.py`; `__` stands for a slash."""
+        for name, text in files.items():
+            file = self.root / f"{name.replace('__', '/')}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    def commit(self, message: str, **files: str) -> str:
+        """Write and commit files; return the name of the commit."""
+        self.write(**files)
+        self.git("add", "--all")
+        self.git("commit", "-q", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def trees(self) -> int:
+        """Return how many work trees git knows, the user's own included."""
+        return len(self.git("worktree", "list").splitlines())

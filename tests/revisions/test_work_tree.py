@@ -1,0 +1,150 @@
+"""A commit is checked out beside the user's own files, and nothing of it stays."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from repository import Repository
+
+from pytest_precision.errors import RevisionError
+from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
+
+
+def test_a_commit_is_there_and_goes(repository: Repository, tmp_path: Path) -> None:
+    """The files are those of the commit; a dirty work tree and its index stay as they are."""
+    first = repository.commit("one", a="1")
+    repository.commit("two", a="2")
+    repository.write(a="3", b="4")
+    repository.git("add", "b.py")
+    before = repository.git("status", "--short")
+    with work_tree(repository.root, first, tmp_path / "tree") as tree:
+        assert [file.name for file in tree.glob("*.py")] == ["a.py"]
+        assert (tree / "a.py").read_text() == "1"
+        assert repository.trees() == 2
+    assert not tree.exists()
+    assert repository.trees() == 1
+    assert repository.git("status", "--short") == before == "M a.py\nA  b.py"
+
+
+def test_it_goes_when_the_body_raises(repository: Repository, tmp_path: Path) -> None:
+    """An error of the body is passed on."""
+    first = repository.commit("one", a="1")
+    with pytest.raises(KeyError), work_tree(repository.root, first, tmp_path / "tree"):
+        raise KeyError
+    assert repository.trees() == 1
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from pytest_precision.revisions.work_tree import work_tree
+with work_tree(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])):
+    print("there", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_it_goes_when_the_process_is_killed(repository: Repository, tmp_path: Path) -> None:
+    """No handler runs in the process; another one sees its end."""
+    first = repository.commit("one", a="1")
+    words = [sys.executable, "-c", KILLED, str(repository.root), first, str(tmp_path / "tree")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        assert (tmp_path / "tree" / "a.py").exists()
+        process.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 20
+    while (repository.trees() > 1 or (tmp_path / "tree").exists()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert repository.trees() == 1
+    assert not (tmp_path / "tree").exists()
+
+
+def test_no_hook_of_the_user_runs(repository: Repository, tmp_path: Path) -> None:
+    """One after a checkout could install, or fetch."""
+    first = repository.commit("one", a="1")
+    hook = repository.root / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    with work_tree(repository.root, first, tmp_path / "tree"):
+        assert not (tmp_path / "ran").exists()
+    repository.git("checkout", "-q", "--detach")
+    assert (tmp_path / "ran").exists(), "the hook was never able to run"
+
+
+def test_submodules_have_their_commits(repository: Repository, tmp_path: Path) -> None:
+    """Those of the commit, taken from what the user has fetched."""
+    inner = Repository(tmp_path / "inner")
+    inner.commit("one", part="1")
+    repository.git("submodule", "--quiet", "add", str(inner.root), "inner")
+    first = repository.commit("one")
+    inner.commit("two", part="2")
+    repository.git("-C", "inner", "pull", "-q")
+    second = repository.commit("two")
+    for commit, text in ((first, "1"), (second, "2")):
+        with work_tree(repository.root, commit, tmp_path / "tree") as tree:
+            assert (tree / "inner" / "part.py").read_text() == text
+    assert len(repository.git("-C", "inner", "worktree", "list").splitlines()) == 1
+
+
+def test_a_submodule_that_was_never_fetched_is_named(
+    repository: Repository, tmp_path: Path
+) -> None:
+    """With the command that fetches it."""
+    inner = Repository(tmp_path / "inner")
+    inner.commit("one", part="1")
+    repository.git("submodule", "--quiet", "add", str(inner.root), "inner")
+    later = inner.commit("two", part="2")
+    repository.git("update-index", "--cacheinfo", f"160000,{later},inner")
+    repository.git("commit", "-q", "-m", "moved")
+    commit = commit_of(repository.root, "HEAD")
+    what = rf"commit {later[:12]} of the submodule .*/inner but got none; git -C .*/inner fetch"
+    with (
+        pytest.raises(RevisionError, match=what),
+        work_tree(repository.root, commit, tmp_path / "t"),
+    ):
+        pass
+    assert repository.trees() == 1
+
+
+def test_a_revision_that_is_none_is_refused(repository: Repository) -> None:
+    """With its name; an option for git is a name, too."""
+    repository.commit("one")
+    for name in ("nothing", "--help", "HEAD~1"):
+        with pytest.raises(
+            RevisionError, match=rf"a commit of .* but got REVISION='{name}' \(str\)"
+        ):
+            commit_of(repository.root, name)
+
+
+def test_a_shallow_clone_says_how_it_gets_more(repository: Repository, tmp_path: Path) -> None:
+    """What lies further back may exist."""
+    repository.commit("one")
+    repository.commit("two")
+    shallow = tmp_path / "shallow"
+    repository.git("clone", "-q", "--depth", "1", f"file://{repository.root}", str(shallow))
+    with pytest.raises(RevisionError, match="git fetch --unshallow"):
+        commit_of(shallow, "HEAD~1")
+
+
+def test_a_folder_without_a_repository_is_refused(tmp_path: Path) -> None:
+    """With what git says."""
+    with pytest.raises(
+        RevisionError, match=r"a script in a git repository but got .*not a git rep"
+    ):
+        repository_of(tmp_path)
+
+
+def test_git_of_a_hook_does_not_mislead(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pre-push hook sets variables that name its own repository."""
+    first = repository.commit("one", a="1")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert commit_of(repository_of(repository.root), "main") == first
