@@ -76,4 +76,11 @@ def test_llms_txt_follows_the_convention() -> None:
 
 def test_the_readme_is_short() -> None:
     """Who looks for more is led to a page."""
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_readme_counts_the_findings() -> None:
+    """As many as the first table of their page has."""
+    (count,) = re.findall(r"\[(\d+) defects\]\(docs/findings\.md\)", (ROOT / "README.md").read_text())
+    table = (ROOT / "docs" / "findings.md").read_text().partition("\n| --- ")[2]
+    assert int(count) == len(table.partition("\n\n")[0].splitlines()) - 1
