@@ -122,7 +122,7 @@ class Sides:
             [*words, "--", os.path.relpath(file), *arguments],
             cwd=side.place_of(Path.cwd()),
             env=os.environ | self.peers.environment(name),
-            stdout=sys.stderr.fileno(),
+            stdout=2,  # standard error, whatever `sys.stderr` is here
         )
         status = self._ended(process, name)
         self.peers.tell(name, status)
