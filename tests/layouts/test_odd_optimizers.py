@@ -10,11 +10,10 @@ import pytest
 
 from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.options import Settings
 from pytest_precision.parity.verdict import Verdict
-from pytest_precision.plugin.session import Resources
 
 Agreed = Callable[..., Verdict]
+ParityIn = Callable[[Cell], Parity]
 
 TRAIN = Cell(sequence="train2")
 ODD = [*odd_optimizers.GROUPS, *odd_optimizers.STATE]
@@ -22,14 +21,12 @@ ODD += [f"no {number}" for number in odd_optimizers.WITHOUT]
 
 
 @pytest.fixture
-def agreed(resources: Resources) -> Callable[[str], Verdict]:
-    """The verdict of an engine with an odd optimizer, in this process."""
-    settings = Settings(timeout=120, device="cpu", ranks="inline")
+def agreed(parity_in: ParityIn) -> Callable[[str], Verdict]:
+    """The verdict of an engine with an odd optimizer."""
 
     def check(odd: str) -> Verdict:
-        parity = Parity("test", TRAIN, settings, resources.ranks(settings), resources.traces)
         sides = (partial(side, odd=odd) for side in (odd_optimizers.engine, odd_optimizers.again))
-        return parity.check(*sides, workload=odd_optimizers.Constant)
+        return parity_in(TRAIN).check(*sides, workload=odd_optimizers.Constant)
 
     return check
 
@@ -41,12 +38,10 @@ def test_an_engine_goes_on(agreed: Agreed, odd: str) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_a_script_goes_on(resources: Resources, odd: str) -> None:
+def test_a_script_goes_on(parity_in: ParityIn, odd: str) -> None:
     """As an engine does."""
-    settings = Settings(timeout=120, device="cpu", ranks="inline")
-    parity = Parity("test", TRAIN, settings, resources.ranks(settings), resources.traces)
     sides = (partial(odd_optimizers.loop, odd=odd, again=again) for again in (False, True))
-    assert parity.check(*sides).observations > 20
+    assert parity_in(TRAIN).check(*sides).observations > 20
 
 
 @pytest.mark.parametrize(

@@ -44,22 +44,24 @@ wide = partial(workloads.mlp, width=128, depth=1)
 eagerly = layouts.with_environment(TORCHDYNAMO_DISABLE="1")
 
 
+# What differs is an axis, so that one group of ranks serves all: each imports torch for itself.
 @eagerly
-def low_bits(workload: Workload, cell: Cell, *, name: str) -> Engine:
+def low_bits(workload: Workload, cell: Cell) -> Engine:
     """Moments in codes, with a scale for each block of them."""
     import torchao.optim
 
     model = workload.model(cell)
-    return Engine(workload, cell, model, getattr(torchao.optim, name)(workload.groups(model)))
+    made = getattr(torchao.optim, cell.optimizer)(workload.groups(model))
+    return Engine(workload, cell, model, made)
 
 
 @eagerly
-def rounded(workload: Workload, cell: Cell, *, stochastically: bool) -> Engine:
+def rounded(workload: Workload, cell: Cell) -> Engine:
     """bf16 weights without a master, rounded to nearest or at random."""
     from torchao.optim import _AdamW
 
     model = workload.model(cell).to(torch.bfloat16)
-    optimizer = _AdamW(workload.groups(model), bf16_stochastic_round=stochastically)
+    optimizer = _AdamW(workload.groups(model), bf16_stochastic_round=cell.stochastic)
     return Engine(workload, cell, model, optimizer)
 
 
@@ -70,10 +72,9 @@ def test_low_bit_state_is_the_same_whatever_comes_between(
     parity_in: ParityIn, name: str, sequence: str, world_size: int
 ) -> None:
     """Bit for bit in codes, scales and values."""
-    layout = partial(low_bits, name=name)
-    cell = Cell("fp32", sequence=sequence, world_size=world_size)
+    cell = Cell("fp32", sequence=sequence, world_size=world_size, extra=(("optimizer", name),))
     other = cell.replace(sequence=SEQUENCES[sequence])
-    verdict = parity_in(cell).check(layout, layout, workload=wide, reference_cell=other)
+    verdict = parity_in(cell).check(low_bits, low_bits, workload=wide, reference_cell=other)
     assert verdict.outcome == "pass"
 
 
@@ -82,21 +83,17 @@ def test_stochastic_rounding_draws_the_same_numbers_again(
     parity_in: ParityIn, sequence: str
 ) -> None:
     """After an evaluation, and from a checkpoint's generator."""
-    layout = partial(rounded, stochastically=True)
-    cell = Cell("bf16", sequence=sequence)
-    parity_in(cell).check(
-        layout, layout, workload=wide, reference_cell=cell.replace(sequence="train4")
-    )
+    cell = Cell("bf16", sequence=sequence, extra=(("stochastic", True),))
+    straight = cell.replace(sequence="train4")
+    parity_in(cell).check(rounded, rounded, workload=wide, reference_cell=straight)
 
 
 def test_stochastic_rounding_is_seen(parity_in: ParityIn) -> None:
     """Where weights are rounded, which is when they are updated first."""
+    cell = Cell("bf16", extra=(("stochastic", True),))
+    nearest = cell.replace(stochastic=False)
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell("bf16")).check(
-            partial(rounded, stochastically=True),
-            partial(rounded, stochastically=False),
-            workload=wide,
-        )
+        parity_in(cell).check(rounded, rounded, workload=wide, reference_cell=nearest)
     found = failure.value.verdict.divergence
     assert (found.step, found.phase, found.kind) == (1, "optimizer_step", "master")
 
@@ -108,7 +105,7 @@ def test_codes_scales_and_values_are_shown(
 ) -> None:
     """The value under the state's own name, the rest under names of their own."""
     with torch.compiler.set_stance("force_eager"):
-        engine = low_bits(wide(), Cell("fp32"), name=name)
+        engine = low_bits(wide(), Cell("fp32", extra=(("optimizer", name),)))
         engine.forward_backward(1)
         for phase in STEP_PHASES[1:]:
             getattr(engine, phase)()
