@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +13,11 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
 
-SLOW = frozenset(
-    {"commands", "faults", "layouts", "loops", "modes", "plugin", "ranks", "regressions", "report"}
-)
-"""Folders whose tests start processes: ranks, sessions of pytest, launchers."""
+SLOW = frozenset({"parity", "parity_in", "pytester", "ranks", "resources", "subprocess"})
+"""Fixtures and names of a test that starts processes: ranks, sessions of pytest, programs."""
+
+STARTERS = frozenset({"RankPool", "launches", "psutil", "slack"})
+"""What a module imports most of whose tests start processes."""
 
 
 def pytest_sessionstart() -> None:
@@ -30,9 +31,10 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what the inner loop leaves out: `ci/test -m "not slow"`."""
-    tests = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(tests).parts[0] in SLOW:
+        assert isinstance(item, pytest.Function)
+        used = {*item.fixturenames, *item.function.__code__.co_names}
+        if SLOW & used or STARTERS & {*vars(item.module)}:
             item.add_marker(pytest.mark.slow)
 
 
@@ -59,6 +61,19 @@ def one_rank(_process_group: None) -> Iterator[None]:
     yield
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def few_objects() -> Iterator[None]:
+    """As in ranks, which freeze what their server has imported.
+
+    Whoever looks for copies of weights looks at all objects that the collector knows, which takes
+    most of a second a step where those of pytest are among them.
+    """
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

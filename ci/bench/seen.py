@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import os
 import random
 import sys
@@ -297,6 +298,9 @@ def main() -> int:
     print("| set-up | leaves | that matter | red at once | named | silent |")
     print("| --- | --- | --- | --- | --- | --- |")
     silent = 0
+    # As in ranks: what was imported is not what a loop could reach, and is not looked through.
+    gc.collect()
+    gc.freeze()
     with one_rank() as folder:
         for name in given.only:
             place = folder / name.replace(" ", "-")

@@ -36,6 +36,8 @@ if "forkserver" in sys.orig_argv[-1]:
     os._exit(3)
 """
 
+pytestmark = pytest.mark.slow
+
 ALONE = ["unshare", "--net", "--map-root-user"]
 
 

@@ -9,7 +9,7 @@ import torch
 from checked import ParityIn, failed
 from torch import nn
 
-from pytest_precision import command, script
+from pytest_precision import ParityError, command, script
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.scripts.script_recorder import Record
 
@@ -87,14 +87,14 @@ def test_a_command_that_ends_too_early_has_no_block(parity_in: ParityIn) -> None
     """Its arguments decide how long it trains."""
     sides = command("loop.py", "1"), command("loop.py")
     words = r"those of the cell, but got 2 when the file had ended; let its arguments ask for more"
-    with pytest.raises(RuntimeError, match=words):
+    with pytest.raises(ParityError, match=words):
         parity_in(Cell(sequence="train3")).check(*sides)
 
 
 def test_a_script_that_ends_too_early_has_a_block(parity_in: ParityIn) -> None:
     """The advice is about its loop."""
     words = r"but got 2 in the block of record\(\); give it more data or epochs, and keep optimizer"
-    with pytest.raises(RuntimeError, match=words):
+    with pytest.raises(ParityError, match=words):
         parity_in(Cell(sequence="train3")).check(renamed, named)
 
 

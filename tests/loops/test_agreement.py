@@ -12,7 +12,10 @@ from checked import ParityIn, failed
 from torch import Tensor, nn
 
 from pytest_precision import layouts, script, unchecked
+from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
 
 pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
 
@@ -35,6 +38,17 @@ def test_a_loop_agrees_with_itself(
     parity = parity_in(Cell(sequence="train3", world_size=world_size))
     again = functools.partial(loop, planted="")
     assert parity.check(again, loop).observations > 100
+
+
+def test_a_loop_agrees_with_itself_in_pytests_own_process(resources: Resources) -> None:
+    """Where ranks run inline, in which a debugger stops, the loop shows the same tensors."""
+    cell, seen = Cell(sequence="train2"), []
+    for mode in ("inline", "reuse"):
+        settings = Settings(timeout=120, device="cpu", ranks=mode)
+        parity = Parity("test", cell, settings, resources.ranks(settings), resources.traces)
+        verdict = parity.check(partial(unchanged.plain, planted=""), unchanged.plain)
+        seen.append(verdict.observations)
+    assert seen[0] == seen[1] > 100
 
 
 @pytest.mark.parametrize(

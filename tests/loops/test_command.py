@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from checked import ParityIn, failed
 
-from pytest_precision import bitwise, command, unchecked
+from pytest_precision import ParityError, bitwise, command, unchecked
 from pytest_precision.matrix.cell import Cell
 
 SCRIPT = """
@@ -114,7 +114,7 @@ def test_a_file_may_tell_more(parity_in: ParityIn, folder: Path) -> None:
 def test_braces_without_an_axis_are_an_error(parity_in: ParityIn) -> None:
     """The axes are listed."""
     parity = parity_in(Cell(sequence="train2"))
-    with pytest.raises(ValueError, match="expected an axis in braces, one of precision, "):
+    with pytest.raises(ParityError, match="expected an axis in braces, one of precision, "):
         parity.check(command("train.py", "{rate}"), command("train.py", "0.1"))
 
 

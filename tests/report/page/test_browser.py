@@ -11,6 +11,8 @@ import pytest
 from pages import entry
 from playwright.sync_api import Browser, sync_playwright
 
+pytestmark = pytest.mark.slow
+
 JENKINS = "sandbox allow-same-origin; default-src 'none'; img-src 'self'; style-src 'self';"
 """The policy under which Jenkins shows files of a build unless told otherwise."""
 
