@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._interrupts import WholeTorch
-from pytest_precision.options import SETTINGS, add_options, read
+from pytest_precision.options import OPTIONS, SETTINGS, add_options, read
 from pytest_precision.plugin.collection import Collection, cell_of
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 COLLECTION = pytest.StashKey[Collection]()
 
 MARKERS = (
-    "precision_matrix(axis=[value, ...], *, environment, timeout, coverage, device, backend, "
-    "ranks): "
+    "precision_matrix(axis=[value, ...], *, environment, "
+    f"{', '.join(option.name for option in OPTIONS if option.of_marker)}): "
     "run the test in every cell of the axes; see --precision-matrix",
     "world_size(n): number of ranks of the fixture `ranks`",
     "precision_drawn: an item of a matrix test whose cells are drawn, see --precision-fuzz",

@@ -16,6 +16,7 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.contract import PATHS
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.options import OPTIONS, Option
+from pytest_precision.parity.compare.calls import CALLS
 from pytest_precision.parity.culprit import KINDS
 from pytest_precision.parity.verdict import OUTCOMES
 from pytest_precision.report.page.culprit import MEANING
@@ -112,7 +113,7 @@ def test_names() -> None:
         ("report.md", "mark", [status.mark for status in STATUSES.values()]),
         ("report.md", "kind of error", KINDS),
         ("workloads.md", "workload", ("mlp", "gpt", "moe")),
-        ("criteria.md", "criterion", ("bitwise", "ulp", "close", "norm", "noise", "unchecked")),
+        ("criteria.md", "criterion", CALLS),
     ],
 )
 def test_tables(page: str, heading: str, known) -> None:  # type: ignore[no-untyped-def]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_precision.options import OPTIONS
+
 CELLS = 14
 """Number of cells of the suite."""
 
@@ -156,11 +158,13 @@ def test_cell_outside_a_matrix(pytester: pytest.Pytester) -> None:
 
 
 def test_markers_are_registered(pytester: pytest.Pytester) -> None:
-    """The plugin's markers pass --strict-markers and are documented."""
+    """The plugin's markers pass --strict-markers and are documented, with the options they take."""
     lines = pytester.runpytest_inprocess("--markers").stdout
+    options = ", ".join(option.name for option in OPTIONS if option.of_marker)
+    assert "jitter" in options
     lines.fnmatch_lines(
         [
-            "@pytest.mark.precision_matrix(axis=*",
+            f"@pytest.mark.precision_matrix(axis=*, environment, {options}): *",
             "@pytest.mark.world_size(n): *",
             "@pytest.mark.precision_regression(*",
         ]
