@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import in_this_process  # noqa: F401
 import pytest
 from written import read_report
 
@@ -56,7 +57,7 @@ def test_report_says_what_was_taken(pytester: pytest.Pytester, asked: str) -> No
     """And why, beside the versions that the ranks ran with."""
     pytester.makepyfile(CHECK.format(precision="mxfp8", options=""))
     args = ("--precision-matrix", "--precision-device=cpu", "--precision-report=report")
-    pytester.runpytest_subprocess(*args, f"--precision-backend={asked}")
+    pytester.runpytest_inprocess(*args, f"--precision-backend={asked}")
     report = read_report(pytester.path / "report" / "report.json")
     (ranks,) = report["environment"]["ranks"]
     why = "it was requested" if asked == "emulated" else "native mxfp8 needs Transformer Engine "

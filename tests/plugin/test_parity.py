@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from xml.etree import ElementTree
 
+import in_this_process  # noqa: F401
 import pytest
 from written import read_report
 
@@ -112,11 +113,11 @@ def test_the_short_summary_names_the_divergence(
     monkeypatch.setenv("COLUMNS", "80")
     words = ["--precision-matrix", "-k", "test_diverges", "-p", "no:cacheprovider"]
     monkeypatch.delenv("CI", raising=False)
-    result = pytester.runpytest_subprocess(*words)
+    result = pytester.runpytest_inprocess(*words)
     line = r"FAILED test_suite\.py::test_diverges\[bf16-train2\] - master differs before"
     result.stdout.re_match_lines_random([f"{line}.*"])
     monkeypatch.setenv("CI", "true")
-    result = pytester.runpytest_subprocess(*words)
+    result = pytester.runpytest_inprocess(*words)
     result.stdout.re_match_lines_random([f"{line} the first step: .*"])
     assert str(result.stdout).count("is bfloat16 here, float32 in the reference") == 2
     assert str(result.stdout).count("Repeat with:") == 1
@@ -126,7 +127,8 @@ def test_the_short_summary_names_the_divergence(
 def test_a_session_ends_as_its_cells_do(pytester: pytest.Pytester, distribution: list[str]) -> None:
     """Each failure is one test's, the others run, and every report says the same."""
     pytester.makepyfile(test_suite=SUITE)
-    result = pytester.runpytest_subprocess(
+    run = pytester.runpytest_subprocess if distribution else pytester.runpytest_inprocess
+    result = run(
         "--precision-matrix", "--precision-report=out", "--junit-xml=out/junit.xml", *distribution
     )
     result.assert_outcomes(passed=4, failed=5, errors=2, skipped=1)
@@ -170,7 +172,7 @@ def test_the_command_in_a_failure_repeats_it(pytester: pytest.Pytester) -> None:
     """Copied from the last line of the message, it runs that one cell."""
     pytester.makepyfile(test_suite=SUITE)
     command = ["--precision-matrix", "test_suite.py::test_diverges[bf16-train2]"]
-    result = pytester.runpytest_subprocess(*command)
+    result = pytester.runpytest_inprocess(*command)
     result.assert_outcomes(failed=1)
     assert f"Repeat with: pytest {command[0]} '{command[1]}'" in result.stdout.str()
 
@@ -189,17 +191,17 @@ def test_the_command_is_quoted_for_the_shell(pytester: pytest.Pytester) -> None:
             parity.check(layouts.adamw, layouts.adamw, workload=workloads.mlp)
         """
     )
-    result = pytester.runpytest_subprocess("--precision-matrix")
+    result = pytester.runpytest_inprocess("--precision-matrix")
     line = result.stdout.str().partition("Repeat with: ")[2].splitlines()[0]
     program, *command = shlex.split(line)
     assert program == "pytest"
-    pytester.runpytest_subprocess(*command).assert_outcomes(failed=1)
+    pytester.runpytest_inprocess(*command).assert_outcomes(failed=1)
 
 
 def test_a_debugger_gets_the_rank(pytester: pytest.Pytester) -> None:
     """Inline, the one rank is the pytest process; more than one cannot be had and is skipped."""
     pytester.makepyfile(test_suite=SUITE)
-    result = pytester.runpytest_subprocess(
+    result = pytester.runpytest_inprocess(
         "--precision-matrix", "--precision-ranks=inline", "-k", "test_agrees", "-rs"
     )
     result.assert_outcomes(passed=1, skipped=2)
@@ -224,7 +226,7 @@ def test_threads_may_check_at_once(pytester: pytest.Pytester) -> None:
                 assert [v.outcome for v in threads.map(check, candidates)] == ["pass"] * 4
         """
     )
-    pytester.runpytest_subprocess("--precision-matrix").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--precision-matrix").assert_outcomes(passed=1)
 
 
 def test_names_do_not_steer_the_terminal(pytester: pytest.Pytester) -> None:
@@ -244,6 +246,6 @@ def test_red(parity):
     parity.check(bf16, layouts.master_adamw, workload=Coloured)
 """
     )
-    result = pytester.runpytest_subprocess("--precision-matrix")
+    result = pytester.runpytest_inprocess("--precision-matrix")
     result.stdout.fnmatch_lines(["*master differs before the first step: red\\x1b[[]31m is *"])
     assert "\x1b" not in result.stdout.str()

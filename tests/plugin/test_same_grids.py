@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import in_this_process  # noqa: F401
 import pytest
 from pages import Element, parse
 from written import read_report
@@ -90,7 +91,6 @@ while True:
 """
 
 
-# In a process of their own, since torch cannot be imported twice into one.
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_grids(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     """Each cell stands in report.json by the axes of its test, however it was checked."""
@@ -99,7 +99,8 @@ def test_grids(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
         recorded = [*("--out", name, "--steps", "1", "--", "train.py", rate)]
         subprocess.run([sys.executable, "-m", "pytest_precision", "record", *recorded], check=True)
     options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
-    result = pytester.runpytest_subprocess(*options, *workers)
+    run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
+    result = run(*options, *workers)
     cells = Report.of(read_report("report/report.json")).cells
     shown = "\n".join(line.rstrip() for line in result.outlines)
     for own in by_test(cells):

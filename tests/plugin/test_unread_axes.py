@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import in_this_process  # noqa: F401
 import pytest
 from written import read_report
 
@@ -123,13 +124,13 @@ while True:
 """
 
 
-# In a process of their own, since torch cannot be imported twice into one.
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_axes_that_nothing_reads(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     """An axis is named that neither test, layout, workload, script nor command reads."""
     pytester.makepyfile(test_axes=SUITE, train=TRAIN)
     options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
-    result = pytester.runpytest_subprocess(*options, *workers)
+    run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
+    result = run(*options, *workers)
     result.assert_outcomes(passed=17, skipped=1)
     text = " ".join(result.stdout.str().split())
     notes = re.findall(r"no code read the axis \S+ in \d+ cells? of \S+", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import in_this_process  # noqa: F401
 import pytest
 from written import read_report
 
@@ -90,7 +91,7 @@ def test_ranks_that_skip_skip_the_test(suite):
             ranks.run(jobs.skip)
         """
     )
-    result = suite.runpytest_subprocess("-rs")
+    result = suite.runpytest_inprocess("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*not on this machine"])
 
@@ -110,18 +111,18 @@ def test_a_leak_is_a_warning_and_in_strict_sessions_a_failure(suite):
             assert ranks.run(jobs.planted) == [None, None]
         """,
     )
-    result = suite.runpytest_subprocess()
+    result = suite.runpytest_inprocess()
     result.assert_outcomes(passed=2, warnings=1)
     result.stdout.fnmatch_lines(["test_leak.py::test_it", "*PrecisionLeakWarning: jobs:leak left*"])
     suite.makeini("[pytest]\nprecision_strict_isolation = true\n")
-    result = suite.runpytest_subprocess()
+    result = suite.runpytest_inprocess()
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*rank 0, 1: environment variable PLANTED was absent, is yes"])
 
 
 def test_strict_isolation_needs_the_warnings_plugin(suite):
     """Without it nothing would turn a leak into a failure, so the session is refused."""
-    result = suite.runpytest_subprocess("--precision-strict-isolation", "-p", "no:warnings")
+    result = suite.runpytest_inprocess("--precision-strict-isolation", "-p", "no:warnings")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*expected pytest's warnings plugin*drop one of them*"])
 
@@ -145,7 +146,7 @@ def test_the_shared_path_is_the_tests_own(suite):
             assert not list(ranks.shared_path.iterdir())
         """
     )
-    suite.runpytest_subprocess().assert_outcomes(passed=2)
+    suite.runpytest_inprocess().assert_outcomes(passed=2)
 
 
 def test_keywords_are_the_functions_and_variables_its_own(suite):
@@ -167,7 +168,7 @@ def test_keywords_are_the_functions_and_variables_its_own(suite):
                 ranks.run(jobs.touch, *args, **({} if args else {"name": open("jobs.py")}))
         """
     )
-    suite.runpytest_subprocess().assert_outcomes(passed=3)
+    suite.runpytest_inprocess().assert_outcomes(passed=3)
 
 
 def test_cells_have_their_environment_and_their_outcomes(suite):
@@ -202,7 +203,7 @@ def test_cells_have_their_environment_and_their_outcomes(suite):
         """
     )
     strict = ["--precision-strict-isolation", "--precision-report=out"]
-    result = suite.runpytest_subprocess("--precision-matrix", *strict)
+    result = suite.runpytest_inprocess("--precision-matrix", *strict)
     result.assert_outcomes(passed=1, skipped=1, failed=1)
     result.stdout.fnmatch_lines(["*error: the candidate failed: jobs:leaking le*"])
     report = read_report(suite.path / "out" / "report.json")
