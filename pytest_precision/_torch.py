@@ -43,6 +43,19 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     return _pytree.tree_map(function, tree)
 
 
+def compiled_call(module: nn.Module) -> Any:
+    """Return what `module.compile()` has put in the place of its call; None without that.
+
+    No hook of a module is called there, and no public name has it.
+    """
+    return module._compiled_call_impl
+
+
+def set_compiled_call(module: nn.Module, call: Any) -> None:
+    """Set what is called in the place of a module. See `compiled_call`."""
+    module._compiled_call_impl = call
+
+
 def after_operations(call: Callable[[str, tuple[Any, ...], Any], None]) -> Any:
     """Return a context in which `call` gets name, arguments and result of each operation.
 

@@ -22,6 +22,7 @@ from pytest_precision._torch import (
     function_that_scales,
     in_transform,
 )
+from pytest_precision.recorders.scripts.compiled import before_compiled_call
 
 
 class Events(Protocol):
@@ -61,14 +62,20 @@ class Events(Protocol):
 @contextmanager
 def opened(events: Events) -> Iterator[None]:
     """Tell `events` what a loop does while this is open; take everything back after it."""
+    hear = _forward_hook(events)
     with ExitStack() as stack:
+
+        def compiled(module: nn.Module, *_: Any, **__: Any) -> None:
+            stack.callback(before_compiled_call(module, partial(hear, module, ())))
+
         for handle in (
-            register_module_forward_pre_hook(_forward_hook(events)),
+            register_module_forward_pre_hook(hear),
             register_optimizer_step_pre_hook(_before_step(events)),
             register_optimizer_step_post_hook(_after_step(events)),
         ):
             stack.callback(handle.remove)
-        for holder, name, before, after in _wrapped(events):
+        wrapped = (*_wrapped(events), (nn.Module, "compile", None, compiled))
+        for holder, name, before, after in wrapped:
             stack.enter_context(_replaced(holder, name, before, after))
         yield
 

@@ -11,8 +11,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from pytest_precision._torch import in_transform
+from pytest_precision._torch import compiled_call, in_transform
 from pytest_precision.engine.hook import ModuleHook
+from pytest_precision.recorders.scripts.compiled import before_compiled_call
 from pytest_precision.recorders.scripts.wrappers import readers
 
 CLIP = "clip_grad_norm_"
@@ -60,6 +61,8 @@ class ModelHooks:
             self._read.add(module)
             hook = ModuleHook(partial(self._before_forward, read))
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
+            if compiled_call(module) is not None:
+                self._handles.callback(before_compiled_call(module, hook))
             if called and module is root:
                 hook()
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 
 from torch import nn
 
+from pytest_precision.recorders.scripts.compiled import is_compiled
+
 WRAPPERS = frozenset(
     {"_checkpoint_wrapped_module", "_forward_module", "_fsdp_wrapped_module", "_orig_mod"}
 )
@@ -80,7 +82,7 @@ def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]
     for module in root.modules():
         if module in inside:
             continue
-        parts = tuple(module.modules()) if "_orig_mod" in dict(module.named_children()) else ()
+        parts = tuple(module.modules()) if is_compiled(module) else ()
         inside.update(parts)
         if parts or next(module.parameters(recurse=False), None) is not None:
             yield module, parts or (module,)
