@@ -31,7 +31,7 @@ class Following(NamedTuple):
         operation: its name.
         file: where it was called; None where no line is known.
         line: likewise.
-        text: what it did, in one sentence without a full stop.
+        text: what it did and where, in one line without a full stop.
     """
 
     operation: str
@@ -67,9 +67,10 @@ class Culprit:
             multiplied by 0.3 here, this by 100.0`.
         kind: one of `KINDS`.
         operation: name of the operation, such as `aten.mul.Tensor`; for a setting, what was set.
-        function: the function that the line stands in; None where it is unknown.
+        function: the function of a library that the line calls and that ran the operation, or the
+            one that the line stands in; None where it is unknown.
         file: the file of the line: relative to the root of the project, or, if `outside`, to the
-            folder that it is imported from; None where no line is known.
+            folder of its package; None where no line is known.
         line: from 1.
         outside: whether the file is no file of the project: installed code, or unknown here.
         module: path of the module in which the operation ran, such as `blocks.0.attn`; None outside

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import sys
 from pathlib import Path
 
 import pytest
@@ -76,12 +75,13 @@ def test_installed_code_is_named_as_it_is_imported(tmp_path: Path) -> None:
     assert shown_file("/far/lib/site-packages/torch/a.py", tmp_path) == ("torch/a.py", True)
 
 
-def test_no_folder_of_the_machine_is_named(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Outside of the project the nearest folder of the import path counts, else the name alone."""
+def test_no_folder_of_the_machine_is_named(script: Path, tmp_path: Path) -> None:
+    """Outside of the project the packages that a file lies in count, else its name alone."""
     root = tmp_path / "project"
     assert shown_file(str(script), root) == ("train.py", True)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path.parent)])
-    assert shown_file(str(script), root) == (f"{tmp_path.name}/train.py", True)
+    inner = tmp_path / "package" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner, inner.parent):
+        (folder / "__init__.py").touch()
+    assert shown_file(str(inner / "a.py"), root) == ("package/inner/a.py", True)
     assert shown_file("<string>", root) == ("<string>", True)

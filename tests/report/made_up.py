@@ -58,7 +58,14 @@ def culprit(
         "constants": {"candidate": {"other": 100.0}, "reference": {"other": 0.3}},
         "reference": CalledAt("aten.mul.Tensor", "train", "train.py", 69),
         "source": (SourceLine(68, "    loss.backward()"), SourceLine(69, "    clip(model, 100)")),
-        "following": (Following("aten.add.Tensor", "train.py", 71, "the reference added 1"),),
+        "following": (
+            Following(
+                "aten.add.Tensor",
+                "train.py",
+                71,
+                "aten.add.Tensor at train.py:71: the reference added 1",
+            ),
+        ),
         "modules": tuple(
             ModuleErrors(*row) for row in modules or [("blocks.0", 1e-7, 1e-3), ("head", 0.5, None)]
         ),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import sys
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -45,10 +44,10 @@ def shown_file(file: str, root: Path) -> ShownFile:
     for number in range(len(place.parts) - 1, 0, -1):  # also one of another machine
         if place.parts[number - 1] in NAMES:
             return ShownFile("/".join(place.parts[number:]), True)
-    folders = [folder for folder in map(PurePath, sys.path) if folder.is_absolute()]
-    inside = [place.relative_to(f) for f in folders if f.parts[1:] and place.is_relative_to(f)]
-    nearest = min(inside, key=lambda rest: len(rest.parts), default=PurePath(place.name))
-    return ShownFile(nearest.as_posix(), True)
+    folder = Path(path).parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return ShownFile(place.relative_to(folder).as_posix(), True)
 
 
 def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:

@@ -33,7 +33,7 @@ class ShownCulprit(NamedTuple):
         facts: name to value.
         source: the line with those around it.
         constants: argument, with the candidate's value and the reference's.
-        following: place, operation and sentence of those that come next.
+        following: what was wrong next, a sentence each.
         modules: name, with the fields for forward and backward.
         more: number of modules that are not shown.
     """
@@ -44,7 +44,7 @@ class ShownCulprit(NamedTuple):
     facts: list[tuple[str, str]]
     source: list[ShownLine]
     constants: list[tuple[str, str, str]]
-    following: list[tuple[str, str, str]]
+    following: list[str]
     modules: list[tuple[str, Heat, Heat]]
     more: int
 
@@ -61,10 +61,7 @@ def shown_culprit(entry: Mapping[str, Any]) -> ShownCulprit | None:
         _facts(found),
         _source(found),
         _constants(found),
-        [
-            (place_of(one.file, one.line) or "no line known", one.operation, one.text)
-            for one in found.following
-        ],
+        [one.text for one in found.following],
         module_heats(found.modules[:ROWS]),
         max(0, len(found.modules) - ROWS),
     )

@@ -46,10 +46,10 @@ def test_what_it_did(make):
 
 
 def test_what_is_wrong_next(make):
-    """With its place, if one is known."""
-    next_one = (Following("aten.add.Tensor", "a.py", 7, "x"), Following("b", None, None, "y"))
-    items = block(make, following=next_one).all("li")
-    assert [item.text for item in items] == ["a.py:7 aten.add.Tensor: x", "no line known b: y"]
+    """One line each."""
+    following = [Following("b", "a.py", 7, "b at a.py:7: x"), Following("c", None, None, "c: y")]
+    items = block(make, following=following).all("li")
+    assert [item.text for item in items] == ["b at a.py:7: x", "c: y"]
 
 
 def test_errors_by_module(make):
