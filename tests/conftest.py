@@ -86,8 +86,8 @@ def resources() -> Iterator[Resources]:
 
 @pytest.fixture
 def parity_in(resources: Resources) -> Callable[[Cell], Parity]:
-    """The fixture `parity` of a test in the given cell, on real ranks."""
-    settings = Settings(timeout=120, device="cpu")
+    """The fixture `parity` of a test in the given cell, on real ranks, which names no lines."""
+    settings = Settings(timeout=120, device="cpu", lines="off")
 
     def make(cell: Cell) -> Parity:
         return Parity("test", cell, settings, resources.ranks(settings), resources.traces)

@@ -47,8 +47,10 @@ runs them all and writes this page; the code is in `fixtures/defects` and `fixtu
 
 Learning rates are {LR:g} for matrices and twice that for vectors. *Place* says whether the first
 divergence is at the step, phase and kind where the defect starts. *Named* says whether the
-failure's words tell the kind of error, and *error* is its one word for it. *Losses* are those of
-four steps, compared with `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
+failure's words tell the kind of error, and *error* is its one word for it. *Line* says whether the
+[culprit](report.md#the-culprit) is at the line where the defect is planted, or next to it, else
+which line is named; *kind* whether the first wrong operation alone tells the kind of error, in the
+words of that table. *Losses* are those of four steps, compared with `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
 the fourth step has a weight of 1/256.
 *Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
 oracle, or an identity, which is anything that one run must keep by itself. What a microbatch adds
@@ -84,9 +86,18 @@ def row_of_defect(entry: Defect, found: DefectFound) -> list[str]:
         place,
         NAMED[found.named],
         found.error,
+        line_of(entry, found),
+        "yes" if found.made == entry.made else f"{found.made or 'no'}, not {entry.made}",
         *("seen" if seen else "" for seen in found.losses),
         found.shared or "not caught",
     ]
+
+
+def line_of(entry: Defect, found: DefectFound) -> str:
+    """Return whether the line is named where the defect is planted, or which one is."""
+    if found.at(entry.planted):
+        return "yes"
+    return "no" if found.line is None else f"`{Path(found.line[0]).name}:{found.line[1]}`"
 
 
 def totals_of_defects(found: list[tuple[Defect, DefectFound]]) -> Iterator[str]:
@@ -104,6 +115,13 @@ def totals_of_defects(found: list[tuple[Defect, DefectFound]]) -> Iterator[str]:
         TOLERANCES, zip(*(f.losses for _, f in found), strict=True), strict=True
     ):
         yield f"- Four losses within {bound:g} see {sum(seen)}."
+    lines = sum(f.at(entry.planted) for entry, f in found)
+    kinds = sum(f.made == entry.made for entry, f in found)
+    yield (
+        f"- The line where it is planted, or its neighbour, is named in {lines} of {number} "
+        f"({lines / number:.0%}), and by the operation alone the kind of error in {kinds} "
+        f"({kinds / number:.0%})."
+    )
     by = [f.shared for _, f in found]
     yield (
         f"- On both sides at once {sum(map(bool, by))} are caught, {by.count('oracle')} by the "
@@ -137,7 +155,7 @@ def page(of_defects: list[tuple[Defect, DefectFound]], of_variations: list[Varia
     """Return the page."""
     losses = [f"losses {bound:g}" for bound in TOLERANCES]
     heading = ["defect", "what is wrong, and where that is public", "cell", "must show at"]
-    heading += ["outcome", "place", "named", "error", *losses, "both"]
+    heading += ["outcome", "place", "named", "error", "line", "kind", *losses, "both"]
     rows = [
         [
             f"`{entry.name}`",

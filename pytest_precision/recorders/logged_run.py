@@ -20,6 +20,7 @@ from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout, w
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturb.perturbation import Perturbation
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.operations import Holding
 from pytest_precision.trace.stretches import folder_of
 from pytest_precision.trace.wanted import Wanted
 from pytest_precision.workloads.base import Workload
@@ -110,21 +111,21 @@ class LoggedRun(EngineRecorder):
         """Observe nothing: the first two runs have."""
 
 
-def state_of(engine: Engine) -> Iterator[tuple[str, Tensor]]:
+def state_of(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
     """Yield name and tensor of what an engine holds between operations."""
     for name, parameter in engine.model.named_parameters():
-        yield f"param of {name}", parameter
+        yield Holding("param", name), parameter
         gradient = engine.gradient(parameter)
         if gradient is not None:
-            yield f"grad of {name}", gradient
+            yield Holding("grad", name), gradient
     for kind, name, tensor in modules.quantized_state(engine.model):
-        yield f"{kind} {name}", tensor
+        yield Holding(kind, name), tensor
     for name, buffer in engine.model.named_buffers():
-        yield f"buffer {name}", buffer
+        yield Holding("buffer", name), buffer
     for name, master in engine.masters():
-        yield f"master of {name}", master
+        yield Holding("master", name), master
         if master.grad is not None:
-            yield f"final_grad of {name}", master.grad
+            yield Holding("final_grad", name), master.grad
         for key, value in groups.state_of(engine.optimizer, master).items():
             for suffix, tensor in tensors_in(value):
-                yield f"{key} of {name}{suffix}", tensor
+                yield Holding(key, name + suffix), tensor

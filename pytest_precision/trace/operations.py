@@ -160,21 +160,31 @@ class Setting(NamedTuple):
         return f"{self.what} of {self.owner}"
 
 
+class Holding(NamedTuple):
+    """What a run held at one moment: as `master` of a name."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.name}"
+
+
 @dataclass
 class OperationLog:
     """What one rank logged.
 
     Attributes:
         operations: in the order of their calls.
-        given: what there was at the start: name to value.
-        left: what there was at the end, likewise.
+        given: what there was at the start.
+        left: what there was at the end.
         settings: in order.
         cut: the limit after which operations were left out; 0 where none were.
     """
 
     operations: list[LoggedOperation] = field(default_factory=list)
-    given: dict[str, Value] = field(default_factory=dict)
-    left: dict[str, Value] = field(default_factory=dict)
+    given: dict[Holding, Value] = field(default_factory=dict)
+    left: dict[Holding, Value] = field(default_factory=dict)
     settings: list[Setting] = field(default_factory=list)
     cut: int = 0
 
@@ -203,8 +213,8 @@ class OperationLog:
         ]
         content = {
             "operations": rows,
-            "given": {name: values.number(value) for name, value in self.given.items()},
-            "left": {name: values.number(value) for name, value in self.left.items()},
+            "given": [(*held, values.number(value)) for held, value in self.given.items()],
+            "left": [(*held, values.number(value)) for held, value in self.left.items()],
             "settings": [[*one[:4], lines.number(one.line)] for one in self.settings],
             "cut": self.cut,
             "values": values.all,
@@ -245,8 +255,8 @@ class OperationLog:
                     sketches,
                 ) in found["operations"]
             ],
-            {name: values[number] for name, number in found["given"].items()},
-            {name: values[number] for name, number in found["left"].items()},
+            {Holding(kind, name): values[number] for kind, name, number in found["given"]},
+            {Holding(kind, name): values[number] for kind, name, number in found["left"]},
             [
                 Setting(before, what, owner, value, lines[line])
                 for before, what, owner, value, line in found["settings"]

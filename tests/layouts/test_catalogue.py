@@ -14,8 +14,19 @@ from examined import defect_found, variation_found
 
 from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.plugin.session import Resources
 
 ParityIn = Callable[[Cell], Parity]
+
+
+@pytest.fixture
+def parity_with_lines(resources: Resources) -> ParityIn:
+    """The fixture `parity` of a test in the given cell, whose failures name lines."""
+    settings = Settings(timeout=120, device="cpu")
+    ranks = resources.ranks(settings)
+    return lambda cell: Parity("test", cell, settings, ranks, resources.traces)
+
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
 """To write it anew: `python ci/bench/catalogue.py`."""
@@ -29,15 +40,19 @@ def row(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("entry", DEFECTS, ids=lambda entry: entry.name)
-def test_a_defect_of_a_real_stack_is_caught(parity_in: ParityIn, entry: Defect) -> None:
+def test_a_defect_of_a_real_stack_is_caught(parity_with_lines: ParityIn, entry: Defect) -> None:
     """Where it starts; and whatever else the page says of it."""
-    found = defect_found(entry, parity_in)
+    found = defect_found(entry, parity_with_lines)
     said = row(entry.name)[4:]
     assert (found.outcome, found.where) == ("fail", entry.where), found.first_line
     assert said[:2] == ["fail", "yes"]
     assert said[2] == {True: "yes", False: "wrongly", None: "no"}[found.named], found.first_line
     assert (found.error, said[3]) == (entry.error, entry.error)
-    assert said[4:-1] == ["seen" if seen else "" for seen in found.losses]
+    if said[4] == "yes":
+        assert found.at(entry.planted), found.line
+    if said[5] == "yes":
+        assert found.made == entry.made
+    assert said[6:-1] == ["seen" if seen else "" for seen in found.losses]
     if said[-1] != "not caught":  # better than the page is well
         assert found.shared == said[-1]
 

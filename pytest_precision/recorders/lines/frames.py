@@ -37,6 +37,9 @@ LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "plats
 GENERATED = ("<frozen", "<eval_with_key>", "<__array")
 """How names of code begin that a library generates; a user's own `exec` is `<string>`."""
 
+GENERATED_METHODS = frozenset({"<lambda>", "__init__", "__new__", "__eq__", "__hash__", "__repr__"})
+"""Names of the functions that dataclasses and named tuples make."""
+
 BACKWARD = "_engine_run_backward"
 """The function of torch below which a stack is that of a backward."""
 
@@ -88,6 +91,10 @@ class Frames:
             return Stack(None, backward)
         return Stack(self._line(*installed[:2], own=False), installed[2])
 
+    def of_user(self, frame: FrameType) -> CodeLine | None:
+        """Return the line of a frame, if it is the user's."""
+        return self._line(frame, "", own=True) if self._owner(frame.f_code) == USER else None
+
     def _line(self, frame: FrameType, called: str, *, own: bool) -> CodeLine:
         key = frame.f_code, frame.f_lineno, called
         if key not in self._lines:
@@ -99,12 +106,15 @@ class Frames:
     def _owner(self, code: CodeType) -> int:
         owner = self._owners.get(code)
         if owner is None:
-            owner = self._owners[code] = _owner_of(code.co_filename)
+            owner = self._owners[code] = _owner_of(code)
         return owner
 
 
-def _owner_of(file: str) -> int:
-    if file == WRAPPERS_OF_TORCH:
+def _owner_of(code: CodeType) -> int:
+    file = code.co_filename
+    if file == "<string>" and code.co_name in GENERATED_METHODS:
+        return NOBODY
+    if file == WRAPPERS_OF_TORCH or file.startswith(LOGGING):
         return NOBODY
     if file.startswith(OURS) and not file.startswith(CALLERS):
         return OURSELVES

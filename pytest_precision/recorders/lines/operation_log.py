@@ -18,6 +18,7 @@ from pytest_precision.recorders.lines.values import Values, generator_state, rea
 from pytest_precision.trace.operations import (
     Argument,
     Constant,
+    Holding,
     LoggedOperation,
     OperationLog,
     Value,
@@ -87,15 +88,15 @@ class OperationLogger:
         self._values.forget()
         self.active = True
 
-    def give(self, named: Iterable[tuple[str, Tensor]]) -> None:
+    def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
         """Note what there is at the start."""
         self.log.given |= self._named(named)
 
-    def leave(self, named: Iterable[tuple[str, Tensor]]) -> None:
+    def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
         """Note what there is at the end."""
         self.log.left |= self._named(named)
 
-    def _named(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Value]:
+    def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:
         return {name: self._values.of(tensor) for name, tensor in named if readable(tensor)}
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

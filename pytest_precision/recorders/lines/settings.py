@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.trace.operations import OperationLog, Setting
+from pytest_precision.trace.operations import CodeLine, OperationLog, Setting
 
 PLAIN = (bool, int, float, str, tuple, type(None))
 
@@ -26,6 +29,7 @@ class SettingsWatch:
 
     def __init__(self, frames: Frames, log: OperationLog) -> None:
         self._frames, self._log = frames, log
+        self._computed: CodeLine | None = None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
@@ -35,6 +39,7 @@ class SettingsWatch:
         with ExitStack() as stack:
             stack.enter_context(_replaced(Optimizer, "add_param_group", self._added))
             stack.enter_context(_replaced(nn.Module, "__setattr__", self._attribute))
+            stack.enter_context(_replaced(LRScheduler, "step", self._scheduled))
             yield
 
     def watch(self, optimizer: Optimizer) -> None:
@@ -74,10 +79,26 @@ class SettingsWatch:
             path = self._modules.get(module, type(module).__name__)
             self._note(name, path or "the model", value)
 
+    def _scheduled(self, original: Any, scheduler: LRScheduler, *args: Any) -> None:
+        """Step a scheduler, and remember the last line of the user's that it has called."""
+        before = sys.getprofile()
+        sys.setprofile(self._returned)
+        try:
+            original(scheduler, *args)
+        finally:
+            sys.setprofile(before)
+            self._computed = None
+
+    def _returned(self, frame: FrameType, event: str, _value: Any) -> None:
+        if event == "return":
+            self._computed = self._frames.of_user(frame) or self._computed
+
     def _note(self, what: str, owner: str, value: Any) -> None:
         shown = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if isinstance(shown, PLAIN):
             line = self._frames.stack().line
+            if line is None or not line.own:
+                line = self._computed or line
             self._log.settings.append(
                 Setting(len(self._log.operations), what, owner, repr(shown), line)
             )

@@ -23,6 +23,7 @@ from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.sight import Sight
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.operations import Holding
 from pytest_precision.trace.stretches import folder_of
 from pytest_precision.trace.wanted import Wanted
 
@@ -116,20 +117,20 @@ class LoggedSteps(Steps):
         self._logged.over(op, self.sight)
 
 
-def state_of(sight: Sight) -> Iterator[tuple[str, Tensor]]:
+def state_of(sight: Sight) -> Iterator[tuple[Holding, Tensor]]:
     """Yield name and tensor of what a loop holds between steps."""
     names: dict[Tensor, str] = {}
     for name, parameter in sight.names.parameters():
         names[parameter] = name
-        yield f"param of {name}", parameter
+        yield Holding("param", name), parameter
         if parameter.grad is not None:
-            yield f"grad of {name}", parameter.grad
+            yield Holding("grad", name), parameter.grad
     for name, buffer in sight.names.buffers():
-        yield f"buffer {name}", buffer
+        yield Holding("buffer", name), buffer
     for number, optimizer in enumerate(sight.optimizers):
         for parameter, state in optimizer.state.items():
             name = names.get(parameter, f"a parameter of optimizer {number}")
             held = state.items() if isinstance(state, dict) else ()
             for key, value in held:
                 for suffix, tensor in tensors_in(value):
-                    yield f"{key} of {name}{suffix}", tensor
+                    yield Holding(key, name + suffix), tensor

@@ -8,6 +8,15 @@ from typing import NamedTuple
 
 from pytest_precision.trace.operations import Argument, CodeLine, Constant, LoggedOperation, Value
 
+MOVES = frozenset(
+    (
+        *("cat", "stack", "copy", "clone", "split_with_sizes_copy", "slice_scatter", "select_copy"),
+        *("index_select", "contiguous", "chunk_cat", "_chunk_cat", "allgather", "_allgather_base"),
+        *("all_gather_into_tensor", "as_strided_copy", "constant_pad_nd", "unbind_copy", "gather"),
+    )
+)
+"""Base names of operations that only move values, unless they change their dtype."""
+
 SMALL = 8
 """Elements up to which many operations make the same value by chance."""
 
@@ -95,3 +104,9 @@ def is_telling(value: Value) -> bool:
 def is_common(value: Value) -> bool:
     """Return whether many operations make such a value: few elements, or all the same."""
     return value.uniform or value.elements <= SMALL
+
+
+def moves(call: SingleCall) -> bool:
+    """Return whether an operation only puts values elsewhere."""
+    dtypes = {value.dtype for value in (*call.read, *call.results)}
+    return call.base in MOVES and len(dtypes) == 1

@@ -6,21 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, calls, is_common
+from pytest_precision.parity.explain.lines.calls import SingleCall, calls, is_common, moves
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import OperationLog, Value
 
 MOST_ROOTS = 8
 """First wrong operations that a value is followed back to."""
-
-MOVES = frozenset(
-    (
-        *("cat", "stack", "copy", "clone", "split_with_sizes_copy", "slice_scatter", "select_copy"),
-        *("index_select", "contiguous", "chunk_cat", "_chunk_cat", "allgather", "_allgather_base"),
-        *("all_gather_into_tensor", "as_strided_copy", "constant_pad_nd", "unbind_copy", "gather"),
-    )
-)
-"""Base names of operations that only move values, unless they change their dtype."""
 
 Roots = frozenset[int]
 RIGHT: Roots = frozenset()
@@ -69,10 +60,14 @@ class Follower:
     Args:
         log: of the candidate's rank.
         known: values of the reference.
+        kind: of what differs first; wrong values are followed to that of what is left.
     """
 
-    def __init__(self, log: OperationLog, known: Known) -> None:
+    def __init__(self, log: OperationLog, known: Known, kind: str = "") -> None:
         self._log, self._known = log, known
+        unlike = {held: value for held, value in log.left.items() if value not in known}
+        of_kind = [value for held, value in unlike.items() if held.kind == kind]
+        self._wanted = of_kind or [*unlike.values()]
         self._calls = tuple(calls(log.operations))
         self._memory: dict[int, Memory] = {}
         self._written = {value.storage for value in log.given.values() if value in known}
@@ -101,7 +96,7 @@ class Follower:
         wrong = [value for value in call.results if value not in self._known]
         mover = None
         if wrong and not roots and not _is_constant(call):
-            if _moves(call) and not source:
+            if moves(call) and not source:
                 mover = place
             else:
                 self._found[place] = tuple(unlike), source, collectives
@@ -135,20 +130,15 @@ class Follower:
         moves values has put there.
         """
         found: Roots = RIGHT
-        for value in self._log.left.values():
+        for value in self._wanted:
             memory = self._memory.get(value.storage)
-            if value in self._known or memory is None:
+            if memory is None:
                 continue
             found |= memory.roots
             if not memory.roots and memory.mover is not None:
                 self._found[memory.mover] = (), False, collectives
                 found |= {memory.mover}
         return found
-
-
-def _moves(call: SingleCall) -> bool:
-    dtypes = {value.dtype for value in (*call.read, *call.results)}
-    return call.base in MOVES and len(dtypes) == 1
 
 
 def _is_constant(call: SingleCall) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following
-from pytest_precision.parity.explain.lines.calls import SingleCall
+from pytest_precision.parity.explain.lines.calls import SingleCall, moves
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.known import Known
@@ -41,8 +42,11 @@ def culprit_of(
     if kind in SETTINGS and settings:
         return _set(_telling(settings, kind), root)
     known = Known(reference)
-    wrong = [one for rank, log in enumerate(candidate) for one in Follower(log, known).wrong(rank)]
+    followed = (Follower(log, known, kind).wrong(rank) for rank, log in enumerate(candidate))
+    wrong = [*chain.from_iterable(followed)]
     chosen = sorted([one for one in wrong if one.lasts] or wrong, key=_order)
+    if all(moves(one.call) for one in chosen):
+        chosen.reverse()  # what was put in place last
     if chosen:
         found = _calculated(chosen, len(candidate), known, root)
         own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, is_telling
+from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, is_telling, moves
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import CodeLine, Constant, Value
@@ -193,6 +193,8 @@ def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind | None:
     call = wrong.call
     if call.base not in known.bases and "fused" in call.base:
         return ErrorKind("unknown", "the reference has no such operation")
+    if moves(call):
+        return ErrorKind("inputs", "it puts values where the reference has others")
     kind = "cast" if call.base in CASTS and _changes_dtype(call) else "extra"
     read = [value for value in call.read if value in known and not is_common(value)]
     readers = known.readers[read[0].digest] if read else []

@@ -20,7 +20,7 @@ class Known:
     def __init__(self, logs: Sequence[OperationLog]) -> None:
         self.calls: list[SingleCall] = []
         self.given: dict[str, str] = {}
-        self.left: dict[str, str] = {}
+        self.left: set[str] = set()
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
         self._pieces: set[str] = set()
@@ -28,8 +28,8 @@ class Known:
             self._take(log)
 
     def _take(self, log: OperationLog) -> None:
-        self.given |= {value.digest: name for name, value in log.given.items()}
-        self.left |= {value.digest: name for name, value in log.left.items()}
+        self.given |= {value.digest: str(held) for held, value in log.given.items()}
+        self.left |= {value.digest for value in log.left.values()}
         for value in (*log.given.values(), *log.left.values()):
             self._pieces |= {*value.pieces}
         for call in calls(log.operations):

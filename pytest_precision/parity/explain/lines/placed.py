@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_precision.parity.explain.lines.calls import SingleCall, calls
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, short
-from pytest_precision.trace.operations import OperationLog, Value
+from pytest_precision.trace.operations import Holding, OperationLog, Value
 
 
 def misplaced(
@@ -30,7 +30,7 @@ def misplaced(
     return None
 
 
-def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[str, Value, Value]]:
+def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding, Value, Value]]:
     """Yield name and values of what the two sides have left otherwise, though they had it alike."""
     for name, value in ours.left.items():
         other = theirs.left.get(name)

@@ -1,0 +1,99 @@
+"""What logging the operations of a step costs: time against the bare step, and bytes an operation.
+
+    python ci/bench/lines.py [--layers N] [--repeats N]
+
+A GPT-like model of about 10 million parameters makes some 3,000 operations in a step, with AdamW in
+for-loop form and clipped gradients. A bare step and a logged one alternate, and medians of their
+times are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.trace.operations import path_of
+from pytest_precision.trace.wanted import Wanted
+
+WIDTH, HEADS, TOKENS, BATCH, VOCABULARY = 224, 4, 128, 8, 2048
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, as a user writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(hidden)).chunk(3, -1)
+        q, k, v = (
+            one.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2).contiguous() for one in (q, k, v)
+        )
+        weights = (q @ k.transpose(2, 3) / (WIDTH / HEADS) ** 0.5).softmax(-1)
+        mixed = (weights @ v).transpose(1, 2).reshape(BATCH, TOKENS, WIDTH)
+        hidden = hidden + self.out(mixed)
+        return hidden + self.down(nn.functional.gelu(self.up(self.norm2(hidden))))
+
+
+def step_of(layers: int) -> tuple[Callable[[], None], int]:
+    """Return a train step, and the number of parameters."""
+    torch.manual_seed(0)
+    body = nn.Sequential(*(Block() for _ in range(layers)))
+    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), body, nn.Linear(WIDTH, VOCABULARY))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    tokens = torch.randint(VOCABULARY, (BATCH, TOKENS))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+        optimizer.step()
+
+    return step, sum(parameter.numel() for parameter in model.parameters())
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    step, parameters = step_of(given.layers)
+    step()
+    bare, logged, logger = [], [], OperationLogger(Wanted(0, 1))
+    for _ in range(given.repeats):
+        bare.append(timed(step))
+        logger = OperationLogger(Wanted(0, 1))
+        with logger.installed(), logger.on():
+            logged.append(timed(step))
+    number = len(logger.log.operations)
+    with tempfile.TemporaryDirectory() as folder:
+        writing = timed(lambda: logger.log.write(Path(folder), 0))
+        size = path_of(Path(folder), 0).stat().st_size
+    before, after = statistics.median(bare), statistics.median(logged)
+    print(f"{parameters / 1e6:.1f} million parameters, {number} operations in a step")
+    print(f"bare {before:.2f} s, logged {after:.2f} s: {after / before:.2f} times")
+    print(f"{size / number:.0f} bytes an operation, written in {writing:.2f} s")
+
+
+if __name__ == "__main__":
+    main()
