@@ -50,7 +50,8 @@ divergence is at the step, phase and kind where the defect starts. *Named* says 
 failure's words tell the kind of error, and *error* is its one word for it. *Line* says whether the
 [culprit](report.md#the-culprit) is at the line where the defect is planted, or next to it, else
 which line is named; *kind* whether the first wrong operation alone tells the kind of error, in the
-words of that table. *Losses* are those of four steps, compared with `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
+words of that table. *Losses* are those of four steps, compared with
+`atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
 the fourth step has a weight of 1/256.
 *Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
 oracle, or an identity, which is anything that one run must keep by itself. What a microbatch adds

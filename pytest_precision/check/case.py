@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_precision.check.lines import Named, named
+from pytest_precision.check.lines import Named, named, recorded_lines
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPES
@@ -95,7 +95,7 @@ class Case:
 
     def culprit(self, finding: Finding) -> Named:
         """Return what made the first wrong value, if that can be looked for."""
-        return Named(None)
+        return recorded_lines(finding, self.sides)
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Return a further run of the candidate, if it can be recorded again.

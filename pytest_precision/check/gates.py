@@ -52,6 +52,7 @@ def agreement(case: Case) -> Ruling | None:
         return Ruling(outcome="fail", reason=unlike)
     found = diagnose(closer.judgement)
     culprit, unnamed = case.culprit(finding)
+    said = (unnamed,) if unnamed else ()
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": of_finding(found.finding),
@@ -61,10 +62,15 @@ def agreement(case: Case) -> Ruling | None:
     return Ruling(
         outcome="fail",
         reason=wording.headline(found, closer.judgement) + unrepeatable(closer),
-        details=(*filter(None, (unnamed,)), *_described(case, closer, found)),
+        details=(*said, *_described(case, closer, found)),
         divergence=locate(found),
         culprit=culprit,
-        brief=(*_notes(case, closer, found.finding), "", *spread.rows(closer.judgement)),
+        brief=(
+            *filter(None, (unnamed,)),
+            *_notes(case, closer, found.finding),
+            "",
+            *spread.rows(closer.judgement),
+        ),
         figures={name: found for name, found in figures.items() if found is not None},
     )
 

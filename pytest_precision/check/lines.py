@@ -50,6 +50,33 @@ def named(recordings: Recordings, finding: Finding, sides: tuple[Recording, Reco
     return Named(culprit)
 
 
+def recorded_lines(finding: Finding, sides: tuple[Recording, Recording]) -> Named:
+    """Name the culprit of two recordings that outlive their sessions, if both have logs."""
+    lacking = [side for side in sides if not _has_logs(side)]
+    commands = [side.manifest.again(lines=True) for side in lacking if side.manifest is not None]
+    if lacking:
+        told = f"To name the line, record with: {'; '.join(commands)}" if commands else ""
+        return Named(None, told)
+    try:
+        ours, theirs = (
+            [OperationLog.read(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
+            for side in sides
+        )
+        culprit = culprit_of(ours, theirs, Path.cwd(), finding.pair.kind)
+    except Exception as error:  # a log may be a stranger's
+        return Named(None, f"No line is named: {type(error).__name__}: {error}")
+    return Named(culprit, "" if culprit else "No line is named: all operations made known values")
+
+
+def _has_logs(side: Recording) -> bool:
+    place = side.trace.folder
+    return all(side.trace.files.has(path_of(place, rank)) for rank in _ranks(side))
+
+
+def _ranks(side: Recording) -> range:
+    return range(side.cell.world_size)
+
+
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
     """Read the logs of the ranks that made the operation."""
     stretches = recorded(side.cell, Window(wanted.step, wanted.step))

@@ -129,3 +129,5 @@ class Against:
             yield from ("--values", ",".join(map(str, values)))
         for kind in given.see:
             yield from ("--see", kind)
+        if given.lines:
+            yield "--lines"

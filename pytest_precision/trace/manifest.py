@@ -24,6 +24,7 @@ from pytest_precision.trace.sealed import (
     drop_seals,
     expect_signed,
     files_of,
+    log_of,
     put_seals,
     read_signed,
     signed,
@@ -135,10 +136,17 @@ class Manifest:
             replace(cls.read(folder), files=files).write(folder, world_size, writer=rank)
             drop_seals(folder, world_size)
 
-    def again(self, values: str) -> str:
-        """Return the command that makes the recording again, with the values of some steps."""
+    def again(self, values: str = "", *, lines: bool = False) -> str:
+        """Return the command that makes the recording again.
+
+        Args:
+            values: steps whose values are kept; none unless given.
+            lines: whether operations are logged.
+        """
         words = ["python", "-m", "pytest_precision", "record", "--out", "DIR"]
-        words += ["--steps", str(self.steps), "--values", values]
+        words += ["--steps", str(self.steps)]
+        words += ["--values", values] if values else []
+        words += ["--lines"] if lines else []
         words += ["--te", "cpu"] if STAND_IN in self.versions else []
         return shlex.join([*words, "--", self.script, *self.arguments])
 
@@ -161,7 +169,9 @@ def _manifest(found: dict[str, Any]) -> Manifest:
     ranks = whole("world_size", found["world_size"], 1, MOST_RANKS)
     files = table("files", found["files"])
     if files:
-        table("files", files, [name for rank in range(ranks) for name in files_of(rank)])
+        expected = [name for rank in range(ranks) for name in files_of(rank)]
+        logged = [log_of(rank) for rank in range(ranks) if log_of(rank) in files]
+        table("files", files, [*expected, *logged])
     return Manifest(
         format=FORMAT,
         command=texts("command", found["command"]),

@@ -6,12 +6,12 @@ in common (names, places, values) stands in the file once, so that an operation 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
+from pytest_precision.trace.sealed import log_of
 
 
 class CodeLine(NamedTuple):
@@ -267,12 +267,7 @@ class OperationLog:
 
 def path_of(folder: Path, rank: int) -> Path:
     """Return the file to which a rank writes its log."""
-    return folder / f"operations{rank}.json"
-
-
-def logs(folder: Path, ranks: Iterable[int]) -> Sequence[OperationLog]:
-    """Read the logs of ranks."""
-    return [OperationLog.read(folder, rank) for rank in ranks]
+    return folder / log_of(rank)
 
 
 class _Interned:

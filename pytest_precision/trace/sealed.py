@@ -36,10 +36,16 @@ def files_of(rank: int) -> tuple[str, ...]:
     return f"rank{rank}.json", f"rank{rank}.bin", f"data{rank}.json", f"updates{rank}.json"
 
 
+def log_of(rank: int) -> str:
+    """Return the name of the file of a rank's operations, which a recording has or has not."""
+    return f"operations{rank}.json"
+
+
 def seals(folder: Path, rank: int) -> dict[str, Seal]:
     """Return the seal of each file that a rank has written."""
     found = {}
-    for name in files_of(rank):
+    logged = [log_of(rank)] if (folder / log_of(rank)).exists() else []
+    for name in (*files_of(rank), *logged):
         with regular(folder / name) as (file, size):
             found[name] = size, digest(mapped(file, size))
     return found

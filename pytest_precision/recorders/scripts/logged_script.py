@@ -63,16 +63,18 @@ class LoggedScript:
 
     Args:
         logger: logs.
-        op: index of the operation that is logged.
+        op: index of the operation that is logged; None for the whole script.
         operations: of the sequence.
     """
 
-    def __init__(self, logger: OperationLogger, op: int, operations: tuple[str, ...]) -> None:
+    def __init__(
+        self, logger: OperationLogger, op: int | None, operations: tuple[str, ...]
+    ) -> None:
         self.logger, self._op, self._operations = logger, op, operations
 
     def begin(self, course: Course) -> None:
         """Hear that a run of the script begins."""
-        if course.load <= self._op <= course.op:
+        if self._op is None or course.load <= self._op <= course.op:
             self.logger.start()
 
     def steps(self, *given: Any) -> Steps:
@@ -81,15 +83,17 @@ class LoggedScript:
 
     def updated(self, op: int) -> None:
         """Hear that the loop has made an update in an operation."""
+        if self._op is None:
+            return
         between = self._operations[op + 1 : self._op]
         if op < self._op and not STEPS.intersection(between):
             self.logger.start()
 
     def over(self, op: int, sight: Sight) -> None:
         """Hear that a step is over."""
-        if op >= self._op and self.logger.active:
+        if self.logger.active and (self._op is None or op >= self._op):
             self.logger.leave(state_of(sight))
-            self.logger.active = False
+            self.logger.active = self._op is None
 
 
 class LoggedSteps(Steps):

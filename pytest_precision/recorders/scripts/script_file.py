@@ -16,8 +16,10 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.environment import SEED
+from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.logged_script import LoggedScript
 from pytest_precision.recorders.scripts.names import LoopNames
 from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
@@ -25,6 +27,7 @@ from pytest_precision.recorders.scripts.sight import Sight
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.manifest import Manifest
+from pytest_precision.trace.wanted import Wanted
 
 
 def record_file(
@@ -35,6 +38,7 @@ def record_file(
     values: Collection[int],
     *,
     local_grads: bool = False,
+    lines: bool = False,
 ) -> int:
     """Run a script file and write this rank's part of a recording of its train steps.
 
@@ -48,6 +52,7 @@ def record_file(
         steps: number of train steps to record, if the script makes as many.
         values: steps whose values are written, 0 for the start; digests are written of the others.
         local_grads: whether gradients are looked at as each backward leaves them.
+        lines: whether all tensor operations are logged, by which a comparison names a line.
 
     Returns:
         the number of train steps that were recorded.
@@ -58,9 +63,12 @@ def record_file(
     manifest = Manifest.now(file, arguments, steps, values)
     torch.manual_seed(SEED)
     with ManifestTape(folder, steps, manifest) as tape:
-        seen = Steps(Sight(LoopNames()), tape, Course(("train",) * steps))
+        course = Course(("train",) * steps)
+        logged = LoggedScript(OperationLogger(Wanted(0, steps)), None, ()) if lines else None
+        made = Steps if logged is None else logged.steps
+        seen = made(Sight(LoopNames()), tape, course)
         seen.tell(None, {ON_DEMAND} if local_grads else (), None)
-        with followed(seen), ended_well():
+        with _logged(logged, course), followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:
             raise RuntimeError(
@@ -74,10 +82,25 @@ def record_file(
         seen.write_end()
         cell = Cell(world_size=tape.place.world_size)
         finished(tape, [seen], cell, folder, Products(), RECORDING)
+        if logged is not None:
+            logged.logger.log.write(folder, tape.place.rank)
     Manifest.seal(folder, tape.place.rank, tape.place.world_size)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return seen.done
+
+
+@contextmanager
+def _logged(logged: LoggedScript | None, course: Course) -> Iterator[None]:
+    if logged is None:
+        yield
+        return
+    with logged.logger.installed():
+        logged.begin(course)
+        try:
+            yield
+        finally:
+            logged.logger.active = False
 
 
 class ManifestTape(Tape):
