@@ -179,7 +179,9 @@ class CellCase(Case):
         """Run both sides once more, and log the operation in which they part."""
         if not self.terms.lines:
             return Named(None)
-        return named(self._recordings, finding, self.sides)
+        rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
+        tolerates = rule.criterion.tolerates
+        return named(self._recordings, finding, self.sides, tolerates=tolerates)
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Record the same steps of the candidate once more."""

@@ -9,7 +9,7 @@ from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of
+from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import OperationLog, path_of
 from pytest_precision.trace.recording import Recording
@@ -29,16 +29,30 @@ class Named(NamedTuple):
     note: str = ""
 
 
-def named(recordings: Recordings, finding: Finding, sides: tuple[Recording, Recording]) -> Named:
+def named(
+    recordings: Recordings,
+    finding: Finding,
+    sides: tuple[Recording, Recording],
+    *,
+    tolerates: bool,
+) -> Named:
     """Log the operation in which two sides part, on both, and name the culprit.
 
     Whatever happens in these runs, the verdict of those before stands.
+
+    Args:
+        recordings: run both sides again.
+        finding: where they part.
+        sides: as they were recorded.
+        tolerates: whether values may differ, so that they cannot be followed.
     """
     moment = finding.pair.moment
-    wanted = Wanted(moment.op, moment.step)
+    wanted = Wanted(moment.op, moment.step, sketches=tolerates)
     try:
         folders = recordings.logged(wanted)
         ours, theirs = (_read(*one, wanted) for one in zip(folders, sides, strict=True))
+        if tolerates:
+            return Named(growth_of(ours, theirs, Path.cwd()))
         culprit = culprit_of(ours, theirs, Path.cwd(), finding.pair.kind)
     except Exception as error:  # whatever it is, both sides differ
         reason = (

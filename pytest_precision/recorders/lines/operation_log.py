@@ -14,6 +14,7 @@ from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
 from pytest_precision.recorders.lines.settings import SettingsWatch
+from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
 from pytest_precision.trace.operations import (
     Argument,
@@ -58,6 +59,7 @@ class OperationLogger:
         self.active = False
         self.frames = Frames()
         self._wanted, self._values, self._modules = wanted, Values(wanted.pieces), Modules()
+        self._sketches = Sketches()
         self.settings = SettingsWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames, self._modules)
 
@@ -143,9 +145,13 @@ class OperationLogger:
                 origin.module,
                 origin.backward,
                 origin.line,
+                self._sketched(made) if results else (),
             )
         )
         return result
+
+    def _sketched(self, made: list[Tensor]) -> tuple[tuple[float, ...], ...]:
+        return tuple(map(self._sketches.of, made)) if self._wanted.sketches else ()
 
     def _arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following
 from pytest_precision.parity.explain.lines.calls import SingleCall, moves
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
+from pytest_precision.parity.explain.lines.growth import grown, module_errors, most
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.parity.explain.lines.placed import misplaced
@@ -56,6 +57,34 @@ def culprit_of(
         call, error, rank = left
         return _culprit(call, error, root, rank=None if len(candidate) == 1 else rank)
     return _set(settings[0], root) if settings else None
+
+
+def growth_of(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], root: Path
+) -> Culprit | None:
+    """Return the operation at which the error grows most; None if none stands out.
+
+    Args:
+        candidate: the logs of its ranks.
+        reference: likewise.
+        root: files are named relative to it.
+    """
+    operations = grown(candidate, reference)
+    found = most(operations)
+    if found is None:
+        return None
+    operation = found.operation
+    call = SingleCall(0, operation, operation.arguments, operation.read, operation.results)
+    return Culprit(
+        text=f"the error grows most, ×{found.growth:.3g}, to {found.error:.2g} of the values: "
+        f"{_place(call, root)}",
+        kind="grown",
+        operation=operation.name,
+        **_line_fields(operation.line, root),
+        module=operation.module or None,
+        rank=None if len(candidate) == 1 else found.rank,
+        modules=module_errors(operations),
+    )
 
 
 def _telling(settings: Sequence[SetOtherwise], kind: str) -> SetOtherwise:

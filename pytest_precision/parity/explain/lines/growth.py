@@ -1,0 +1,113 @@
+"""Growth: where values cannot be followed, the operation at which the error grows most.
+
+Kernels that round otherwise make nearly every value unknown. Then operations are matched by their
+place in a module, and the relative error of what each makes is held against that of what it reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from pytest_precision.parity.culprit import ModuleErrors
+from pytest_precision.trace.operations import LoggedOperation, OperationLog
+
+Sketch = tuple[float, ...]
+
+LEAST = 8.0
+"""Growth below which an operation stands out no more than any other that rounds."""
+
+
+class Grown(NamedTuple):
+    """An operation that both sides have at the same place.
+
+    Attributes:
+        operation: of the candidate.
+        rank: of the candidate.
+        error: relative L2 error of what it makes.
+        growth: how many times that of what it reads, or that of a rounding where this is more.
+    """
+
+    operation: LoggedOperation
+    rank: int
+    error: float
+    growth: float
+
+
+def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:
+    """Return the operations that both sides have at the same place of a module, in order."""
+    return [
+        one
+        for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False))
+        for one in _of_rank(rank, ours, theirs)
+    ]
+
+
+def most(operations: Sequence[Grown]) -> Grown | None:
+    """Return the one at which the error grows most, if it stands out."""
+    found = max(operations, key=lambda one: one.growth, default=None)
+    return found if found is not None and found.growth >= LEAST else None
+
+
+def module_errors(operations: Sequence[Grown]) -> tuple[ModuleErrors, ...]:
+    """Return the errors of what each module makes last, forward and backward."""
+    forward: dict[str, float] = {}
+    backward: dict[str, float] = {}
+    for one in operations:
+        if one.operation.module:
+            errors = backward if one.operation.backward else forward
+            errors[one.operation.module] = one.error
+    return tuple(
+        ModuleErrors(name, forward.get(name), backward.get(name))
+        for name in {**forward, **backward}
+    )
+
+
+def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Grown]:
+    places = dict(_placed(theirs))
+    errors: dict[int, float] = {}
+    for place, mine in _placed(ours):
+        other = places.get(place)
+        if other is not None and _comparable(mine, other):
+            same = {value.digest for value in other.read}
+            read = [errors.get(v.storage, 0.0) for v in mine.read if v.digest not in same]
+            made = [*map(error, mine.sketches, other.sketches)]
+            worst = max(made, default=0.0)
+            yield Grown(mine, rank, worst, worst / max(*read, _rounding(mine), 0.0))
+        else:  # what it adds to the error shows at the next one that both sides have
+            before = max((errors.get(value.storage, 0.0) for value in mine.read), default=0.0)
+            made = [before] * len(mine.results)
+        # By its memory, since what is read may be a view of what was made.
+        errors |= dict(zip((value.storage for value in mine.results), made, strict=True))
+
+
+def error(mine: Sketch, theirs: Sketch) -> float:
+    """Return the relative L2 error that two sketches show."""
+    size = math.hypot(*theirs)
+    apart = math.hypot(*(a - b for a, b in zip(mine, theirs, strict=True)))
+    return apart / size if size else float(apart > 0)
+
+
+def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOperation]]:
+    """Yield each operation with its place: its module, its direction, and its number there."""
+    numbers: dict[tuple[object, ...], int] = {}
+    for operation in log.operations:
+        place = operation.module, operation.backward, operation.base
+        number = numbers[place] = numbers.get(place, -1) + 1
+        yield (*place, number), operation
+
+
+def _comparable(mine: LoggedOperation, theirs: LoggedOperation) -> bool:
+    shapes = [[value.shape for value in one.results] for one in (mine, theirs)]
+    return shapes[0] == shapes[1] and any(mine.sketches) and len(mine.sketches) == len(shapes[0])
+
+
+def _rounding(operation: LoggedOperation) -> float:
+    """Return the error of one rounding to the coarsest dtype that an operation reads or makes."""
+    values = (*operation.read, *operation.results)
+    dtypes = {getattr(torch, value.dtype, None) for value in values}
+    floats = [one for one in dtypes if isinstance(one, torch.dtype) and one.is_floating_point]
+    return max((torch.finfo(one).eps for one in floats), default=torch.finfo(torch.float32).eps)

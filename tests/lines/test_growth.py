@@ -1,0 +1,51 @@
+"""Where values may differ, the operation is named at which the error grows most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import wrong_engines
+from wrong_engines import of
+
+from pytest_precision import norm, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.explain.lines.growth import error
+from pytest_precision.recorders.lines.sketches import Sketches
+
+ParityIn = Callable[[Cell], Parity]
+
+
+def test_the_module_is_named_with_the_growth(parity_in: ParityIn) -> None:
+    """All later modules are off too, and what leads to them is not."""
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell(sequence="train2")).check(
+            of(wrong_engines.OtherGelu),
+            of(wrong_engines.Right),
+            workload=workloads.mlp,
+            criterion=norm(rel=1e-5),
+        )
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert (found.kind, found.module) == ("grown", "blocks.1"), found.text
+    assert "the error grows most, ×" in found.text
+    errors = {row.module: row for row in found.modules}
+    assert found.operation == "aten.gelu.default"
+    assert errors["blocks.0"].forward == 0
+    assert (errors["blocks.1"].forward or 0) > 1e-6
+    assert (errors["blocks.0"].backward or 0) > 1e-6
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 1000, 30_000])
+def test_a_sketch_tells_the_relative_error(size: int) -> None:
+    """Within a factor of two, whatever the number of elements."""
+    draws = torch.Generator().manual_seed(3)
+    values = torch.randn(size, generator=draws)
+    other = values + 1e-3 * torch.randn(size, generator=draws)
+    sketches = Sketches()
+    true = float((other - values).norm() / values.norm())
+    assert true / 2 < error(sketches.of(other), sketches.of(values)) < true * 2
+    assert error(sketches.of(values), sketches.of(values)) == 0
