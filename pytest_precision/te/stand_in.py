@@ -95,7 +95,7 @@ def install() -> None:
     triton.enter()
     _torch.collect_one_by_one()
     sys.modules.update(apex.modules())
-    sys.modules[MODULE] = _StandIn(release(version("transformer-engine")))
+    sys.modules[MODULE] = _StandIn(version("transformer-engine"))
     _import_package()
 
 
@@ -123,7 +123,8 @@ def install_without_gpu() -> None:
 
 def running() -> str:
     """Return what Transformer Engine runs over in this process; empty if it is no stand-in."""
-    return f"{version('transformer-engine')} on the CPU" if _is_installed() else ""
+    module = sys.modules.get(MODULE)
+    return f"{module.installed} on the CPU" if isinstance(module, _StandIn) else ""
 
 
 def _is_installed() -> bool:
@@ -169,15 +170,20 @@ def _problem_of_this_process() -> str:
 
 
 class _StandIn(ModuleType):
-    """The module, which has exactly the names that this release of Transformer Engine uses."""
+    """The module, which has exactly the names that this release of Transformer Engine uses.
 
-    def __init__(self, release: tuple[int, int]) -> None:
+    Attributes:
+        installed: the version of Transformer Engine, which takes milliseconds to find out.
+    """
+
+    def __init__(self, installed: str) -> None:
         super().__init__(MODULE, "The stand-in for the compiled module, on the CPU.")
+        self.installed, own = installed, release(installed)
         made = {**_classes(), **_constants()}
         for name, function in functions().items():
             made[name] = _on_the_cpu(function)
-        text = ".".join(map(str, release))
-        for name in NAMES[release]:
+        text = ".".join(map(str, own))
+        for name in NAMES[own]:
             setattr(self, name, made[name] if name in made else _refusing(name, text))
 
 
