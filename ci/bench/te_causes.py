@@ -62,9 +62,14 @@ CAUSES = (
         "test_grad_scaler_capturable_master",
     ),
     Cause(
-        "a kernel of Triton that the checkout has and the release 2.20 has not",
-        "expected a kernel of the stand-in .* got online_softmax_kernel",
-        "test_parallel_cross_entropy.py",
+        "the reference is torch's cross entropy in bf16, which sums in bf16 on a CPU",
+        "Tensor-likes are not close",
+        "test_parallel_cross_entropy.py.*test_bfloat16_input",
+    ),
+    Cause(
+        "the checkout saves one tensor for the backward, the release 2.20 several",
+        "AssertionError|assert",
+        "test_parallel_cross_entropy.py.*test_bfloat16_unreduced_external_grad",
     ),
     Cause("needs 4 or 8 ranks", r"world_size \(\d\) is not divisible by"),
 )

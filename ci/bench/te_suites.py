@@ -129,7 +129,6 @@ MEGATRON = Project(
         Suite("transformer/test_transformer_engine_grouped_linear.py"),
         Suite("transformer/moe/test_grouped_mlp.py"),
         Suite("dist_checkpointing/test_optimizer.py", ranks=2),
-        Suite("dist_checkpointing/test_optimizer.py", ranks=8),
         Suite("distributed/test_param_and_grad_buffer.py", ranks=2),
     ),
 )
