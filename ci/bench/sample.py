@@ -1,0 +1,72 @@
+"""Write docs/sample: the report of fixtures/sample, its page, and a picture of the top of it.
+
+    python ci/bench/sample.py
+
+The picture needs Chromium. `python -m pytest_precision report html docs/sample` writes the page of
+the cells that are there anew, which a change of the page alone needs.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from pytest_precision.report.json_file import encode
+from pytest_precision.report.page.render import write
+
+ROOT = Path(__file__).parents[2]
+
+SAMPLE = ROOT / "docs" / "sample"
+
+SIZE = {"width": 1180, "height": 1000}
+"""Pixels of the picture."""
+
+
+def record() -> None:
+    """Run the cells; some of them fail, as they should.
+
+    Raises:
+        RuntimeError: they did not.
+    """
+    words = [
+        "--precision-matrix",
+        f"--precision-report={SAMPLE}",
+        "--rootdir=.",
+        "-p",
+        "no:cacheprovider",
+    ]
+    found = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT / "fixtures/sample")
+    if found.returncode != 1:
+        raise RuntimeError(f"expected cells that fail but got exit status {found.returncode}")
+
+
+def without_machine() -> None:
+    """Leave out the release of the kernel, which names the machine that made the sample."""
+    file = SAMPLE / "report.json"
+    report = json.loads(file.read_text())
+    report["environment"]["platform"] = f"{platform.system()} {platform.machine()}"
+    file.write_bytes(encode(report) + b"\n")
+    write(SAMPLE)
+
+
+def photograph() -> None:
+    """Write the picture."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()  # type: ignore[arg-type]
+        page.goto((SAMPLE / "report.html").as_uri())
+        page.screenshot(path=SAMPLE / "report.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    record()
+    without_machine()
+    photograph()
