@@ -95,7 +95,7 @@ class Case:
 
     def culprit(self, finding: Finding) -> Named:
         """Return what made the first wrong value, if that can be looked for."""
-        return recorded_lines(finding, self.sides)
+        return recorded_lines(finding, self.sides, self.terms.root)
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Return a further run of the candidate, if it can be recorded again.
@@ -181,7 +181,8 @@ class CellCase(Case):
             return Named(None)
         rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
         tolerates = rule.criterion.tolerates
-        return named(self._recordings, finding, self.sides, tolerates=tolerates)
+        root = self.terms.root
+        return named(self._recordings, finding, self.sides, root, tolerates=tolerates)
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Record the same steps of the candidate once more."""

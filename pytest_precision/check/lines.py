@@ -33,6 +33,7 @@ def named(
     recordings: Recordings,
     finding: Finding,
     sides: tuple[Recording, Recording],
+    root: Path,
     *,
     tolerates: bool,
 ) -> Named:
@@ -44,6 +45,7 @@ def named(
         recordings: run both sides again.
         finding: where they part.
         sides: as they were recorded.
+        root: the folder that files are named from.
         tolerates: whether values may differ, so that they cannot be followed.
     """
     moment = finding.pair.moment
@@ -52,8 +54,8 @@ def named(
         folders = recordings.logged(wanted)
         ours, theirs = (_read(*one, wanted) for one in zip(folders, sides, strict=True))
         if tolerates:
-            return Named(growth_of(ours, theirs, Path.cwd()))
-        culprit = culprit_of(ours, theirs, Path.cwd(), finding.pair.kind)
+            return Named(growth_of(ours, theirs, root.absolute()))
+        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind)
     except Exception as error:  # whatever it is, both sides differ
         reason = (
             error.reason if isinstance(error, SideFailed) else f"{type(error).__name__}: {error}"
@@ -64,8 +66,14 @@ def named(
     return Named(culprit)
 
 
-def recorded_lines(finding: Finding, sides: tuple[Recording, Recording]) -> Named:
-    """Name the culprit of two recordings that outlive their sessions, if both have logs."""
+def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: Path) -> Named:
+    """Name the culprit of two recordings that outlive their sessions, if both have logs.
+
+    Args:
+        finding: where they part.
+        sides: the recordings.
+        root: the folder that files are named from.
+    """
     lacking = [side for side in sides if not _has_logs(side)]
     commands = [side.manifest.again(lines=True) for side in lacking if side.manifest is not None]
     if lacking:
@@ -76,7 +84,7 @@ def recorded_lines(finding: Finding, sides: tuple[Recording, Recording]) -> Name
             [OperationLog.read(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
-        culprit = culprit_of(ours, theirs, Path.cwd(), finding.pair.kind)
+        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
     return Named(culprit, "" if culprit else "No line is named: all operations made known values")

@@ -56,6 +56,7 @@ class Parity:
         ranks: the session's rank groups.
         traces: the session's recorded runs.
         verdicts: verdicts of all checks of this test so far.
+        root: the folder that node ids start from, and files in a failure.
         definitions: what the modules of this process defined; None if nobody looked in time.
     """
 
@@ -65,6 +66,7 @@ class Parity:
     ranks: RankPool
     traces: TraceCache
     verdicts: list[Verdict] = field(default_factory=list)
+    root: Path = field(default_factory=Path.cwd)
     definitions: Definitions | None = None
 
     def __repr__(self) -> str:
@@ -122,7 +124,9 @@ class Parity:
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
             )
         terms = Terms.of(criterion, max_lost_updates, contract, oracle)
-        terms = terms._replace(jitter=self.settings.jitter, lines=self.settings.lines == "auto")
+        terms = terms._replace(
+            jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
+        )
         sides = self._sides(candidate, reference, workload, reference_cell)
         ruling, figures = self._ruled(*sides, terms)
         figures["seconds"] = time.perf_counter() - started
@@ -164,7 +168,7 @@ class Parity:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.compare import compare
 
-        terms = Terms.of(criterion)
+        terms = Terms.of(criterion)._replace(root=self.root)
         paths, axes = (Path(candidate), Path(reference)), axes_of(self.cell)
         return self._kept(compare(*paths, terms, self.nodeid, axes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from pytest_precision.errors import expect_type, expected_but_got, is_bad_input
@@ -26,6 +27,7 @@ class Terms(NamedTuple):
         exempt: what is judged neither by the workload's rule nor by identities.
         write: writes criteria down as they were asked for.
         lines: whether a failure is run once more to name the line of the first wrong value.
+        root: the folder that files are named from: pytest's root, or where a command runs.
         jitter: how many runs of the candidate with delays must have the bits of the one without.
     """
 
@@ -35,6 +37,7 @@ class Terms(NamedTuple):
     exempt: Exempt = Exempt()
     jitter: int = 0
     lines: bool = True
+    root: Path = Path()
     write: Write = in_a_test
 
     @classmethod

@@ -108,6 +108,7 @@ def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
         settings,
         shared.ranks(settings),
         shared.traces,
+        root=item.config.rootpath,
         definitions=item.config.stash.get(DEFINITIONS, None),
     )
     item.stash[PARITY] = found
