@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +63,7 @@ def named(
         )
         return Named(None, f"No line is named: in a third run {reason}")
     if culprit is None:
-        return Named(None, "No line is named: in a third run every operation made known values")
+        return Named(None, _known(ours))
     return Named(culprit)
 
 
@@ -87,7 +88,15 @@ def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: P
         culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
-    return Named(culprit, "" if culprit else "No line is named: all operations made known values")
+    return Named(culprit, "" if culprit else _known(ours))
+
+
+def _known(logs: Sequence[OperationLog]) -> str:
+    """Say why no operation is to blame."""
+    cut = max((log.cut for log in logs), default=0)
+    if cut:
+        return f"No line is named: the first {cut} operations made values that the reference has"
+    return "No line is named: every operation made values that the reference has"
 
 
 def _has_logs(side: Recording) -> bool:

@@ -1,0 +1,68 @@
+"""The log of operations: what it has, how long it is, and where it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.trace.operations import OperationLog, path_of
+from pytest_precision.trace.wanted import Wanted
+
+
+def logged(wanted: Wanted, times: int = 3) -> OperationLogger:
+    """Log some products and a sum in place."""
+    logger = OperationLogger(wanted)
+    values = torch.arange(12.0).reshape(3, 4)
+    with logger.installed(), logger.on():
+        for _ in range(times):
+            values = values * 1.5
+            values.t().add_(1.0)
+    return logger
+
+
+def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Values, constants, lines and sketches too."""
+    log = logged(Wanted(0, 1, sketches=True)).log
+    log.write(tmp_path, 0)
+    assert OperationLog.read(tmp_path, 0) == log
+    assert path_of(tmp_path, 0).stat().st_size < 1024 * len(log.operations)
+
+
+def test_an_operation_has_its_values_and_its_line() -> None:
+    """What it makes is what the next one reads, a view of it included."""
+    first, second, *_ = logged(Wanted(0, 1)).log.operations
+    assert (first.name, first.base, second.base) == ("aten.mul.Tensor", "mul", "add")
+    assert first.results[0].storage == second.read[0].storage
+    assert first.line is not None
+    assert Path(first.line.file) == Path(__file__)
+    assert first.line.own
+
+
+def test_equal_values_have_equal_digests_in_any_process() -> None:
+    """And a value that differs in one bit another one."""
+    ours, theirs = (logged(Wanted(0, 1)).log.operations for _ in range(2))
+    assert [o.results[0].digest for o in ours] == [o.results[0].digest for o in theirs]
+    assert ours[0].results[0].digest == "9aca049393c15758"
+    assert len({o.results[0].digest for o in ours}) == len(ours)
+
+
+def test_a_log_ends_at_its_limit() -> None:
+    """The rest of a step of a million operations is not logged, and the log says so."""
+    log = logged(Wanted(0, 1, limit=4)).log
+    assert (len(log.operations), log.cut) == (4, 4)
+    assert logged(Wanted(0, 1, limit=7)).log.cut == 0
+
+
+def test_what_torch_does_not_dispatch_is_seen_at_the_next_read() -> None:
+    """A kernel that writes to memory by itself makes another value of it."""
+    logger = OperationLogger(Wanted(0, 1))
+    values = torch.arange(12.0)
+    with logger.installed(), logger.on():
+        values * 1.0
+        values.numpy()[:] = 7.0
+        values * 1.0
+    before, after = (one.read[0] for one in logger.log.operations)
+    assert before.digest != after.digest
+    assert after.uniform
