@@ -26,6 +26,8 @@ SLOWEST_LAST = (
     "trace",
     "report",
     "workloads",
+    "recorders",
+    "check",
     "plugin",
     "ranks",
     "modes",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slack import START
 
-BENCH = Path(__file__).parents[2] / "ci" / "bench" / "seen.py"
+BENCH = Path(__file__).parents[3] / "ci" / "bench" / "seen.py"
 SAMPLE = ("AveragedModel",)
 
 
