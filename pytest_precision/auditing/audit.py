@@ -102,9 +102,9 @@ def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error")
     """Audit a set-up as `audit` does, and fail where a finding is as bad as `fail_on`.
 
     Args:
-        model: as of `audit`.
-        optimizer: as of `audit`.
-        more: as of `audit`.
+        model: see `audit`.
+        optimizer: see `audit`.
+        more: see `audit`.
         fail_on: `error`, `warning` or `note`.
 
     Raises:

@@ -256,12 +256,12 @@ class Observable:
         """Yield the observations of a tensor; nothing if its kind is `unobservable`.
 
         Args:
-            kind: as of `Observation`.
+            kind: see `Observation`.
             name: name of the stored tensor.
             tensor: a tensor of any dtype; it may be a DTensor or another subclass.
             capture: says whether shards are gathered.
             split: whether `logical` splits the tensor.
-            local: as of `Observation`.
+            local: see `Observation`.
         """
         if kind in self.unobservable:
             return

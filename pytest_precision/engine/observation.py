@@ -79,7 +79,7 @@ def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
     """Observe a tensor that this rank holds whole.
 
     Args:
-        kind: as of `Observation`.
+        kind: see `Observation`.
         name: name of the logical tensor.
         tensor: the whole logical tensor.
         local: whether every rank has one of its own under this name.

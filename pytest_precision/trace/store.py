@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     """One observation on disk.
 
     Attributes:
-        kind, name, shape, place, local: as of `Observation`.
+        kind, name, shape, place, local: see `Observation`.
         dtype: name of the dtype, without `torch.`.
         piece: shape of the piece.
         nbytes: number of bytes of the piece.

@@ -37,7 +37,7 @@ class TraceWriter:
     Args:
         folder: an existing folder.
         rank: rank of this process.
-        digests: as of `Header`.
+        digests: see `Header`.
         threads: number of threads that compute digests.
     """
 
