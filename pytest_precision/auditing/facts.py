@@ -36,7 +36,10 @@ class SetupFacts:
 
     @classmethod
     def of(cls, *parts: Any) -> SetupFacts:
-        """Read parts of a training loop, which are left as they are."""
+        """Read the facts of a training set-up from its models, optimizers and the like.
+
+        Nothing is changed in them, and no step is run.
+        """
         setup = TrainingSetup.of(*parts)
         ownership = Ownership(setup)
         sharded = [found for model in setup.models for found in sharding.units(model)]

@@ -61,7 +61,8 @@ class PackedOperand:
         return self.amax[tile.rows].unsqueeze(1)
 
     def codes(self, tile: Tile, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-        """Compute the codes of a tile, uint8 in scratch.
+        """Compute the 4-bit code of each element of a tile, one per byte, in memory that the next
+        call overwrites.
 
         Args:
             tile: a part of the source.

@@ -37,7 +37,9 @@ class RoundingRng:
         return int.from_bytes(digest, "big") % _SEEDS
 
     def bits(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Draw uint8 [rows, columns] for the rowwise operand, [columns, rows] for the other one."""
+        """Draw a random byte per element for stochastic rounding: for the rowwise operand, in the
+        given shape, and for the columnwise one, in the transposed shape.
+        """
         # torch's CPU generator uses only 32 bits of a seed, and each device draws other bits.
         generator = np.random.Philox(key=self.seed)
         rowwise, columnwise = (_bytes(generator, size).to(device) for size in (shape, shape[::-1]))

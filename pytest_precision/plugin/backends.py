@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 
 
 def refusals(asked: Iterable[Asked]) -> list[str]:
-    """Return a message for each `native` request that no GPU could fulfil here."""
+    """Return a message for each test that asks for native formats which no GPU could give here."""
     return [
         f"{one.test}: {refusal(one.precision, lacks)}"
         for one in asked

@@ -8,7 +8,9 @@ from pytest_precision.report.session import runs_nothing
 
 
 class Requirement:
-    """Hooks of the process that reports, with `--precision-require`.
+    """Fail a session in which no cell ran: pytest hooks that `--precision-require` adds.
+
+    They run in the process that reports, which under xdist is the controller.
 
     Args:
         enabled: whether cells run at all.

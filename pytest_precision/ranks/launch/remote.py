@@ -70,7 +70,7 @@ class RemoteRank:
 
     @property
     def waitables(self) -> tuple[Connection]:
-        """See `Rank`."""
+        """The connection to the host, which is ready to read when the rank has said something."""
         return (self._line,)
 
     @property
