@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from pytest_precision.ranks.process import lifeline, preloaded, reaper
+from pytest_precision.ranks.process import lifeline, preloaded, reaper, socket_folder
 from pytest_precision.ranks.state import reads
 
 MODULES = (
@@ -44,7 +44,7 @@ MODULES = (
 os.environ["OMP_NUM_THREADS"] = "1"
 
 _controller = int(os.environ.pop(reaper.CONTROLLER, os.getppid()))
-_leave = reaper.reap_after(_controller, reaper.folders_are_in())
+_leave = reaper.reap_after(_controller, socket_folder.folders_of_controllers())
 
 gc.disable()  # what is imported stays: collecting it takes a tenth of the time
 with lifeline.tied_imports(_controller, _leave):

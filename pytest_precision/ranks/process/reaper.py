@@ -8,7 +8,6 @@ import ctypes
 import os
 import signal
 import sys
-import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -82,14 +81,6 @@ def restore_signals() -> None:
     """Restore the signals that the process ignored of which this one is a fork."""
     while _IGNORED:
         signal.signal(*_IGNORED.popitem())
-
-
-def folders_are_in() -> set[str]:
-    """Return the parents of all folders of a controller with this process's temporary folder."""
-    from pytest_precision.ranks.process.server import short_folder
-
-    temporary = tempfile.gettempdir()
-    return {temporary, short_folder(temporary)}
 
 
 def end_descendants(process: int, but: Collection[int] = ()) -> None:

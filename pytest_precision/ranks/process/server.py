@@ -16,21 +16,14 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, util
 
 from pytest_precision._folders import OwnFolder
-from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.process import preloaded, reaper
+from pytest_precision.ranks.process.socket_folder import short_folder
 from pytest_precision.ranks.state.environment import patched
 
 PRELOAD = ["pytest_precision.ranks.process.preload"]
 
 END_SECONDS = 1.0
 """Time between the end of the server's connections and its exit status."""
-
-LONGEST_PATH = 107
-"""Most bytes of a socket's path (sun_path in linux/un.h, without the terminating zero)."""
-BELOW = len("/pytest-precision-server-12345678/pymp-12345678/listener-12345678")
-"""Bytes of it that this module and multiprocessing append to the temporary folder."""
-SHORT = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders to use instead if the path of the temporary folder is too long."""
 
 context = multiprocessing.get_context("forkserver")
 
@@ -134,25 +127,6 @@ def end_adopted() -> None:
 def _number() -> int | None:
     number: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return number
-
-
-def short_folder(wanted: str, others: tuple[str, ...] = SHORT) -> str:
-    """Return the first of these folders whose path leaves room for that of a socket.
-
-    Raises:
-        OSError: none of the paths does.
-    """
-    for folder in (wanted, *others):
-        if len(os.fsencode(folder)) + BELOW <= LONGEST_PATH and os.access(folder, os.W_OK):
-            return folder
-    raise OSError(
-        expected_but_got(
-            f"a temporary folder whose path has at most {LONGEST_PATH - BELOW} bytes, for "
-            "a socket,",
-            f"{wanted!r}",
-            "set TMPDIR to a shorter one",
-        )
-    )
 
 
 @functools.cache
