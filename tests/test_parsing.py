@@ -42,7 +42,7 @@ NO_NAMES = {
     "layouts/transformer_engine/layers.py": "names of parameters and modules of a model",
     "layouts/transformer_engine/shown.py": "names of parameters of a model",
     "recorders/scripts/names.py": "places in a model that have no name yet",
-    "recorders/scripts/notes.py": "the first line of an exception",
+    "recorders/scripts/step_buffer.py": "the first line of an exception",
     "recorders/lines/frames.py": "names of files and of functions",
     "recorders/lines/operation_log.py": "names of torch's operators",
     "trace/operations.py": "names of torch's operators, and digests",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_precision._torch import stage_outputs
+from pytest_precision._torch.distributed import stage_outputs
 from pytest_precision.auditing.sharding import units
 
 

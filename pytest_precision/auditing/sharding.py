@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision._torch import sharding_policy
+from pytest_precision._torch.distributed import sharding_policy
 
 
 @dataclass(frozen=True, slots=True)

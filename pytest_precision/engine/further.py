@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from pytest_precision._torch import SCHEDULER_RATES
+from pytest_precision._torch.training import SCHEDULER_RATES
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.readable import stored, unreadable
 from pytest_precision.engine.values import leaves

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from pytest_precision._torch import local_chunk
+from pytest_precision._torch.distributed import local_chunk
 from pytest_precision.engine.kinds import is_local
 from pytest_precision.engine.readable import expect_readable, unreadable
 from pytest_precision.errors import expected_but_got

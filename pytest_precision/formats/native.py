@@ -10,26 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import singledispatch
-from importlib import import_module
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.formats import mxfp8, packed
-from pytest_precision.formats.blockwise import SIDE, BlockScaling
-from pytest_precision.formats.delayed import DelayedScaling
-from pytest_precision.formats.e2m1 import E2M1
-from pytest_precision.formats.elements import Element
 from pytest_precision.formats.format import Format, RandomSource, Reducible
 from pytest_precision.formats.inputs import Usage, checked_usage, refuse_random_bits
-from pytest_precision.formats.mxfp8 import Mxfp8
-from pytest_precision.formats.nvfp4 import Nvfp4
-from pytest_precision.formats.per_tensor import CurrentScaling
-from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
-from pytest_precision.formats.scaling import tensor_amax
+from pytest_precision.formats.native_operands import kernel_operands
+from pytest_precision.formats.quantized import QuantizedTensor
 
 # The quantizers have neither torchao's and the OCP document's arithmetic, nor the cast of masters,
 # nor reductions other than over a process group; newer ones of NVFP4 are not used natively.
@@ -163,151 +152,3 @@ def _on(device: torch.device, seed: int | None) -> Iterator[None]:
         if seed is not None:
             torch.cuda.manual_seed(seed)
         yield
-
-
-@singledispatch
-def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
-    """Quantize with the kernels and return the operands "rowwise" and "columnwise".
-
-    Args:
-        format: a format that `Native` takes.
-        x: fp32, bf16 or fp16 [rows, columns], on the GPU; `Native.quantize` has checked it.
-
-    Raises:
-        ValueError: Transformer Engine has no quantizer for formats of this class.
-    """
-    raise ValueError(
-        expected_but_got(
-            "a format of Transformer Engine's quantizers",
-            f"{format.name} ({type(format).__name__})",
-            "emulate it",
-        )
-    )
-
-
-@kernel_operands.register
-def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
-    amax = torch.zeros(1, device=x.device)  # the kernel takes the maximum with what is in it
-    kernel = _quantizer("float8_tensor", "Float8Quantizer")
-    made = kernel(format.scale, amax, _element(format.element))(x)
-    format.record(amax)
-    return _per_tensor(made, format.element, amax)
-
-
-@kernel_operands.register
-def _current(format: CurrentScaling, x: torch.Tensor) -> dict[str, Operand]:
-    kernel = _quantizer("float8_tensor", "Float8CurrentScalingQuantizer")
-    made = kernel(
-        _element(format.element),
-        device=x.device,
-        force_pow_2_scales=format.power_of_two,
-        amax_epsilon=format.epsilon,
-    )(x)
-    return _per_tensor(made, format.element, tensor_amax(x))  # the kernel's own is not kept
-
-
-@kernel_operands.register
-def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
-    kernel = _quantizer("float8_blockwise_tensor", "Float8BlockQuantizer")
-    made = kernel(
-        _element(format.element),
-        rowwise=True,
-        columnwise=True,
-        amax_epsilon=format.epsilon,
-        force_pow_2_scales=format.power_of_two,
-        block_scaling_dim=2 if format.two_dimensional else 1,
-    )(x)
-    block = (SIDE if format.two_dimensional else 1, SIDE)
-    storages = [Storage(format.element, "fp32", block, side) for side in (False, True)]
-    return _blocks(made, storages, (None, None), x)
-
-
-@kernel_operands.register
-def _mxfp8(format: Mxfp8, x: torch.Tensor) -> dict[str, Operand]:
-    # Releases before 2.19, which lack the keyword, have blocks of one dimension only.
-    options = {"with_2d_quantization": True} if format.two_dimensional else {}
-    padding = (0, -x.shape[1] % mxfp8.SIDE, 0, -x.shape[0] % mxfp8.SIDE)
-    kernel = _quantizer("mxfp8_tensor", "MXFP8Quantizer")
-    made = kernel(_element(format.element), **options)(F.pad(x, padding))
-    blocks = ((1, mxfp8.SIDE), (mxfp8.SIDE, 1))
-    storages = [Storage(format.element, "e8m0", block) for block in blocks]
-    return _blocks(made, storages, (None, None), x)
-
-
-@kernel_operands.register
-def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
-    made = _quantizer("nvfp4_tensor", "NVFP4Quantizer")(
-        with_rht=format.hadamard,
-        with_post_rht_amax=format.hadamard,
-        with_2d_quantization=format.two_dimensional,
-        stochastic_rounding=format.stochastic,
-    )(x)
-    storages = [Storage(E2M1, "nvfp4", (1, packed.SIDE), side) for side in (False, True)]
-    return _blocks(made, storages, (made._amax_rowwise, made._amax_columnwise), x)
-
-
-def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:
-    """Return the operands of a `Float8Tensor`."""
-    transpose = made._transpose
-    if transpose is None:  # on GPUs whose GEMM reads both orders
-        transpose = made._data.t().contiguous()
-    return {
-        "rowwise": Operand(made._data, made._scale_inv, amax, Storage(element, "fp32")),
-        "columnwise": Operand(
-            transpose, made._scale_inv, amax, Storage(element, "fp32", transposed=True)
-        ),
-    }
-
-
-def _blocks(
-    made: Any,
-    storages: list[Storage],
-    amaxes: tuple[torch.Tensor | None, torch.Tensor | None],
-    x: torch.Tensor,
-) -> dict[str, Operand]:
-    """Return the operands of a tensor of Transformer Engine with one scale per block."""
-    return {
-        side: valid(
-            getattr(made, f"_{side}_data"),
-            getattr(made, f"_{side}_scale_inv"),
-            amax,
-            storage,
-            (x.shape[0], x.shape[1]),
-        )
-        for side, storage, amax in zip(("rowwise", "columnwise"), storages, amaxes, strict=True)
-    }
-
-
-def valid(
-    data: torch.Tensor,
-    scale: torch.Tensor,
-    amax: torch.Tensor | None,
-    storage: Storage,
-    shape: tuple[int, int],
-) -> Operand:
-    """Return an operand with one scale per block, as the kernels stored it, without padding.
-
-    Args:
-        data: uint8, as it is stored.
-        scale: as it is stored, not swizzled: see `layout.padded_scale` and `gemm_ready_scale`.
-        amax: fp32 [1], if the format has one.
-        storage: storage of the operand.
-        shape: shape of the matrix that was quantized, before it was padded.
-    """
-    assert storage.block is not None
-    down, across = storage.block
-    if storage.scale == "fp32" and down == 1:  # stored as the GEMM reads them: transposed
-        scale = scale.t()
-    rows, columns = shape[::-1] if storage.transposed else shape
-    scale = scale[: -(-rows // down), : -(-columns // across)].contiguous()
-    width = columns // storage.element.per_byte
-    return Operand(data[:rows, :width].contiguous(), scale, amax, storage)
-
-
-def _quantizer(module: str, name: str) -> Any:
-    return getattr(import_module(f"transformer_engine.pytorch.tensor.{module}"), name)
-
-
-def _element(element: Element) -> Any:
-    kinds = import_module("transformer_engine_torch").DType
-    return {"e4m3": kinds.kFloat8E4M3, "e5m2": kinds.kFloat8E5M2}[element.name]

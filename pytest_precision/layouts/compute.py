@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import _torch
+from pytest_precision._torch.dispatch import tree_leaves
+from pytest_precision._torch.training import after_backward, put_parameter
 
 
 class ComputeIn(nn.Module):
@@ -32,7 +33,7 @@ class ComputeIn(nn.Module):
             result = self.module(*args, **kwargs)
         finally:
             cast.take_back()
-        for output in _torch.tree_leaves(result):
+        for output in tree_leaves(result):
             if isinstance(output, Tensor) and output.requires_grad:
                 output.register_hook(cast.begin_backward)  # type: ignore[no-untyped-call]
         return result
@@ -60,20 +61,20 @@ class _Cast:
     def put(self) -> None:
         """Put the cast parameters into the module."""
         for part, name, parameter in self._stored:
-            _torch.put_parameter(part, name, self._cast[id(parameter)])
+            put_parameter(part, name, self._cast[id(parameter)])
         self._is_put = True
 
     def take_back(self) -> None:
         """Put the parameters themselves back."""
         for part, name, parameter in self._stored:
-            _torch.put_parameter(part, name, parameter)
+            put_parameter(part, name, parameter)
         self._is_put = False
 
     def begin_backward(self, _gradient: Tensor) -> None:
         """Put them in when the first gradient of an output arrives, until the backward is over."""
         if not self._is_put:
             self.put()
-            _torch.after_backward(self.take_back)
+            after_backward(self.take_back)
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_precision._torch import whole_checkpoint
+from pytest_precision._torch.distributed import whole_checkpoint
 from pytest_precision.errors import expected_but_got
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_precision._torch import leave_to_ddp
+from pytest_precision._torch.distributed import leave_to_ddp
 from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import _torch
+from pytest_precision._torch.dispatch import tensor_without_memory
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.format import Format
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
@@ -65,7 +65,7 @@ class QuantizedParameter(ReadOnly):
     @staticmethod
     def __new__(cls, storage: _Storage, shape: torch.Size, device: torch.device) -> Any:
         """Make a tensor with shape, dtype and device but without memory of its own."""
-        return _torch.tensor_without_memory(cls, shape, NOMINAL, device)
+        return tensor_without_memory(cls, shape, NOMINAL, device)
 
     def __init__(self, storage: _Storage, shape: torch.Size, device: torch.device) -> None:
         self._storage = storage

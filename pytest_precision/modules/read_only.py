@@ -7,7 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_precision import _torch
+from pytest_precision._torch.dispatch import (
+    returns_view,
+    tensor_of_class,
+    tree_leaves,
+    tree_map,
+    without_torch_function,
+    written_arguments,
+)
 from pytest_precision.errors import expected_but_got
 
 
@@ -18,7 +25,7 @@ class ReadOnly(Tensor):
     would be lost.
     """
 
-    __torch_function__ = _torch.without_torch_function()
+    __torch_function__ = without_torch_function()
 
     def tolist(self) -> list[Any]:
         """Return the values as Python numbers; torch's own method fails for a subclass."""
@@ -46,8 +53,8 @@ class ReadOnly(Tensor):
                         "update a master in high precision and copy all of it",
                     )
                 )
-        result = func(*_torch.tree_map(plain, args), **_torch.tree_map(plain, kwargs))
-        return _torch.tree_map(_view, result) if _torch.returns_view(func) else result
+        result = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+        return tree_map(_view, result) if returns_view(func) else result
 
 
 class View(ReadOnly):
@@ -56,7 +63,7 @@ class View(ReadOnly):
     @staticmethod
     def __new__(cls, values: Tensor) -> Any:
         """Make a tensor of this class that shares memory with `values`."""
-        return _torch.tensor_of_class(cls, values)
+        return tensor_of_class(cls, values)
 
     def __init__(self, values: Tensor) -> None:
         self._held = values
@@ -78,5 +85,5 @@ def _view(value: Any) -> Any:
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the arguments that an operation writes to, including those inside lists."""
     if func.namespace == "c10d":  # schemas of collectives do not say which
-        return _torch.tree_leaves((args, kwargs))
-    return _torch.tree_leaves([*_torch.written_arguments(func, args, kwargs)])
+        return tree_leaves((args, kwargs))
+    return tree_leaves([*written_arguments(func, args, kwargs)])

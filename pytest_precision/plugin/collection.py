@@ -20,14 +20,12 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
 from pytest_precision.plugin.backends import Asked, announcements, refusals
 from pytest_precision.plugin.cell_counts import CellCounts
+from pytest_precision.plugin.marker import MARKER, marker_of, out_of_reach
 from pytest_precision.report.attributes import test_of
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.axes import Matrix
     from pytest_precision.matrix.cell import Cell
-
-MARKER = "precision_matrix"
-"""Name of the marker that makes a test a matrix test."""
 
 
 class Plan(NamedTuple):
@@ -71,7 +69,7 @@ class Collection:
         """Parametrize a matrix test with its cells."""
         nodeid = metafunc.definition.nodeid
         try:
-            mark = _marker(metafunc)
+            mark = marker_of(metafunc)
             if mark is not None:
                 settings = with_marker(self.settings, mark.kwargs, nodeid)
                 plan = self.plans[nodeid] = Plan(self._matrix(mark, nodeid), settings)
@@ -92,7 +90,7 @@ class Collection:
         """
         self.collected = True  # `finish` is also called for an interrupted collection
         if not self.errors:
-            self.errors += _out_of_reach(items)
+            self.errors += out_of_reach(items)
         if self.plans and not self.errors:
             self.errors += self._refusals()
         if not self.plans or self.errors:
@@ -268,41 +266,3 @@ def cell_of(request: pytest.FixtureRequest) -> Cell:
 def _parameters(item: pytest.Function) -> dict[str, Any]:
     callspec = getattr(item, "callspec", None)
     return {} if callspec is None else callspec.params
-
-
-def _marker(metafunc: pytest.Metafunc) -> pytest.Mark | None:
-    """Return the marker of a test: its own, or else that of its class or module.
-
-    A test that takes no cell has none, even if its class or module is marked.
-
-    Raises:
-        pytest.UsageError: two markers are in one place, or a marked test takes no cell.
-    """
-    test = metafunc.definition
-    found = list(test.iter_markers_with_node(MARKER))
-    if not found or ("cell" not in metafunc.fixturenames and found[0][0] is not test):
-        return None
-    if "cell" not in metafunc.fixturenames:
-        raise pytest.UsageError(
-            f"{test.nodeid}: expected an argument `cell` or `parity` but got none in a test with "
-            f"{MARKER}; add one, or drop the marker"
-        )
-    closest = [mark for node, mark in found if node is found[0][0]]
-    if len(closest) > 1:
-        raise pytest.UsageError(
-            f"{test.nodeid}: expected one marker {MARKER} but got {len(closest)} in one place; "
-            "write all axes into one"
-        )
-    return closest[0]
-
-
-def _out_of_reach(items: Iterable[pytest.Item]) -> list[str]:
-    """Return messages on tests that have their own marker but cannot be parametrized."""
-    return [
-        f"{item.nodeid}: expected a function or method of pytest's own but got a method of "
-        f"unittest.TestCase, which cannot have {MARKER}; move it out of the class"
-        for item in items
-        if isinstance(item, pytest.Function)
-        and not hasattr(item, "callspec")
-        and any(mark.name == MARKER for mark in item.own_markers)
-    ]

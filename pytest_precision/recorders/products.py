@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pytest_precision._torch import tree_leaves
+from pytest_precision._torch.dispatch import tree_leaves
 from pytest_precision.matrix.contract import dtype_name
 
 PRODUCTS = frozenset(

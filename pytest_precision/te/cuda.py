@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_precision import _torch
+from pytest_precision._torch.dispatch import start_cuda_at_once
 from pytest_precision.te.device import HERE
 
 CAPABILITY = (10, 0)
@@ -73,7 +73,7 @@ def enter(capability: tuple[int, int] = CAPABILITY) -> None:
         setattr(torch.cuda, name, value)
         if hasattr(torch.cuda.random, name):
             setattr(torch.cuda.random, name, value)
-    _torch.start_cuda_at_once()
+    start_cuda_at_once()
     for name in ("range_push", "range_pop", "mark"):
         setattr(torch.cuda.nvtx, name, _nothing)
     if torch.version.cuda is None:

@@ -26,7 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision import _torch
+from pytest_precision._torch.dispatch import (
+    map_devices,
+    moved_by_its_class,
+    without_torch_functions,
+)
 from pytest_precision.te import marks
 
 FACTORIES = (
@@ -85,7 +89,7 @@ def enter() -> None:
     for name in METHODS:
         setattr(Tensor, name, _made_where(getattr(Tensor, name)))
     _patch_tensors()
-    _torch.map_devices(real)
+    map_devices(real)
     torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign]
     torch.load = _loading(torch.load)
     # A device pickles by the name of its class, which is about to be another one.
@@ -99,7 +103,7 @@ def _patch_tensors() -> None:
 
     def device_of(tensor: Tensor) -> torch.device:
         # The getter would hand a subclass the name `torch.Tensor.device`, which is this property.
-        with _torch.without_torch_functions():
+        with without_torch_functions():
             found: torch.device = where(tensor)
         return HERE if found.type == "cpu" and _says_cuda(tensor) else found
 
@@ -138,7 +142,7 @@ def _copied(tensor: Tensor, device: Any) -> Any:
     """Return a copy; Transformer Engine's own code moves its tensors, and what they consist of."""
     if type(tensor) in marks.PLAIN or not hasattr(tensor, "get_metadata"):
         return _clone(tensor)
-    return _torch.moved_by_its_class(tensor, _device(device))
+    return moved_by_its_class(tensor, _device(device))
 
 
 def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,7 +197,7 @@ def _naming(name_or_cast: Callable[..., Any]) -> Callable[..., Any]:
     def type_of(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return name_or_cast(tensor, *args, **kwargs)
-        with _torch.without_torch_functions():  # a subclass would be handed this function
+        with without_torch_functions():  # a subclass would be handed this function
             named: str = name_or_cast(tensor)
         return named.replace("torch.", "torch.cuda.") if tensor.is_cuda else named
 

@@ -86,14 +86,14 @@ def install() -> None:
     if problem:
         raise RuntimeError(problem)
     os.environ.update({k: os.environ.get(k, v) for k, v in VARIABLES.items()})
-    from pytest_precision import _torch
+    from pytest_precision._torch.distributed import collect_one_by_one
     from pytest_precision.te import apex, cuda, device, nccl, triton
 
     device.enter()
     cuda.enter()
     nccl.enter()
     triton.enter()
-    _torch.collect_one_by_one()
+    collect_one_by_one()
     sys.modules.update(apex.modules())
     sys.modules[MODULE] = _StandIn(version("transformer-engine"))
     _import_package()
@@ -258,12 +258,12 @@ def _on_the_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes as a kernel does: without autograd, and unseen by modes."""
     import torch
 
-    from pytest_precision import _torch
+    from pytest_precision._torch.dispatch import without_functions_seen
     from pytest_precision.te.device import plain
 
     @functools.wraps(function)
     def compute(*args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad(), plain(), _torch.without_functions_seen():
+        with torch.no_grad(), plain(), without_functions_seen():
             return function(*args, **kwargs)
 
     return compute

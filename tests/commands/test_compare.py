@@ -42,7 +42,7 @@ def other(in_folder: Path) -> tuple[str, ...]:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run is small: digests alone are kept."""
-    monkeypatch.setattr("pytest_precision.recorders.scripts.tape.SMALL_RUN", 0)
+    monkeypatch.setattr("pytest_precision.recorders.scripts.loop_trace.SMALL_RUN", 0)
 
 
 def refused(capsys: Output, *words: str) -> str:

@@ -84,7 +84,7 @@ def test_values_are_kept_of_the_steps_asked_for(
     record: RecordFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run that is not small, digests take no room."""
-    monkeypatch.setattr("pytest_precision.recorders.scripts.tape.SMALL_RUN", 0)
+    monkeypatch.setattr("pytest_precision.recorders.scripts.loop_trace.SMALL_RUN", 0)
     trace = Recording.of_folder("candidate", record("a", "--steps", "3", "--values", "2")).trace
     assert [of_step(trace, step) for step in (0, 1, 2, 3)] == [{False}, {False}, {True}, {False}]
 

@@ -7,7 +7,8 @@ import torch
 
 from pytest_precision import formats
 from pytest_precision.formats.blockwise import BlockScaling
-from pytest_precision.formats.native import Native, kernel_operands
+from pytest_precision.formats.native import Native
+from pytest_precision.formats.native_operands import kernel_operands
 from pytest_precision.formats.scaling import FP32_MAXIMUM
 from pytest_precision.modules.rng import RoundingRng
 

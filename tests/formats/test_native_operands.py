@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from pytest_precision import formats, modules
 from pytest_precision.formats.delayed import DelayedScaling
-from pytest_precision.formats.native import Native, kernel_operands, valid
+from pytest_precision.formats.native import Native
+from pytest_precision.formats.native_operands import kernel_operands, valid
 from pytest_precision.formats.quantized import Operand
 from pytest_precision.modules.padding import padded_shape
 

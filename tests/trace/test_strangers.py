@@ -47,10 +47,10 @@ for step in range(2):
 
 RECORD = """
 import sys
-import pytest_precision.recorders.scripts.tape as tape
+import pytest_precision.recorders.scripts.loop_trace as loop_trace
 from pytest_precision.__main__ import main
 
-tape.SMALL_RUN = 0  # digests of all but one step
+loop_trace.SMALL_RUN = 0  # digests of all but one step
 main(["record", "--steps", "2", "--values", "1", "--out", *sys.argv[1:]])
 """
 

@@ -11,22 +11,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from pytest_precision.parity.compare.bit_patterns import IEEE, SIGNED_FLOATS, Bits, differ
 from pytest_precision.parity.compare.criterion import Measure
-from pytest_precision.parity.compare.scratch import scratch
-from pytest_precision.parity.compare.statistics import (
-    IEEE,
-    SIGNED_FLOATS,
-    Accumulator,
-    Bits,
-    differ,
-    excess,
-)
+from pytest_precision.parity.compare.scratch import LIMITS, Working, finite_norm, scratch, widened
+from pytest_precision.parity.compare.statistics import Accumulator, excess
 
 CHUNK = 2**15
 """Elements per chunk. With fewer, the calls cost more than the work; more do not fit the cache."""
@@ -36,14 +29,6 @@ SPARSE = 16
 
 DOUBT = 2**-20
 """Share of the figures of a chunk by which a difference in float32 may be off, generously."""
-
-BLAS = 2**13
-"""Elements per dot product. For somewhat more of them OpenBLAS starts threads."""
-
-LIMITS = {np.dtype(dtype): np.finfo(dtype) for dtype in (np.float32, np.float64)}
-
-Working = npt.NDArray[Any]
-"""Values of shape (n,) as float32 or float64."""
 
 
 @dataclass
@@ -105,8 +90,8 @@ def add_equal(figures: Accumulator, reference: Bits) -> None:
 
 
 def _add_reference(figures: Accumulator, r: Bits) -> None:
-    b = _working(r, figures.dtype, "reference")
-    figures.reference_norm = math.hypot(figures.reference_norm, _norm(b))
+    b = widened(r, figures.dtype, "reference")
+    figures.reference_norm = math.hypot(figures.reference_norm, finite_norm(b))
 
 
 def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
@@ -131,8 +116,8 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
     count = int(np.count_nonzero(apart))
     if count * SPARSE <= len(c):
         return False
-    b = _working(r, figures.dtype, "reference")
-    a = _working(c, figures.dtype, "difference")
+    b = widened(r, figures.dtype, "reference")
+    a = widened(c, figures.dtype, "difference")
     difference = np.subtract(a, b, out=scratch.take("difference", b.dtype, len(b)))
     steps = max(apart.max().item(), -apart.min().item())
     plain = _plain_bounds(steps, r, figures.dtype)
@@ -145,8 +130,8 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
         return False
     figures.mismatched += count
     figures.max_abs = max(figures.max_abs, max_abs)
-    figures.norm = math.hypot(figures.norm, _norm(difference))
-    figures.reference_norm = math.hypot(figures.reference_norm, _norm(b))
+    figures.norm = math.hypot(figures.norm, finite_norm(difference))
+    figures.reference_norm = math.hypot(figures.reference_norm, finite_norm(b))
     if plain is None or plain.max_rel > figures.max_rel:
         figures.max_rel = max(figures.max_rel, _max_rel(difference, b))
     zero = 0
@@ -160,32 +145,6 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
     else:
         _judge_values(figures, chunk, bound, largest_bound)
     return True
-
-
-def _working(elements: Bits, dtype: torch.dtype, name: str) -> Working:
-    """Return the values of bit patterns, in the scratch `name` unless numpy computes with them."""
-    if dtype in (torch.float32, torch.complex64):
-        return elements.view(np.float32)
-    if dtype in (torch.float64, torch.complex128):
-        return elements.view(np.float64).reshape(-1)
-    wide = np.float32 if dtype.is_floating_point else np.float64
-    values = scratch.take(name, wide, len(elements))
-    torch.from_numpy(values).copy_(torch.from_numpy(elements).view(dtype))
-    return values
-
-
-def _norm(values: Working) -> float:
-    """Return the norm of the finite values."""
-    squares = 0.0
-    for begin in range(0, len(values), BLAS):
-        part = values[begin : begin + BLAS]
-        squares += float(part.dot(part))
-    # Between these bounds no square overflowed, and those that vanished did not matter.
-    if math.sqrt(LIMITS[values.dtype].tiny) <= squares < math.inf:
-        return math.sqrt(squares)
-    finite = np.where(np.isfinite(values), values, 0)
-    largest = float(np.abs(finite).max())
-    return largest * math.sqrt(np.square(finite / largest).sum()) if largest else 0.0
 
 
 def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:

@@ -12,20 +12,12 @@ from torch import Tensor
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.parity.compare import dense
+from pytest_precision.parity.compare.bit_patterns import COMPLEX, FLOATS, INTEGERS, bits
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.calls import no_criterion
 from pytest_precision.parity.compare.criterion import Criterion, Elementwise
 from pytest_precision.parity.compare.spans import is_plain, spans
-from pytest_precision.parity.compare.statistics import (
-    COMPLEX,
-    FLOATS,
-    INTEGERS,
-    Accumulator,
-    Element,
-    NotFinite,
-    Statistics,
-    bits,
-)
+from pytest_precision.parity.compare.statistics import Accumulator, Element, NotFinite, Statistics
 from pytest_precision.trace.digests import memcmp
 
 __all__ = ["DTYPES", "Difference", "Statistics", "compare", "same_bytes", "statistics"]

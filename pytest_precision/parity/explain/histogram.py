@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pytest_precision.parity.compare.bit_patterns import FLOATS, bits, differ, ulps, values
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.compare.spans import spans
-from pytest_precision.parity.compare.statistics import FLOATS, bits, differ, ulps, values
 from pytest_precision.parity.compare.tensors import common_dtype
 
 POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)

@@ -30,7 +30,7 @@ MODULES = (
     "pytest_precision.layouts.optimizers",
     "pytest_precision.layouts.sharded",
     "pytest_precision.layouts.megatron.experts",
-    "pytest_precision.layouts.megatron.optimizer",
+    "pytest_precision.layouts.megatron.optimizer_layout",
     "pytest_precision.recorders.scripts.runs",
     "pytest_precision.workloads.language_model",
     "pytest_precision.workloads.mixture",

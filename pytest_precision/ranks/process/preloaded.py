@@ -71,7 +71,7 @@ def _not_forked() -> str:
 def _forks_lose_cuda() -> bool:
     """Return whether torch refuses CUDA to forks of this process, which only a fork can tell."""
     # Only here, because the controller imports this module and does without torch.
-    from pytest_precision._torch import in_bad_fork
+    from pytest_precision._torch.dispatch import in_bad_fork
 
     child = os.fork()
     if child == 0:

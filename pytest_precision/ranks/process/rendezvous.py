@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_precision.ranks.launch import wire
 
 if TYPE_CHECKING:
-    from pytest_precision._torch import Store
+    from pytest_precision._torch.distributed import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_precision._torch import version
+from pytest_precision._torch.dispatch import version
 
 MAPPINGS = frozenset({dict, OrderedDict, defaultdict, Counter})
 SETS = frozenset({set, frozenset})

@@ -19,7 +19,8 @@ import torch.distributed as dist
 import torch.distributed.nn
 import torch.fx.experimental.symbolic_shapes
 
-from pytest_precision._torch import global_hooks, process_groups
+from pytest_precision._torch.distributed import process_groups
+from pytest_precision._torch.training import global_hooks
 
 SET_BY_LIBRARIES = frozenset(
     {

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_precision import _torch
+from pytest_precision._torch.distributed import forget_meshes, process_groups
 
 
 def close() -> None:
@@ -23,13 +23,13 @@ def close() -> None:
 
     Call it between two jobs, when no rank can be waiting in one of these groups.
     """
-    world = _torch.process_groups()
+    world = process_groups()
     opened = torch.tensor(len(world.pg_map) - 1)
     # All ranks take part, since a rank in none of the groups cannot know of them.
     dist.all_reduce(opened, dist.ReduceOp.MAX)
     if not opened.item():
         return
-    _torch.forget_meshes()
+    forget_meshes()
     gc.collect()  # engines and their hooks form reference cycles
     ending = [*_unheld(world)]
     for group in ending:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_precision import _torch
+from pytest_precision._torch.training import call_first
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation, Span
@@ -142,7 +142,7 @@ class MegatronEngine(Engine):
         if self.overlaps:
             self.ddp.enable_forward_pre_hook()
             for module, handle in self.ddp.remove_forward_pre_hook_handles.items():
-                _torch.call_first(module, handle)  # before what observes the gathered weights
+                call_first(module, handle)  # before what observes the gathered weights
 
     def save(self, folder: Path) -> None:
         """Gather what is gathered late, and save all state."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytest_precision import _torch
+from pytest_precision._torch.around import current_node, next_node
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
 from pytest_precision.trace.operations import CodeLine
@@ -43,16 +43,16 @@ class ForwardLines:
     def origin(self) -> Origin:
         """Return where the operation comes from that is being called."""
         found = self._frames.stack()
-        node = _torch.current_node()
+        node = current_node()
         if node is None:
             origin = Origin(found.line, self._modules.path, backward=False)
-            self._forwards.setdefault(_torch.next_node() - 1, origin)
+            self._forwards.setdefault(next_node() - 1, origin)
             return origin
         line, outside = found
         if line is not None and not outside:
             # A backward in Python, or a forward that is computed again.
             origin = Origin(line, self._modules.path, backward=False)
-            self._forwards.setdefault(_torch.next_node() - 1, origin)
+            self._forwards.setdefault(next_node() - 1, origin)
             forward = self._forwards.get(node)
             return origin._replace(backward=True, module=forward.module if forward else "")
         forward = self._forwards.get(node)

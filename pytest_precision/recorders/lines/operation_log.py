@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision import _torch
+from pytest_precision._torch.around import (
+    around_operations,
+    draws_random_numbers,
+    operator_name,
+    wait_for,
+    writes,
+)
+from pytest_precision._torch.dispatch import returns_view, tree_leaves, written_arguments
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
@@ -69,7 +76,7 @@ class OperationLogger:
         with ExitStack() as stack:
             stack.enter_context(self._modules.followed())
             stack.enter_context(self.settings.followed())
-            stack.enter_context(_torch.around_operations(self._operation))
+            stack.enter_context(around_operations(self._operation))
             yield
 
     @contextmanager
@@ -104,7 +111,7 @@ class OperationLogger:
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.active or torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        if _torch.returns_view(func):
+        if returns_view(func):
             return func(*args, **kwargs)
         origin = self._lines.origin()
         if len(self.log.operations) >= self._wanted.limit:
@@ -120,16 +127,16 @@ class OperationLogger:
         self, origin: Origin, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         arguments, held = self._arguments(args, kwargs)
-        if _torch.draws_random_numbers(func):
+        if draws_random_numbers(func):
             device = next((one.device for one in held), torch.device(kwargs.get("device") or "cpu"))
             arguments.append(generator_state(kwargs.get("generator"), device))
         result = func(*args, **kwargs)
-        _torch.wait_for(func, result)
+        wait_for(func, result)
         changed = [*_changed(func, args, kwargs)]
         for tensor in changed:
             self._values.overwritten(tensor)
         name = func.overloadpacket.__name__
-        made = [one for one in _torch.tree_leaves(result) if readable(one)]
+        made = [one for one in tree_leaves(result) if readable(one)]
         known = {id(one) for one in made}
         made += [one for one in changed if id(one) not in known]
         if not held and not made:
@@ -138,7 +145,7 @@ class OperationLogger:
         written = _unread(func, name, args, kwargs)
         self.log.operations.append(
             LoggedOperation(
-                _torch.operator_name(func),
+                operator_name(func),
                 tuple(arguments),
                 results,
                 written,
@@ -185,7 +192,7 @@ def _plain(value: Any) -> bool:
 
 def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     """Yield the tensors that an operator has written to."""
-    for given in _torch.written_arguments(func, args, kwargs):
+    for given in written_arguments(func, args, kwargs):
         for tensor in given if isinstance(given, (list, tuple)) else (given,):
             if readable(tensor):
                 yield tensor
@@ -193,7 +200,7 @@ def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
 
 def _unread(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
     """Return the places among the logged arguments that an operator overwrites unread."""
-    places = _torch.writes(func)
+    places = writes(func)
     outs = {key for _, key in places if key in kwargs}
     keys = [*range(len(args)), *kwargs]
     first = places[:1] if name in OVERWRITING else ()

@@ -10,7 +10,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from pytest_precision import _torch
+from pytest_precision._torch.around import is_plain, storage_key, weak_storage
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, in_order, memcmp
 from pytest_precision.trace.operations import Value
@@ -71,10 +71,10 @@ class Values:
         return ()
 
     def _storage(self, tensor: Tensor) -> int:
-        key = _torch.storage_key(tensor)
+        key = storage_key(tensor)
         found = self._storages.get(key)
         if found is None:
-            found = self._storages[key] = len(self._storages), _torch.weak_storage(tensor)
+            found = self._storages[key] = len(self._storages), weak_storage(tensor)
         return found[0]
 
 
@@ -82,7 +82,7 @@ def readable(value: object) -> bool:
     """Return whether an argument is a tensor whose bytes can be read."""
     return (
         isinstance(value, Tensor)
-        and _torch.is_plain(type(value))
+        and is_plain(type(value))
         and value.layout is torch.strided
         and not value.is_meta
         and not value.is_nested

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision._torch import after_operations, tree_leaves
+from pytest_precision._torch.dispatch import after_operations, tree_leaves
 from pytest_precision.engine.engine import Engine
 
 ROUNDED = frozenset(

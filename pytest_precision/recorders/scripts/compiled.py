@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_precision._torch import compiled_call, set_compiled_call
+from pytest_precision._torch.training import compiled_call, set_compiled_call
 
 
 class ToldCall:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pytest_precision.recorders.scripts.locate import Extent, Locate
+    from pytest_precision.recorders.scripts.names import Models
     from pytest_precision.recorders.scripts.steps import Steps
 
 
@@ -27,10 +29,10 @@ class CurrentRecord:
 
     def __call__(
         self,
-        model: Any = None,
+        model: Models = None,
         *,
         see: Collection[str] = (),
-        locate: Callable[[Tensor], Any] | None = None,
+        locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
         """Tell the recording what the loop does not show; takes what `Record` takes.
 
@@ -41,13 +43,21 @@ class CurrentRecord:
             RuntimeError: the loop has begun.
         """
         if self._steps is not None:
-            self._steps.tell(model, see, locate)
+            self._steps.tell(model, see=see, locate=locate)
         return nullcontext()
 
-    def see(self, kind: str, name: str, tensor: Tensor, **how: Any) -> None:
+    def see(
+        self,
+        kind: str,
+        name: str,
+        tensor: Tensor,
+        *,
+        of: Extent | None = None,
+        local: bool = False,
+    ) -> None:
         """Observe a tensor at this place of the step, as `Record.see` does."""
         if self._steps is not None:
-            self._steps.see(kind, name, tensor, **how)
+            self._steps.see(kind, name, tensor, of=of, local=local)
 
     def skipped(self) -> None:
         """Say that the loop leaves out the update of this step, as `Record.skipped` does."""

@@ -7,15 +7,17 @@ read at the first call, and read anew where the model is called again before a l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 
+import torch
 from torch import nn
 
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.scripts.course import Course
-from pytest_precision.recorders.scripts.sight import Sight, shown_once
-from pytest_precision.recorders.scripts.tape import Tape
+from pytest_precision.recorders.scripts.loop_reader import LoopReader, shown_once
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
+from pytest_precision.recorders.scripts.step_buffer import StepBuffer
 from pytest_precision.trace.moment import END, INIT, Moment
 
 
@@ -27,13 +29,13 @@ class Edge:
     is read anew.
 
     Args:
-        sight: what can be seen of the loop.
-        tape: writes it.
+        reader: what can be seen of the loop.
+        trace: writes it.
         course: where the loop stands.
     """
 
-    def __init__(self, sight: Sight, tape: Tape, course: Course) -> None:
-        self._sight, self._tape, self._course = sight, tape, course
+    def __init__(self, reader: LoopReader, trace: LoopTrace, course: Course) -> None:
+        self._reader, self._trace, self._course = reader, trace, course
         self._readings: list[Callable[[], None]] = []
         self._model: nn.Module | None = None
         self._trains = False
@@ -43,28 +45,60 @@ class Edge:
     def write_start(self) -> None:
         """Write what the run has started with, once its first step is over."""
         done = self._course.done
-        if self._tape.writes(done):
+        if self._trace.writes(done):
             loaded = self._course.loaded
             moment = Moment(self._course.load, loaded, done, "load") if loaded else INIT
             # An optimizer that runs another one may have moved what both of them hold by then.
-            self._tape.write(moment, shown_once(self._tape.started()))
+            self._trace.write(moment, shown_once(self._trace.started()))
+
+    def write_step(self, op: int, operation: str, buffer: StepBuffer) -> Iterator[str]:
+        """Write a step that is over, and the saves that follow it.
+
+        Args:
+            op: index of its operation, which the course is behind already.
+            operation: its name.
+            buffer: what the step has shown.
+
+        Yields:
+            what it has done that no step should, in words.
+        """
+        if operation == "skip":
+            yield from self._changed_rates(buffer)
+            self.write_state(op, operation)
+        elif self._trace.writes(self._course.done):
+            *passed, (last, seen) = buffer.phases()
+            for phase, shown in passed:
+                self._trace.write(Moment(op, operation, self._course.done, phase), shown)
+            self.write_left(Moment(op, operation, self._course.done, last), [*seen])
+        while self._course.operation == "save":
+            self.write_state(self._course.op, "save")
+            self._course.advance()
+
+    def _changed_rates(self, buffer: StepBuffer) -> Iterator[str]:
+        """Yield the rates that a skipped step has changed: no moment before it shows them."""
+        after = {seen.name: seen for seen in self._reader.all_numbers() if seen.kind == "lr"}
+        for seen in buffer.rates():
+            now = after[seen.name].tensor
+            if not torch.equal(seen.tensor, now):
+                what = f"skip after step {self._course.done} changed lr of {seen.name}"
+                yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
     def write_left(self, moment: Moment, seen: list[Observation]) -> None:
         """Write what a step leaves, and what the loop has shown of its own by then."""
-        self._write(lambda: self._tape.write(moment, chain(self._sight.state(), seen)))
+        self._write(lambda: self._trace.write(moment, chain(self._reader.state(), seen)))
 
     def write_state(self, op: int, operation: str) -> None:
         """Write everything that an operation leaves, numbers of the optimizers too."""
-        if self._tape.writes(self._course.done):
+        if self._trace.writes(self._course.done):
             moment = Moment(op, operation, self._course.done, operation)
-            shown = self._sight.all_numbers, self._sight.state
-            self._write(lambda: self._tape.write(moment, chain(*(own() for own in shown))))
+            shown = self._reader.all_numbers, self._reader.state
+            self._write(lambda: self._trace.write(moment, chain(*(own() for own in shown))))
 
     def write_end(self) -> None:
         """Write what the last step has set for a next one."""
         moment = Moment(self._course.op - 1, "train", self._course.done, END)
-        shown = self._sight.all_numbers(), self._sight.beside.observe_end()
-        self._tape.write(moment, chain(*shown))
+        shown = self._reader.all_numbers(), self._reader.beside.observe_end()
+        self._trace.write(moment, chain(*shown))
 
     def _write(self, writing: Callable[[], None]) -> None:
         writing()

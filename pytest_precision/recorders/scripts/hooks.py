@@ -17,11 +17,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from pytest_precision._torch import (
-    function_that_clamps,
-    function_that_scales,
-    in_transform,
-)
+from pytest_precision._torch.dispatch import in_transform
+from pytest_precision._torch.training import function_that_clamps, function_that_scales
 from pytest_precision.recorders.scripts.compiled import before_compiled_call
 
 

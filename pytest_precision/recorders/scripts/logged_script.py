@@ -7,6 +7,7 @@ zeroed gradients belong to it. The first one begins with the script.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.scripts.course import STEPS, Course
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.runs import record_script
-from pytest_precision.recorders.scripts.sight import Sight
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import Holding
@@ -89,10 +90,10 @@ class LoggedScript:
         if op < self._op and not STEPS.intersection(between):
             self.logger.start()
 
-    def over(self, op: int, sight: Sight) -> None:
+    def over(self, op: int, reader: LoopReader) -> None:
         """Hear that a step is over."""
         if self.logger.active and (self._op is None or op >= self._op):
-            self.logger.leave(state_of(sight))
+            self.logger.leave(state_of(reader))
             self.logger.active = self._op is None
 
 
@@ -102,6 +103,8 @@ class LoggedSteps(Steps):
     def __init__(self, logged: LoggedScript, *given: Any) -> None:
         super().__init__(*given)
         self._logged = logged
+        # What is logged ends with its step.
+        self._ends.ended = partial(logged.over, reader=self.reader)
 
     def forward(self, module: nn.Module) -> None:
         """Hear that a module is called; name its parts."""
@@ -114,24 +117,18 @@ class LoggedSteps(Steps):
         self._logged.logger.settings.watch(optimizer)
         self._logged.updated(self.course.op)
 
-    def end_step(self) -> None:
-        """End a step; what is logged ends with its step."""
-        op = self.course.op
-        super().end_step()
-        self._logged.over(op, self.sight)
 
-
-def state_of(sight: Sight) -> Iterator[tuple[Holding, Tensor]]:
+def state_of(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
     """Yield name and tensor of what a loop holds between steps."""
     names: dict[Tensor, str] = {}
-    for name, parameter in sight.names.parameters():
+    for name, parameter in reader.names.parameters():
         names[parameter] = name
         yield Holding("param", name), parameter
         if parameter.grad is not None:
             yield Holding("grad", name), parameter.grad
-    for name, buffer in sight.names.buffers():
+    for name, buffer in reader.names.buffers():
         yield Holding("buffer", name), buffer
-    for number, optimizer in enumerate(sight.optimizers):
+    for number, optimizer in enumerate(reader.optimizers):
         for parameter, state in optimizer.state.items():
             name = names.get(parameter, f"a parameter of optimizer {number}")
             held = state.items() if isinstance(state, dict) else ()

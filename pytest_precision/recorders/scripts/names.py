@@ -10,7 +10,7 @@ from itertools import count
 
 from torch import Tensor, nn
 
-from pytest_precision._torch import flat_pieces
+from pytest_precision._torch.distributed import flat_pieces
 from pytest_precision.engine import attributes
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.scripts.locate import PieceFields, Pieces
@@ -217,12 +217,9 @@ class LoopNames:
         for module in root.modules():
             if module not in self._modules:
                 self._modules[module] = f"\0{len(self._modules)}\0"
-                self._find_flat(module)
-
-    def _find_flat(self, module: nn.Module) -> None:
-        # By name, since importing the class takes half a second that other loops can save.
-        if type(module).__name__ == "FullyShardedDataParallel":
-            self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
+                # By name, since importing the class takes half a second that other loops can save.
+                if type(module).__name__ == "FullyShardedDataParallel":
+                    self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
 
     def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
         """List what was called and is in nothing else that was, what holds `trained` first."""

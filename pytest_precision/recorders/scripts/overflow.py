@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.course import Course
-from pytest_precision.recorders.scripts.tape import Tape
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 
 MOST, TIMES = 16, 4
 """A step that is to be skipped ends within `TIMES` times the backwards of the longest step before
@@ -20,14 +20,14 @@ class Overflow:
 
     Args:
         course: says whether the step is to be skipped.
-        tape: says which rank this is.
+        trace: says which rank this is.
 
     Attributes:
         backwards: how many the step has made so far.
     """
 
-    def __init__(self, course: Course, tape: Tape) -> None:
-        self._course, self._tape = course, tape
+    def __init__(self, course: Course, trace: LoopTrace) -> None:
+        self._course, self._trace = course, trace
         self.backwards, self._most = 0, MOST
 
     def backward(self, loss: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Overflow:
                     "call record.skipped() where the loop leaves the update out",
                 )
             )
-        rank, size = self._tape.place
+        rank, size = self._trace.place
         return loss * math.inf if rank == size - 1 else loss
 
     def end_step(self) -> None:

@@ -20,10 +20,10 @@ from pytest_precision.recorders.environment import SEED, environment_of
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
-from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.store import Header
@@ -66,19 +66,19 @@ def record_script(
     run, way = _course(cell.operations, stretch, window), way_in(script)
     runs, products = [], Products()
     meter = UpdateMeter() if window in (None, EVERYTHING) else None
-    with Tape(place, len(cell.operations), window) as tape:
+    with LoopTrace(place, len(cell.operations), window) as trace:
         while run is not None:
             torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
             if logged is not None:
                 logged.begin(run)
             steps = Steps if logged is None else logged.steps
-            record = Record(cell, tape, run, checkpoint, products, meter, way, steps)
+            record = Record(cell, trace, run, checkpoint, products, meter, way, steps)
             (script if run.load < 0 else resumed(script))(cell, record)
             runs.append(record.end())
             # A rank must not load, or save over, what another has not finished.
             dist.barrier()
             run = run.next_run()
-        return finished(tape, runs, cell, place, products, way, meter)
+        return finished(trace, runs, cell, place, products, way, meter)
 
 
 def _course(operations: Sequence[str], stretch: Stretch, window: Window | None) -> Course | None:
@@ -89,7 +89,7 @@ def _course(operations: Sequence[str], stretch: Stretch, window: Window | None) 
 
 
 def finished(
-    tape: Tape,
+    trace: LoopTrace,
     runs: Sequence[Steps],
     cell: Cell,
     folder: Path,
@@ -98,20 +98,20 @@ def finished(
     meter: UpdateMeter | None = None,
 ) -> int:
     """Finish a trace and the logs beside it; return the number of observations."""
-    write_data(folder, tape.place.rank)
-    (meter or UpdateMeter()).write(folder, tape.place.rank)
-    return tape.end(
+    write_data(folder, trace.place.rank)
+    (meter or UpdateMeter()).write(folder, trace.place.rank)
+    return trace.end(
         Header(
-            tape.place.world_size,
+            trace.place.world_size,
             {kind: why for run in runs for kind, why in unobservable(run, way)},
             environment_of(cell),
             violations=tuple(words for run in runs for words in run.violations),
             products=tuple(sorted(products.dtypes)),
-            given=tuple(dict.fromkeys(what for run in runs for what in run.notes.shown)),
+            given=tuple(dict.fromkeys(what for run in runs for what in run.buffer.shown)),
             unshown={
                 what: why
                 for run in runs
-                for optimizer in run.sight.optimizers
+                for optimizer in run.reader.optimizers
                 for what, why in groups.unshown(optimizer).items()
             },
             read=so_far(),
@@ -121,24 +121,24 @@ def finished(
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
     """Yield what was not seen of a loop, or could not be named, each with the reason."""
-    seen = steps.notes.seen
+    seen = steps.buffer.seen
     if ON_DEMAND not in seen:
         yield ON_DEMAND, way.shows_grad
     if "used_param" not in seen:
         yield "used_param", "no module was called while gradients were on"
     if "loss" not in seen:
         yield "loss", "Tensor.backward was not called"
-    for module, why in steps.notes.unread.items():
+    for module, why in steps.buffer.unread.items():
         yield f"used_param in {module}", why
-    for prefix in steps.sight.names.twins:
+    for prefix in steps.reader.names.twins:
         yield (
             "names",
             f"{prefix}* is built as an earlier model is, which is there still and was not called "
             "again; if it takes its place, delete that one first, or resume in a new run with "
             "@script(resume=function)",
         )
-    if steps.sight.unnamed:
-        first, *others = steps.sight.unnamed
+    if steps.reader.unnamed:
+        first, *others = steps.reader.unnamed
         more = f" and {len(others)} more" if others else ""
         yield (
             "unnamed",

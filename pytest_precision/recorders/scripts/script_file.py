@@ -20,12 +20,12 @@ from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.scripts.course import Course
 from pytest_precision.recorders.scripts.logged_script import LoggedScript
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.names import LoopNames
 from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
-from pytest_precision.recorders.scripts.sight import Sight
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
-from pytest_precision.recorders.scripts.tape import Tape
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.wanted import Wanted
 
@@ -62,12 +62,12 @@ def record_file(
     """
     manifest = Manifest.now(file, arguments, steps, values)
     torch.manual_seed(SEED)
-    with ManifestTape(folder, steps, manifest) as tape:
+    with ManifestTrace(folder, steps, manifest) as trace:
         course = Course(("train",) * steps)
         logged = LoggedScript(OperationLogger(Wanted(0, steps)), None, ()) if lines else None
         made = Steps if logged is None else logged.steps
-        seen = made(Sight(LoopNames()), tape, course)
-        seen.tell(None, {ON_DEMAND} if local_grads else (), None)
+        seen = made(LoopReader(LoopNames()), trace, course)
+        seen.tell(see={ON_DEMAND} if local_grads else ())
         with _logged(logged, course), followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:
@@ -80,11 +80,11 @@ def record_file(
                 )
             )
         seen.write_end()
-        cell = Cell(world_size=tape.place.world_size)
-        finished(tape, [seen], cell, folder, Products(), RECORDING)
+        cell = Cell(world_size=trace.place.world_size)
+        finished(trace, [seen], cell, folder, Products(), RECORDING)
         if logged is not None:
-            logged.logger.log.write(folder, tape.place.rank)
-    Manifest.seal(folder, tape.place.rank, tape.place.world_size)
+            logged.logger.log.write(folder, trace.place.rank)
+    Manifest.seal(folder, trace.place.rank, trace.place.world_size)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return seen.done
@@ -103,7 +103,7 @@ def _logged(logged: LoggedScript | None, course: Course) -> Iterator[None]:
             logged.logger.active = False
 
 
-class ManifestTape(Tape):
+class ManifestTrace(LoopTrace):
     """One rank's part of the recording of a script file, which says how it was made.
 
     Args:
@@ -116,9 +116,9 @@ class ManifestTape(Tape):
         super().__init__(folder, steps, None, manifest.values)
         self._manifest = manifest
 
-    def start(self, sight: Sight, step: int) -> None:
+    def start(self, reader: LoopReader, step: int) -> None:
         """Say how the recording is made, so that an incomplete one can be told from none."""
-        super().start(sight, step)
+        super().start(reader, step)
         if self.place.rank == 0:
             self._manifest.write(self._folder, self.place.world_size)
 

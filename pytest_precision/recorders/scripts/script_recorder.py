@@ -18,10 +18,11 @@ from pytest_precision.recorders.scripts import hooks
 from pytest_precision.recorders.scripts.course import Course
 from pytest_precision.recorders.scripts.current import record
 from pytest_precision.recorders.scripts.locate import Extent, Locate
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.names import LoopNames, Models
-from pytest_precision.recorders.scripts.sight import Sight
-from pytest_precision.recorders.scripts.steps import Steps, StopRecording
-from pytest_precision.recorders.scripts.tape import Tape
+from pytest_precision.recorders.scripts.step_ends import StopRecording
+from pytest_precision.recorders.scripts.steps import Steps
 
 
 class Record:
@@ -40,7 +41,7 @@ class Record:
     def __init__(
         self,
         cell: Cell,
-        tape: Tape,
+        trace: LoopTrace,
         course: Course,
         folder: Path,
         products: Products,
@@ -49,7 +50,7 @@ class Record:
         steps: Callable[..., Steps] = Steps,
     ) -> None:
         self.folder = folder
-        self._cell, self._tape, self._course = cell, tape, course
+        self._cell, self._trace, self._course = cell, trace, course
         self._steps: Steps | None = None
         self._products, self._meter, self._way_in = products, meter, way_in
         self._made = steps
@@ -88,8 +89,8 @@ class Record:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        self._steps = self._made(Sight(LoopNames()), self._tape, self._course, self._meter)
-        self._steps.tell(model, see, locate)
+        self._steps = self._made(LoopReader(LoopNames()), self._trace, self._course, self._meter)
+        self._steps.tell(model, see=see, locate=locate)
         return self._block(self._steps)
 
     def see(
@@ -168,7 +169,7 @@ class Record:
                 "with the `record` that the function is given, not the package's"
             )
         saved = self.save_after is None or any(self.folder.iterdir())
-        if not saved and self._tape.place.rank == 0:
+        if not saved and self._trace.place.rank == 0:
             raise RuntimeError(
                 expected_but_got(
                     f"a loop that saves after step {self.save_after}",

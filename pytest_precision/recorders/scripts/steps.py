@@ -1,9 +1,4 @@
-"""Steps: what a loop does, as it is told of it, divided into train steps and written down.
-
-A step is what lies between two updates, and its end is seen at the start of the next one: a
-scheduler, a second optimizer or a clip that comes too late belongs to the step before. So what is
-gone by then is kept when it is there, and the whole step is written at once.
-"""
+"""Steps: what a loop does, as torch's hooks tell it, and what its script says of it."""
 
 from __future__ import annotations
 
@@ -17,55 +12,44 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.lost_updates import UpdateMeter, Watched
 from pytest_precision.recorders.scripts.by_hand import ByHand
 from pytest_precision.recorders.scripts.course import Course
-from pytest_precision.recorders.scripts.edge import Edge
 from pytest_precision.recorders.scripts.locate import Extent, Locate, expect_locate
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
+from pytest_precision.recorders.scripts.model_hooks import ModelHooks
 from pytest_precision.recorders.scripts.names import Models
-from pytest_precision.recorders.scripts.notes import Notes
-from pytest_precision.recorders.scripts.overflow import Overflow
-from pytest_precision.recorders.scripts.sight import Sight
-from pytest_precision.recorders.scripts.tape import Tape
-from pytest_precision.trace.moment import Moment
+from pytest_precision.recorders.scripts.running_step import RunningStep
+from pytest_precision.recorders.scripts.step_buffer import StepBuffer
+from pytest_precision.recorders.scripts.step_ends import StepEnds
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
-
-
-class StopRecording(BaseException):
-    """All steps are recorded; raised where the loop starts the next one.
-
-    No `Exception`, so that a loop that goes on after errors ends all the same.
-    """
 
 
 class Steps:
     """Takes the events of a loop and writes its steps.
 
     Args:
-        sight: what can be seen of the loop.
-        tape: keeps and writes what was seen.
+        reader: what can be seen of the loop.
+        trace: keeps and writes what was seen.
         course: what the loop is to make; it is ended after that.
         meter: measures the updates; None for a loop that pays nothing for it.
 
     Attributes:
-        notes: what the step shows that is running.
-        violations: what the loop does that no loop should, in words.
+        reader, course: as given.
+        buffer: what the step shows that is running.
     """
 
     def __init__(
-        self, sight: Sight, tape: Tape, course: Course, meter: UpdateMeter | None = None
+        self, reader: LoopReader, trace: LoopTrace, course: Course, meter: UpdateMeter | None = None
     ) -> None:
-        self.sight, self.course, self._tape, self._meter = sight, course, tape, meter
-        self.notes = Notes(sight, tape, course.done + 1, self.clip)
-        self.violations: dict[str, None] = {}
-        self._running: list[Optimizer] = []
-        self._met: list[Optimizer] = []
-        self._updated: list[Optimizer] = []
+        self.reader, self.course, self._meter = reader, course, meter
+        self.buffer = StepBuffer(reader, trace, course.done + 1)
+        self._ends = StepEnds(self.buffer, trace, course)
+        self._hooks = ModelHooks(
+            self.buffer.used_by, self.buffer.accumulated, self.buffer.gradients, self.clip
+        )
         self._watched: list[Watched] = []
-        self._begun = self._clipped = self._clipped_late = self._given_up = False
-        self._told_late = False
-        self._overflow = Overflow(course, tape)
-        self._edge = Edge(sight, tape, course)
-        self._evaluated: list[nn.Module] = []
+        self._local_grads = False
         self._by_hand = ByHand(course.asked)
 
     @property
@@ -73,7 +57,22 @@ class Steps:
         """Return the number of train steps that are over."""
         return self.course.done
 
-    def tell(self, models: Models, see: Collection[str], locate: Locate | None) -> None:
+    @property
+    def violations(self) -> list[str]:
+        """Return what the loop does that no loop should, in words."""
+        return [*self._ends.violations]
+
+    @property
+    def _now(self) -> RunningStep:
+        return self._ends.now
+
+    def tell(
+        self,
+        model: Models = None,
+        *,
+        see: Collection[str] = (),
+        locate: Locate | None = None,
+    ) -> None:
         """Take in what the loop does not show; see `Record`.
 
         Raises:
@@ -84,7 +83,7 @@ class Steps:
         expect_locate(locate)
         if {*see} - {ON_DEMAND}:
             raise ValueError(expected_but_got(f"see={{{ON_DEMAND!r}}}", named("see", see)))
-        if self._begun or not self.notes.fresh:
+        if self._now.begun or not self.buffer.fresh:
             raise RuntimeError(
                 expected_but_got(
                     "record() before the first forward of the loop",
@@ -92,10 +91,10 @@ class Steps:
                     "move it up, to where the model and the optimizer have been made",
                 )
             )
-        for root in self.sight.names.add(models):
-            self.notes.watch(root, called=False)
-        self.sight.locate = locate
-        self.notes.local_grads |= ON_DEMAND in see
+        for root in self.reader.names.add(model):
+            self._watch(root, called=False)
+        self.reader.locate = locate
+        self._local_grads |= ON_DEMAND in see
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -104,33 +103,33 @@ class Steps:
 
         A module that holds nothing of what is trained, such as an average, ends none.
         """
-        names = self.sight.names
-        at_edge = self._updated or not self._begun or not names.knows(module)
+        names = self.reader.names
+        at_edge = self._now.updated or not self._now.begun or not names.knows(module)
         if at_edge and names.lent(module):
             names.meet(module)
-            self.notes.cannot_read(module, "called with weights that are not its own")
+            self.buffer.cannot_read(module, "called with weights that are not its own")
             return
         trains = torch.is_grad_enabled()
         begins = trains and names.begins(module)
         if trains or names.knows(module):
-            self._end_if_over()
-            self._edge.reach(module, trains=trains, begins=begins)
+            self._ends.end_if_over()
+            self._ends.edge.reach(module, trains=trains, begins=begins)
         if not trains:
-            self._evaluate(module)
+            self._ends.evaluate(module)
             return
         new = names.meet(module)
         if not names.anything:  # what holds nothing may be called before the model
             return
         self._begin()
         if new:
-            self.notes.watch(module, called=True)
-        elif begins and not self._overflow.backwards:
-            self.notes.read_anew(module)
+            self._watch(module, called=True)
+        elif begins and not self._ends.overflow.backwards:
+            self.buffer.read_anew(module)
 
     def transformed(self, module: nn.Module) -> None:
         """Note a call that nothing can be seen of."""
-        self.sight.names.meet(module)
-        self.notes.cannot_read(module, "called inside a transform of torch.func")
+        self.reader.names.meet(module)
+        self.buffer.cannot_read(module, "called inside a transform of torch.func")
 
     def backward(self, loss: Tensor) -> Tensor:
         """Keep the loss of a microbatch; return what its backward starts from.
@@ -141,29 +140,28 @@ class Steps:
             RuntimeError: such a step does not end, or weights move though no optimizer steps.
             StopRecording: all steps are over.
         """
-        self._end_if_over()
-        self._go_on()
+        self._ends.end_if_over()
+        self._ends.go_on()
         self._begin()
-        self.notes.loss(loss)
-        start = self._overflow.backward(loss)
-        if self.notes.fresh and not self._met and not self._updated:
-            self._by_hand.backward(loss, self._overflow.backwards)
+        self.buffer.loss(loss)
+        start = self._ends.overflow.backward(loss)
+        if self.buffer.fresh and not self._now.met and not self._now.updated:
+            self._by_hand.backward(loss, self._ends.overflow.backwards)
         return start
 
     def clip(self, norm: Tensor | None) -> None:
         """Keep the norm, if any, and the gradients as they are before they are clipped."""
-        if self.notes.model_clips:
+        if self._hooks.clips:
             return
         self._begin()
-        self.notes.gradients()
-        self._clipped = True
-        self._clipped_late = bool(self._updated) and not self._running
+        self.buffer.gradients()
+        self._now.clip()
         if norm is None:
             return
-        self.notes.norm(norm)
+        self.buffer.norm(norm)
         # A loop that looks at the norm may go on to the next batch without an update.
         overflowed = not bool(torch.isfinite(norm).all())
-        self._given_up = self.course.operation == "skip" and overflowed
+        self._now.given_up = self.course.operation == "skip" and overflowed
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Keep what the optimizer is about to read; a closure has yet to compute gradients.
@@ -171,45 +169,42 @@ class Steps:
         Raises:
             StopRecording: all steps are over.
         """
-        again = any(one is optimizer for one in self._updated)
-        goes_on = again and not closure and self.sight.goes_on(optimizer)
+        again = self._now.has_updated(optimizer)
+        goes_on = again and not closure and self.reader.goes_on(optimizer)
         if closure or (again and not goes_on):
-            self._end_if_over()
+            self._ends.end_if_over()
         if closure:
-            self._edge.begin_in_step()
-        self._go_on()
-        self._running.append(optimizer)
-        self._clipped_late = self._given_up = False
+            self._ends.edge.begin_in_step()
+        self._ends.go_on()
+        self._now.start(optimizer)
         if closure:
-            self.notes.start(optimizer)
+            self.buffer.start(optimizer)
         else:
             self._meet(optimizer, goes_on=goes_on)
-            self.notes.read_by(optimizer)
+            self.buffer.read_by(optimizer)
 
     def computed(self, optimizer: Optimizer) -> None:
         """Keep what the optimizer is about to read, its gradients aside, which may come anew."""
-        if not any(one is optimizer for one in self._met):
+        if not any(one is optimizer for one in self._now.met):
             self._meet(optimizer, goes_on=False)
 
     def _meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
         self._begin()
-        self._met.append(optimizer)
-        self.notes.meet(optimizer, goes_on=goes_on)
+        self._now.met.append(optimizer)
+        self.buffer.meet(optimizer, goes_on=goes_on)
         if self._meter is not None and self.course.operation == "train":
             # An optimizer that runs others is not measured; those that it runs are.
-            self._watched = self._meter.before(optimizer, self.sight.weights(optimizer))
+            self._watched = self._meter.before(optimizer, self.reader.weights(optimizer))
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Note that the step has made an update."""
         if closure:
             self.computed(optimizer)  # unless it has called its closure
-            self.notes.read_by(optimizer)
+            self.buffer.read_by(optimizer)
         if self._meter is not None and self._watched:
-            self._meter.after(optimizer, self._watched, self.notes.step)
+            self._meter.after(optimizer, self._watched, self.buffer.step)
             self._watched = []
-        self._running = [one for one in self._running if one is not optimizer]
-        self._met = [one for one in self._met if one is not optimizer]
-        self._updated.append(optimizer)
+        self._now.end(optimizer)
 
     def spawned(self) -> None:
         """Refuse a loop that trains in processes which are not recorded.
@@ -217,7 +212,7 @@ class Steps:
         Raises:
             RuntimeError: nothing was trained in this one.
         """
-        if self._begun or self.done:
+        if self._now.begun or self.done:
             return
         raise RuntimeError(
             expected_but_got(
@@ -229,18 +224,18 @@ class Steps:
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
         """Note that a scaler is about to have an optimizer step."""
-        self.sight.scaler = self.sight.beside.scaler = scaler
+        self.reader.scaler = self.reader.beside.scaler = scaler
 
     def scaled(self, optimizer: Optimizer) -> None:
         """Take an update that an overflow has skipped for one."""
-        if not any(one is optimizer for one in self._updated):
+        if not self._now.has_updated(optimizer):
             self.update(optimizer, closure=False)
             self._watched = []
             self.updated(optimizer, closure=False)
 
     def skipped(self) -> None:
         """End the step without an update, which the loop has left out."""
-        self._given_up = self._begun
+        self._now.given_up = self._now.begun
 
     def see(
         self,
@@ -256,7 +251,7 @@ class Steps:
         Raises:
             RuntimeError: no step has begun.
         """
-        if not self._begun:
+        if not self._now.begun:
             raise RuntimeError(
                 expected_but_got(
                     "record.see in a step, which begins with a forward,",
@@ -264,92 +259,33 @@ class Steps:
                     "call it after the forward",
                 )
             )
-        phase = "clip_grads" if self._clipped or self._running else "forward_backward"
-        phase = "optimizer_step" if self._updated else phase
-        self.notes.given(kind, name, tensor, of, local=local, phase=phase)
+        self.buffer.given(kind, name, tensor, of, local=local, phase=self._now.phase)
 
     def close(self) -> None:
         """Take back what was put into modules."""
-        self.notes.close()
+        self._hooks.close()
 
     def finish(self) -> None:
         """Write the last step, if the loop has ended by itself after it."""
-        if self._updated or self._given_up:
-            self.end_step()
-        else:
-            self._edge.read_anew()
+        self._ends.finish()
 
     def write_end(self) -> None:
         """Show what the last step set for a next one."""
-        self._edge.write_end()
-
-    # --- the two ends of a step -----------------------------------------------------------------
+        self._ends.edge.write_end()
 
     def _begin(self) -> None:
-        if not self._begun:
-            self.notes.begin()
-            self._begun = True
-            if self.notes.fresh and not self._running:
-                self._edge.repeat(self.notes.begin_anew)
+        if self._ends.begin():
+            self._watch_gradients()
 
-    def _go_on(self) -> None:
-        """Begin the next step for good.
+    def _watch(self, root: nn.Module, *, called: bool) -> None:
+        """Watch what a model reads, and how it clips; see `ModelHooks` for `called`."""
+        if called:
+            self._watch_gradients()
+            self.buffer.keep_models()
+        self._hooks.watch_clip(root)
+        self._hooks.watch_reads(root, called=called)
 
-        Raises:
-            StopRecording: there is none.
-        """
-        self._edge.leave()
-        if self.course.operation is None:
-            raise StopRecording
-
-    def _end_if_over(self) -> None:
-        """End the step if it has made its update, unless an optimizer is in the middle of one."""
-        if (self._updated and not self._running) or self._given_up:
-            self.end_step()
-
-    def end_step(self) -> None:
-        """Write the step that is over, and go on to the next operation."""
-        self.notes.settle(())
-        if self.notes.fresh:
-            self._edge.write_start()
-        self.sight.beside.end_step()
-        op, operation = self.course.op, str(self.course.operation)
-        self.course.advance()
-        too_late = "gradients were clipped after the update of step"
-        if self._clipped_late and not self._told_late:
-            self._told_late = True
-            self.violations[f"{too_late} {self.done}"] = None
-        if operation == "skip":
-            self._expect_rates()
-            self._edge.write_state(op, operation)
-        elif self._tape.writes(self.done):
-            *passed, (last, seen) = self.notes.phases()
-            for phase, shown in passed:
-                self._tape.write(Moment(op, operation, self.done, phase), shown)
-            self._edge.write_left(Moment(op, operation, self.done, last), [*seen])
-        while self.course.operation == "save":
-            self._edge.write_state(self.course.op, "save")
-            self.course.advance()
-        self._updated = []
-        self._begun = self._clipped = self._clipped_late = self._given_up = False
-        self._overflow.end_step()
-        self.notes.end(self.done)
-        for module in self._evaluated:
-            self.sight.beside.copies.call(module)
-        self._evaluated = []
-
-    def _evaluate(self, module: nn.Module) -> None:
-        """Note a call without gradients: after an update, when the step is over."""
-        if self._updated:
-            self._evaluated.append(module)
-        else:
-            self.sight.beside.copies.call(module)
-
-    def _expect_rates(self) -> None:
-        """Note a rate that a skipped step has changed: no moment before it shows the rate."""
-        after = {seen.name: seen for seen in self.sight.all_numbers() if seen.kind == "lr"}
-        for seen in self.notes.rates():
-            now = after[seen.name].tensor
-            if not torch.equal(seen.tensor, now):
-                what = f"skip after step {self.done} changed lr of {seen.name}"
-                self.violations[f"{what} from {float(seen.tensor)!r} to {float(now)!r}"] = None
+    def _watch_gradients(self) -> None:
+        """Watch gradients as each backward leaves them, where that is asked for."""
+        if self._local_grads:
+            self._hooks.watch_gradients(own for _, own in self.reader.names.parameters())

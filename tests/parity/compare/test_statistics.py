@@ -13,9 +13,9 @@ import torch
 
 from pytest_precision import bitwise, close, ulp
 from pytest_precision.parity.compare import dense
+from pytest_precision.parity.compare.bit_patterns import SIGNED_FLOATS, bits
 from pytest_precision.parity.compare.scratch import Scratch
 from pytest_precision.parity.compare.spans import SPAN
-from pytest_precision.parity.compare.statistics import SIGNED_FLOATS, bits
 from pytest_precision.parity.compare.tensors import compare, same_bytes, statistics
 
 pytestmark = pytest.mark.filterwarnings("error")

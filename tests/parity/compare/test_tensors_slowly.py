@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_precision import bitwise, close, ulp
+from pytest_precision.parity.compare.bit_patterns import COMPLEX, INTEGERS
 from pytest_precision.parity.compare.bounds import Close, Ulp
-from pytest_precision.parity.compare.statistics import COMPLEX, INTEGERS
 from pytest_precision.parity.compare.tensors import statistics
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.slow]

@@ -21,7 +21,7 @@ from torch.nn.utils import (
 from torch.nn.utils.clip_grad import clip_grad_norm_ as norm_of_module
 from torch.nn.utils.clip_grad import clip_grad_value_ as value_of_module
 
-from pytest_precision._torch import place_of
+from pytest_precision._torch.training import place_of
 from pytest_precision.trace.store import Trace
 
 SMALL = 1e-3

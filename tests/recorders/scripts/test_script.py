@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 
 import pytest
@@ -9,7 +10,10 @@ from checked import ParityIn
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.scripts.command import command
+from pytest_precision.recorders.scripts.current import CurrentRecord
 from pytest_precision.recorders.scripts.script import expect_signature, script
+from pytest_precision.recorders.scripts.script_recorder import Record
+from pytest_precision.recorders.scripts.steps import Steps
 
 
 @script
@@ -77,3 +81,15 @@ def test_a_script_with_other_parameters_is_refused(
 def test_a_script_with_all_values_is_taken(function: object) -> None:
     """What has a default or a value may be there."""
     expect_signature(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["__call__", "see", "skipped"])
+def test_every_record_takes_the_same(method: str) -> None:
+    """A script may be given a record or import it, and what it says goes on to the steps as it is.
+
+    Otherwise a script that works with one of them would fail with the other.
+    """
+    given = inspect.signature(getattr(Record, method)).parameters
+    imported = inspect.signature(getattr(CurrentRecord, method)).parameters
+    kept = inspect.signature(getattr(Steps, {"__call__": "tell"}.get(method, method))).parameters
+    assert {**given} == {**imported} == {**kept}

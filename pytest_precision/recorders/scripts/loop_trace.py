@@ -1,4 +1,4 @@
-"""Tape: where the observations of a loop are kept while a step runs, and then written."""
+"""Loop trace: one rank's part of the trace of a loop, and what is kept until it is written."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.engine_recorder import SMALL_RUN, elements
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.place import Place
-from pytest_precision.recorders.scripts.sight import Sight
 from pytest_precision.trace.digests import digest_threads, digested
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.writer import TraceWriter
 
 
-class Tape(ExitStack):
+class LoopTrace(ExitStack):
     """One rank's part of the trace of a loop.
 
     Args:
@@ -48,23 +48,23 @@ class Tape(ExitStack):
         self._values = values
         self._small = self._whole = False
 
-    def start(self, sight: Sight, step: int) -> None:
+    def start(self, reader: LoopReader, step: int) -> None:
         """Begin a run, once its first model is known; a collective, the first time.
 
         Args:
-            sight: of the run.
+            reader: of the run.
             step: number of its first step.
         """
         if not hasattr(self, "writer"):
-            self.open(sight)
-        sight.gathers_shards = self._whole
+            self.open(reader)
+        reader.gathers_shards = self._whole
         self.first = self._capture(0)
         self.begin(step)  # the run before may have begun one more
 
-    def open(self, sight: Sight) -> None:
+    def open(self, reader: LoopReader) -> None:
         """Choose between digests and values."""
         self.place = Place.now()
-        self._small = elements(sight.names.parameters()) * self._steps <= SMALL_RUN
+        self._small = elements(reader.names.parameters()) * self._steps <= SMALL_RUN
         whole = self._values is not None or not self._small
         self._whole = self._window is None and whole
         self.writer = self.enter_context(

@@ -1,9 +1,9 @@
-"""Notes: what a loop shows while one step runs, kept until the step is over and written."""
+"""StepBuffer: what a loop shows while one step runs, kept until the step is over and written."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from torch import Tensor, nn
@@ -14,22 +14,19 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.recorders.scripts.locate import Extent
-from pytest_precision.recorders.scripts.model_hooks import ModelHooks
-from pytest_precision.recorders.scripts.sight import Shown, Sight
-from pytest_precision.recorders.scripts.tape import Tape
+from pytest_precision.recorders.scripts.loop_reader import LoopReader, Shown
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 
 
-class Notes:
-    """Keeps what is gone when a step is over.
+class StepBuffer:
+    """Buffers what the end of a step overwrites (losses, norms, gradients) until it is written.
 
     Args:
-        sight: what can be seen of the loop.
-        tape: the captures that observations are kept in.
+        reader: what can be seen of the loop.
+        trace: the captures that observations are kept in.
         step: number of the first step.
-        clipped: is called with the norm when a model has clipped by a method of its own.
 
     Attributes:
-        local_grads: whether gradients are looked at as each backward leaves them.
         seen: kinds that were seen at all.
         shown: kind and name of what the script has shown of its own.
         unread: type of a module to the reason why what it reads was not seen in some of its calls.
@@ -37,15 +34,8 @@ class Notes:
         step: number of the step, whether it is written or not.
     """
 
-    def __init__(
-        self,
-        sight: Sight,
-        tape: Tape,
-        step: int,
-        clipped: Callable[[Tensor], None],
-    ) -> None:
-        self.sight, self._tape = sight, tape
-        self.local_grads = False
+    def __init__(self, reader: LoopReader, trace: LoopTrace, step: int) -> None:
+        self.reader, self._trace = reader, trace
         self.seen: set[str] = set()
         self.shown: dict[str, None] = {}
         self.unread: dict[str, str] = {}
@@ -54,19 +44,6 @@ class Notes:
         self._begun = False
         self._losses = self._norms = 0
         self._given: Counter[tuple[str, str]] = Counter()
-        self._hooks = ModelHooks(self._used_by, self._accumulated, self.gradients, clipped)
-
-    @property
-    def model_clips(self) -> bool:
-        """Return whether a model's own method is clipping, which tells of the norm afterwards."""
-        return self._hooks.clips
-
-    def watch(self, root: nn.Module, *, called: bool) -> None:
-        """Watch what a model reads, and how it clips; `called` as of `ModelHooks`."""
-        if called:
-            self._keep_model()
-        self._hooks.watch_clip(root)
-        self._hooks.watch_reads(root, called=called)
 
     def cannot_read(self, module: nn.Module, why: str) -> None:
         """Note that what a module has read was not seen."""
@@ -74,29 +51,31 @@ class Notes:
 
     def read_anew(self, root: nn.Module) -> None:
         """Forget what a forward has read that was made without a backward after it."""
-        kept = self._tape.step
+        kept = self._trace.step
         for module in root.modules():
-            for name, _ in self.sight.names.held_by(module):
+            for name, _ in self.reader.names.held_by(module):
                 kept.drop("used_param", name)
-
-    def close(self) -> None:
-        """Take back what was put into modules."""
-        self._hooks.close()
 
     def begin(self) -> None:
         """Keep what the run starts with, in its first step."""
         if not self._begun:
             self._begun = True
-            self._tape.start(self.sight, self.step)
-            self._tape.first.keep("rng", "", self.sight.rng())
-        self._keep_model()
+            self._trace.start(self.reader, self.step)
+            self._trace.first.keep("rng", "", self.reader.rng())
+        self.keep_models()
+
+    def keep_models(self) -> None:
+        """Keep what the models that are known start with, in the first step."""
+        if self.fresh:
+            for name, seen in self.reader.weights_of_models():
+                self._trace.first.keep("weights", name, seen)
 
     def begin_anew(self) -> None:
         """Keep once more what the run starts with: its first step begins only now."""
-        first = self._tape.first
+        first = self._trace.first
         first.drop("rng", "")
-        first.keep("rng", "", self.sight.rng())
-        for name, seen in self.sight.weights_of_models():
+        first.keep("rng", "", self.reader.rng())
+        for name, seen in self.reader.weights_of_models():
             first.drop("weights", name)
             first.keep("weights", name, seen)
 
@@ -105,9 +84,9 @@ class Notes:
 
         Where no model is known yet, nothing has a name, and `meet` keeps it after the closure.
         """
-        if self.fresh and self.sight.names_all_of(optimizer):
+        if self.fresh and self.reader.names_all_of(optimizer):
             self.begin()
-            self.sight.take_in(optimizer)
+            self.reader.take_in(optimizer)
             self._keep_start(optimizer, 0)
 
     def end(self, done: int) -> None:
@@ -115,26 +94,26 @@ class Notes:
         self.fresh, self.step = False, done + 1
         self._losses = self._norms = 0
         self._given.clear()
-        self._tape.begin(self.step)
+        self._trace.begin(self.step)
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
         """Keep what an optimizer starts with, and the numbers that it is about to read.
 
-        `goes_on` is as of `Sight.meet`.
+        See `LoopReader.meet` for `goes_on`.
         """
         self.settle(chain.from_iterable(own for _, own in groups.members(optimizer)))
-        update = self.sight.meet(optimizer, goes_on=goes_on)
+        update = self.reader.meet(optimizer, goes_on=goes_on)
         if self.fresh:
             self._keep_start(optimizer, update)
-            self._tape.first.keep("flags", "", self.sight.flags())
-            self._tape.first.keep("loss_scale", "", self.sight.loss_scale())
-            self.sight.beside.begin()
-        self._keep("numbers", self._named(optimizer, update), self.sight.numbers(optimizer))
+            self._trace.first.keep("flags", "", self.reader.flags())
+            self._trace.first.keep("loss_scale", "", self.reader.loss_scale())
+            self.reader.beside.begin()
+        self._keep("numbers", self._named(optimizer, update), self.reader.numbers(optimizer))
 
     def settle(self, trained: Iterable[Tensor]) -> None:
-        """Name what the step has shown, if it is the first; `trained` as of `LoopNames`."""
-        if self.sight.names.settle(trained):
-            self._tape.rename(self.sight.names.settled)
+        """Name what the step has shown, if it is the first; see `LoopNames.settle`."""
+        if self.reader.names.settle(trained):
+            self._trace.rename(self.reader.names.settled)
 
     def loss(self, loss: Tensor) -> None:
         """Keep the loss of a microbatch."""
@@ -150,12 +129,28 @@ class Notes:
 
     def gradients(self) -> None:
         """Keep gradients as they are before they are clipped."""
-        self._keep_all("reduced_grad", self.sight.gradients())
+        self._keep_all("reduced_grad", self.reader.gradients())
 
     def read_by(self, optimizer: Optimizer) -> None:
         """Keep gradients as an optimizer reads them."""
         self.gradients()
-        self._keep_all("final_grad", self.sight.read_by(optimizer))
+        self._keep_all("final_grad", self.reader.read_by(optimizer))
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """Keep the gradient of a parameter as a backward has left it."""
+        name = self.reader.names.of(parameter) or ""
+        self._keep_all("grad", self.reader.accumulated(name, parameter, self._losses - 1))
+
+    def used_by(self, modules: Sequence[nn.Module]) -> None:
+        """Keep what modules are about to read."""
+        for module in modules:
+            if not self._trace.running:  # the call is noted already
+                continue
+            try:
+                self._keep_all("used_param", self.reader.used(module))
+            except RuntimeError as error:  # no observer ends a run
+                words = str(error).partition("\n")[0]
+                self.cannot_read(module, f"its weights cannot be read: {words}")
 
     def given(
         self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool, phase: str
@@ -166,13 +161,13 @@ class Notes:
         name += f" #{times}" if times > 1 else ""
         self.seen.add(kind)
         self.shown[f"{kind} {name}"] = None
-        if self._tape.writes(self.step):
-            own = self.sight.given(kind, name, tensor, of, local=local)
-            self._tape.step.keep(f"see in {phase}", f"{kind} {name}", own)
+        if self._trace.writes(self.step):
+            own = self.reader.given(kind, name, tensor, of, local=local)
+            self._trace.step.keep(f"see in {phase}", f"{kind} {name}", own)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
         """Yield each phase of the step with what it has shown; not what it leaves, in the last."""
-        kept = self._tape.step.kept
+        kept = self._trace.step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),
             kept("reduced_grad"),
@@ -184,37 +179,15 @@ class Notes:
 
     def rates(self) -> Iterator[Observation]:
         """Yield the learning rates that the step has started with."""
-        return (seen for seen in self._tape.step.kept("numbers") if seen.kind == "lr")
+        return (seen for seen in self._trace.step.kept("numbers") if seen.kind == "lr")
 
     def _keep_start(self, optimizer: Optimizer, update: int) -> None:
         name = self._named(optimizer, update)
-        self._tape.first.keep("numbers", name, self.sight.numbers(optimizer))
-        self._tape.first.keep("state", name, self.sight.kept_by(optimizer))
+        self._trace.first.keep("numbers", name, self.reader.numbers(optimizer))
+        self._trace.first.keep("state", name, self.reader.kept_by(optimizer))
 
     def _named(self, optimizer: Optimizer, update: int) -> str:
-        return f"{self.sight.optimizers.index(optimizer)}, update {update}"
-
-    def _keep_model(self) -> None:
-        """Keep what the models that are known start with, in the first step."""
-        if self.local_grads:
-            self._hooks.watch_gradients(own for _, own in self.sight.names.parameters())
-        if self.fresh:
-            for name, seen in self.sight.weights_of_models():
-                self._tape.first.keep("weights", name, seen)
-
-    def _accumulated(self, parameter: Tensor) -> None:
-        name = self.sight.names.of(parameter) or ""
-        self._keep_all("grad", self.sight.accumulated(name, parameter, self._losses - 1))
-
-    def _used_by(self, modules: Sequence[nn.Module]) -> None:
-        for module in modules:
-            if not self._tape.running:  # the call is noted already
-                continue
-            try:
-                self._keep_all("used_param", self.sight.used(module))
-            except RuntimeError as error:  # no observer ends a run
-                words = str(error).partition("\n")[0]
-                self.cannot_read(module, f"its weights cannot be read: {words}")
+        return f"{self.reader.optimizers.index(optimizer)}, update {update}"
 
     def _keep_all(self, kind: str, shown: Shown) -> None:
         for name, seen in shown:
@@ -222,5 +195,5 @@ class Notes:
 
     def _keep(self, kind: str, name: str, seen: Iterator[Observation]) -> None:
         self.seen.add(kind)
-        if self._tape.writes(self.step):
-            self._tape.step.keep(kind, name, seen)
+        if self._trace.writes(self.step):
+            self._trace.step.keep(kind, name, seen)

@@ -1,4 +1,4 @@
-"""Sight: everything of a loop that can be seen at one moment, by logical names."""
+"""Loop reader: everything of a loop that can be seen at one moment, by logical names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Shown = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""
 
 
-class Sight:
+class LoopReader:
     """What the models and the optimizers of a loop hold now.
 
     Args:

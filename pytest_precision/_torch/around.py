@@ -1,0 +1,97 @@
+"""Private names of torch on operations while they run: operators, memory and nodes of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_precision._torch.dispatch import tree_leaves
+
+
+def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+    """Return a context in which `call` makes each operation: it gets operator, arguments, keywords.
+
+    Operations of tensor subclasses that have a dispatch of their own are left to it, and those that
+    it makes are given to `call`. Compiled functions stay compiled.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Around(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if not all(map(is_plain, types)):
+                return NotImplemented
+            return call(func, args, kwargs or {})
+
+    return Around()  # type: ignore[no-untyped-call]
+
+
+def is_plain(kind: type[Tensor]) -> bool:
+    """Return whether tensors of a class have memory of their own, and no dispatch of their own."""
+    return (
+        kind in (Tensor, nn.Parameter, nn.Buffer)
+        or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    )
+
+
+def operator_name(func: Any) -> str:
+    """Return the name of an operator with its overload, as `aten.mul.Tensor`."""
+    return str(func)
+
+
+def draws_random_numbers(func: Any) -> bool:
+    """Return whether an operator reads the state of a generator."""
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def writes(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return position and name of the arguments that an operator writes to, by its schema."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def storage_key(tensor: Tensor) -> int:
+    """Return what tells the memory of a tensor from all other memory that is alive."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def weak_storage(tensor: Tensor) -> Any:
+    """Return a reference that does not keep the memory of a tensor, but keeps its key taken."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def current_node() -> int | None:
+    """Return the sequence number of the node whose backward runs; None outside of a backward."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+def next_node() -> int:
+    """Return the sequence number that the next node of autograd will have."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def wait_for(func: Any, result: Any) -> None:
+    """Wait for a collective that an operator has started, if it has."""
+    if func.namespace == "c10d":
+        from torch.distributed import Work
+
+        for part in result if isinstance(result, tuple) else (result,):
+            if isinstance(part, torch.ScriptObject) and str(part._type()).endswith(".Work"):
+                Work.unbox(part).wait()
+    elif func.namespace == "_c10d_functional":
+        for part in tree_leaves(result):
+            torch.ops._c10d_functional.wait_tensor(part)

@@ -1,0 +1,167 @@
+"""Private names of torch on tensors: subclasses, schemas, modes and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    # The class of all stores has no public name; `torch.distributed.Store` is the same at run time.
+    from torch._C._distributed_c10d import Store as Store
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """List the leaves of nested containers. A public `torch.utils.pytree` would replace this."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_leaves(tree)
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply `function` to the leaves of nested containers. See `tree_leaves`."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_map(function, tree)
+
+
+def after_operations(call: Callable[[str, tuple[Any, ...], Any], None]) -> Any:
+    """Return a context in which `call` gets name, arguments and result of each operation.
+
+    No public mode sees the operations of a backward.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            call(func.overloadpacket.__name__, args, result)
+            return result
+
+    return Operations()  # type: ignore[no-untyped-call]
+
+
+def without_torch_function() -> Any:
+    """Return the `__torch_function__` for a class that only overrides `__torch_dispatch__`.
+
+    torch's own tensor subclasses use it; no public name does the same.
+    """
+    return torch._C._disabled_torch_function_impl
+
+
+def tensor_of_class(cls: type[Tensor], values: Tensor) -> Any:
+    """Make a tensor of a subclass that shares memory with `values`.
+
+    `values.as_subclass(cls)` would call the subclass's own `__torch_dispatch__`.
+    """
+    return torch.Tensor._make_subclass(cls, values)
+
+
+def tensor_without_memory(
+    cls: type[Tensor], shape: torch.Size, dtype: torch.dtype, device: torch.device
+) -> Any:
+    """Make a tensor of a subclass that has shape, dtype and device but no storage, like DTensor."""
+    return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+
+
+def moved_by_its_class(tensor: Tensor, device: torch.device) -> Any:
+    """Return a copy that the dispatch of a tensor's own class makes on `device`.
+
+    `Tensor.to` would not ask it where the device is, for torch, the one that the tensor is on.
+    """
+    move = type(tensor).__torch_dispatch__
+    return move(torch.ops.aten._to_copy.default, (type(tensor),), (tensor,), {"device": device})
+
+
+def written_arguments(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[object]:
+    """Yield the arguments that an operator writes to, by its schema, which has no public name."""
+    declared = func._schema.arguments
+    given = {**dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
+    for argument in declared:
+        alias = argument.alias_info
+        if alias is not None and alias.is_write and argument.name in given:
+            yield given[argument.name]
+
+
+def returns_view(func: Any) -> bool:
+    """Return whether an operator's schema says that a result shares memory with an argument."""
+    kinds = (returned.alias_info for returned in func._schema.returns)
+    return any(kind is not None and not kind.is_write for kind in kinds)
+
+
+def on_cpu(tensor: Tensor) -> Tensor:
+    """Return a tensor in the memory of the CPU: itself if it is there, whatever it says.
+
+    Over the stand-in for Transformer Engine it says `cuda`, and `Tensor.cpu` copies it. The class
+    that torch's derives from has no public name, and the stand-in does not patch it.
+    """
+    return torch._C.TensorBase.cpu(tensor)
+
+
+def version(tensor: Tensor) -> int:
+    """Return autograd's version counter of `tensor`, which every write to it increments."""
+    return tensor._version
+
+
+def in_transform() -> bool:
+    """Return whether `torch.func` transforms what runs: values of tensors are out of reach there.
+
+    No public function says so.
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def without_torch_functions() -> Any:
+    """Return a context in which no subclass's `__torch_function__` is called; none is public."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def without_functions_seen() -> Any:
+    """Return a context in which neither modes nor subclasses see a function; none is public."""
+    return torch._C.DisableTorchFunction()
+
+
+def map_devices(mapped: Callable[[Any], Any]) -> None:
+    """Map devices where torch reads them by private names, for as long as the process lives.
+
+    These are the devices of tensor subclasses without storage, and of a `with torch.device(...)` or
+    `torch.set_default_device`.
+    """
+    from torch.utils import _device
+
+    make, enter = Tensor._make_wrapper_subclass, _device.DeviceContext.__init__
+
+    def made(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = mapped(kwargs["device"])
+        return make(cls, *args, **kwargs)
+
+    def entered(self: Any, device: Any) -> None:
+        enter(self, mapped(torch.device(device)))
+
+    setattr(Tensor, "_make_wrapper_subclass", staticmethod(made))  # noqa: B010 (stubs lack it)
+    setattr(_device.DeviceContext, "__init__", entered)  # noqa: B010
+
+
+def start_cuda_at_once() -> None:
+    """Have `torch.cuda` run now what it keeps for its start, which never comes without a GPU."""
+    for holder in (torch.cuda, torch.cuda.random):
+        for name, value in {
+            "_lazy_init": lambda: None,
+            "_lazy_call": lambda call, **_: call(),
+        }.items():
+            setattr(holder, name, value)
+
+
+def in_bad_fork() -> bool:
+    """Return whether this process is a fork of one that had started CUDA, and so cannot use it.
+
+    torch has no public name for it; the error of the first use of CUDA says the same.
+    """
+    return bool(torch.cuda._is_in_bad_fork())

@@ -1,0 +1,204 @@
+"""Private names of torch on process groups, meshes, shards and wrappers for training on ranks."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    # The class of all stores has no public name; `torch.distributed.Store` is the same at run time.
+    from torch._C._distributed_c10d import Store as Store
+    from torch.distributed.tensor import DTensor
+
+
+def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the offsets and sizes of this rank's shard in the whole tensor.
+
+    `torch.distributed.checkpoint` computes them in this way; DTensor has no public method for it.
+    """
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    sizes, offsets = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return tuple(offsets), tuple(sizes)
+
+
+def whole_checkpoint(folder: Path) -> dict[str, Any]:
+    """Read a whole checkpoint; the public `load` needs tensors of the right shapes beforehand."""
+    from torch.distributed.checkpoint import state_dict_loader
+
+    state: dict[str, Any] = state_dict_loader._load_state_dict_from_keys(checkpoint_id=folder)
+    return state
+
+
+def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
+    """Exclude these parameters and buffers from DDP; call this before DDP wraps the model."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    name = "_set_params_and_buffers_to_ignore_for_model"
+    getattr(DistributedDataParallel, name)(model, ignored)
+
+
+def process_groups() -> Any:
+    """Return torch's tables of this process's groups; no public function lists groups."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._world
+
+
+def forget_meshes() -> None:
+    """Empty the caches in which DTensor keeps meshes and thereby their process groups.
+
+    A destroyed group would break a later, equal mesh that finds it in a cache. torch has no public
+    call that empties all of these caches.
+    """
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import DTensor, _redistribute, debug
+
+    for function in _cached_functions():
+        function.cache_clear()
+    # For all threads; the cache of this thread's own function sits in a separate object.
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+    for module, name in (
+        (debug, "_clear_fast_path_sharding_prop_cache"),
+        (_redistribute, "clear_redistribute_planner_cache"),
+    ):
+        getattr(module, name, lambda: None)()  # torch 2.9 has neither of these caches
+
+
+def _cached_functions() -> Iterator[Any]:
+    """Yield all functions and methods of DTensor that have an `lru_cache`."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("torch.distributed.tensor")]
+    for holder in chain(modules, _classes(modules)):
+        for name in vars(holder):
+            value = getattr(holder, name, None)
+            if isinstance(value, functools._lru_cache_wrapper):
+                yield value
+
+
+def _classes(modules: Iterable[ModuleType]) -> Iterator[type]:
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                yield value
+
+
+class FlatPiece(NamedTuple):
+    """A piece of a parameter in a tensor of FSDP1.
+
+    Attributes:
+        holder: the flat parameter, or the original one, whose memory is a part of it.
+        offset: where the piece begins in the holder.
+        owner: the module that has the parameter.
+        name: of the parameter in it.
+        shape: of the whole parameter.
+        start, stop: which elements of the flattened parameter the piece holds.
+    """
+
+    holder: Tensor
+    offset: int
+    owner: nn.Module
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
+    """Yield what a `FullyShardedDataParallel` keeps itself, in the order of its flat parameter.
+
+    Its state dicts, which are public, need a collective and have neither gradients nor the shard.
+    """
+    handle: Any = getattr(module, "_handle", None)
+    if handle is None:  # all parameters are in modules that have one of their own
+        return
+    flat = handle.flat_param
+    gathered = flat.size() != flat._sharded_size
+    offset = 0
+    for number, ((name, owner, _), shape, shard) in enumerate(
+        zip(flat._param_infos, flat._shapes, flat._shard_param_infos, strict=True)
+    ):
+        begin, end = (
+            (shard.intra_param_start_idx, shard.intra_param_end_idx + 1)
+            if shard.in_shard
+            else (0, 0)
+        )
+        if flat._params is not None:  # use_orig_params=True
+            yield FlatPiece(flat._params[number], 0, owner, name, tuple(shape), begin, end)
+        elif gathered:
+            yield FlatPiece(flat, offset, owner, name, tuple(shape), 0, shape.numel())
+            offset += shape.numel()
+        elif shard.in_shard:
+            where = shard.offset_in_shard
+            yield FlatPiece(flat, where, owner, name, tuple(shape), begin, end)
+
+
+def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
+    """Return `FSDP1`, `FSDP2` or `DDP`, and the policy of mixed precision, of a wrapped module.
+
+    That of FSDP1 and DDP is public and may be None; no public name gives that of `fully_shard`.
+    """
+    if not torch.distributed.is_available():
+        return None
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    if isinstance(module, FullyShardedDataParallel):
+        return "FSDP1", module.mixed_precision
+    if isinstance(module, FSDPModule):
+        return "FSDP2", module._get_fsdp_state()._mp_policy
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return "DDP", module.mixed_precision
+    return None
+
+
+def stage_outputs(stage: Any) -> list[torch.dtype]:
+    """Return the dtypes that a pipeline stage was told to send; empty if it was not.
+
+    torch 2.9 has a public method for it, which later releases have not.
+    """
+    if hasattr(stage, "_user_meta"):
+        metas = stage._user_meta.outputs or stage._stage_meta.outputs
+    else:
+        metas = stage._outputs_meta
+    return [meta.dtype for meta in metas or ()]
+
+
+def collect_one_by_one() -> None:
+    """Run what a `_coalescing_manager` collects one after another, for as long as a process lives.
+
+    gloo gathers tensors that are coalesced in the dtype of the first: where a later one is wider,
+    as bf16 after the bytes of NVFP4, both come out mixed up, without a word. Nothing is left to
+    wait for when the context ends, since what reads a tensor may not know that it is gathered. The
+    manager has no public name, and neither has the table in which collectives note themselves.
+    """
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    noted, manager = process_groups().pg_coalesce_state, distributed_c10d._CoalescingManager
+
+    @contextmanager
+    def one_by_one(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Any]:
+        own = group or dist.group.WORLD
+        noted[own] = []
+        try:
+            yield manager()
+        finally:
+            collected = noted.pop(own)
+        for each in collected:
+            tensors = (t for t in (each.dst_tensor, each.tensor) if t is not None)
+            reduction = {} if each.redop is None else {"op": each.redop}
+            each.op(*tensors, group=own, **reduction)
+
+    for holder in (dist, distributed_c10d):
+        setattr(holder, "_coalescing_manager", one_by_one)  # noqa: B010

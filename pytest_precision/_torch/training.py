@@ -1,0 +1,92 @@
+"""Private names of torch on modules, optimizers, clipping and the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    # The class of all stores has no public name; `torch.distributed.Store` is the same at run time.
+    from torch._C._distributed_c10d import Store as Store
+
+
+SCHEDULER_RATES = "_last_lr"
+
+
+def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Put a tensor that is not an `nn.Parameter` into a module, as `functional_call` does."""
+    module._parameters[name] = tensor  # type: ignore[assignment]
+
+
+def after_backward(function: Callable[[], None]) -> None:
+    """Call `function` at the end of the backward that is running, as FSDP2 and DDP do."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
+def global_hooks() -> Iterator[tuple[str, str, object]]:
+    """Yield the hooks registered for all modules and optimizers as (owner, moment, hook).
+
+    torch has public functions to register them, but none to list them.
+    """
+    from torch.nn.modules import module
+    from torch.optim import optimizer
+
+    for what, holder in (("modules", module), ("optimizers", optimizer)):
+        for name, hooks in vars(holder).items():
+            if name.startswith("_global_") and name.endswith("hooks") and isinstance(hooks, dict):
+                for hook in hooks.values():
+                    yield what, name.removeprefix("_global_"), hook
+
+
+def call_first(module: nn.Module, handle: Any) -> None:
+    """Let the forward pre-hook of a handle run before the others that a module has by now.
+
+    `register_forward_pre_hook(prepend=True)` says so when a hook is registered, and not later.
+    """
+    hooks: Any = module._forward_pre_hooks
+    hooks.move_to_end(handle.id, last=False)
+
+
+def function_that_scales() -> tuple[Any, str]:
+    """Return where the function lies that scales gradients down, given their norm; see `place_of`.
+
+    `clip_grad_norm_` finds it by its private name.
+    """
+    from torch.nn.utils import clip_grad
+
+    return place_of(clip_grad, "_clip_grads_with_norm_")
+
+
+def function_that_clamps() -> tuple[Any, str]:
+    """Return where the function lies that clamps gradients; see `place_of`."""
+    from torch.nn.utils import clip_grad
+
+    return place_of(clip_grad, "clip_grad_value_")
+
+
+def place_of(holder: Any, name: str) -> tuple[Any, str]:
+    """Return an object and its attribute that hold a function, whoever has imported it by name.
+
+    What is imported is a wrapper, such as `no_grad`, which has the function in a cell of its own;
+    no public name leads there. A function without one lies where it is defined.
+    """
+    function = getattr(holder, name)
+    wrapped = getattr(function, "__wrapped__", None)
+    cells = (cell for cell in function.__closure__ or () if cell.cell_contents is wrapped)
+    return next(((cell, "cell_contents") for cell in cells), (holder, name))
+
+
+def compiled_call(module: nn.Module) -> Any:
+    """Return what `module.compile()` has put in the place of its call; None without that.
+
+    No hook of a module is called there, and no public name has it.
+    """
+    return module._compiled_call_impl
+
+
+def set_compiled_call(module: nn.Module, call: Any) -> None:
+    """Set what is called in the place of a module. See `compiled_call`."""
+    module._compiled_call_impl = call

@@ -1,0 +1,91 @@
+"""Bit patterns: elements as integers, and their values and distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Bits = npt.NDArray[Any]
+
+
+Values = npt.NDArray[Any]
+
+
+SIGNED_FLOATS = {
+    torch.float64: 52,
+    torch.float32: 23,
+    torch.float16: 10,
+    torch.bfloat16: 7,
+    torch.float8_e4m3fn: 3,
+    torch.float8_e5m2: 2,
+    torch.float8_e4m3fnuz: 3,
+    torch.float8_e5m2fnuz: 2,
+}
+"""Mantissa bits of the floating dtypes that have a sign, an exponent and a mantissa, in order."""
+
+
+IEEE = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2)
+"""Floating dtypes whose largest exponent is for infinities and NaN only."""
+
+
+FLOATS = (*SIGNED_FLOATS, torch.float8_e8m0fnu)
+"""Floating dtypes; `float8_e8m0fnu` is all magnitude."""
+
+
+INTEGERS = (
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
+
+
+COMPLEX = (torch.complex64, torch.complex128)
+
+
+LANES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+"""Bytes per element to the integer dtype that holds one; two of them hold 16 bytes."""
+
+
+def bits(tensor: torch.Tensor) -> Bits:
+    """Return the bit patterns of a contiguous tensor: (n,), or (n, 2) for elements of 16 bytes."""
+    lanes: Bits = tensor.view(-1).view(LANES[tensor.itemsize]).numpy()
+    return lanes.reshape(-1, 2) if tensor.itemsize == 16 else lanes
+
+
+def differ(c: Bits, r: Bits) -> npt.NDArray[np.bool_]:
+    """Return which elements have different bit patterns, in shape (n,)."""
+    differ: npt.NDArray[np.bool_] = np.not_equal(c, r)
+    return differ if differ.ndim == 1 else np.logical_or(differ[:, 0], differ[:, 1])
+
+
+def values(bits: Bits, dtype: torch.dtype) -> Values:
+    """Return the values of bit patterns: float64, complex128, or the integers themselves."""
+    if dtype is torch.bool:
+        return np.not_equal(bits, 0)
+    tensor = torch.from_numpy(bits).view(dtype).view(-1)
+    if dtype in FLOATS:
+        return tensor.to(torch.float64).numpy()
+    if dtype in COMPLEX:
+        return tensor.to(torch.complex128).numpy()
+    return tensor.numpy()
+
+
+def ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
+    """Return distances on the line of representable values, where both zeros are one point."""
+    width = 8 * c.itemsize
+    c, r = (bits.view(f"u{bits.itemsize}").astype(np.uint64) for bits in (c, r))
+    if dtype not in SIGNED_FLOATS:
+        return np.maximum(c, r) - np.minimum(c, r)
+    magnitude = np.uint64(2 ** (width - 1) - 1)
+    c_size, r_size = c & magnitude, r & magnitude
+    apart = np.maximum(c_size, r_size) - np.minimum(c_size, r_size)
+    across: npt.NDArray[np.uint64] = np.where((c ^ r) > magnitude, c_size + r_size, apart)
+    return across

@@ -1,0 +1,53 @@
+"""Marker: the one that makes a test a matrix test, as it is found on one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    pass
+
+
+MARKER = "precision_matrix"
+"""Name of the marker that makes a test a matrix test."""
+
+
+def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
+    """Return the marker of a test: its own, or else that of its class or module.
+
+    A test that takes no cell has none, even if its class or module is marked.
+
+    Raises:
+        pytest.UsageError: two markers are in one place, or a marked test takes no cell.
+    """
+    test = metafunc.definition
+    found = list(test.iter_markers_with_node(MARKER))
+    if not found or ("cell" not in metafunc.fixturenames and found[0][0] is not test):
+        return None
+    if "cell" not in metafunc.fixturenames:
+        raise pytest.UsageError(
+            f"{test.nodeid}: expected an argument `cell` or `parity` but got none in a test with "
+            f"{MARKER}; add one, or drop the marker"
+        )
+    closest = [mark for node, mark in found if node is found[0][0]]
+    if len(closest) > 1:
+        raise pytest.UsageError(
+            f"{test.nodeid}: expected one marker {MARKER} but got {len(closest)} in one place; "
+            "write all axes into one"
+        )
+    return closest[0]
+
+
+def out_of_reach(items: Iterable[pytest.Item]) -> list[str]:
+    """Return messages on tests that have their own marker but cannot be parametrized."""
+    return [
+        f"{item.nodeid}: expected a function or method of pytest's own but got a method of "
+        f"unittest.TestCase, which cannot have {MARKER}; move it out of the class"
+        for item in items
+        if isinstance(item, pytest.Function)
+        and not hasattr(item, "callspec")
+        and any(mark.name == MARKER for mark in item.own_markers)
+    ]

@@ -1,0 +1,110 @@
+"""Step ends: where the train steps of a loop begin and end, and what is written there.
+
+A step is what lies between two updates, and its end is seen at the start of the next one: a
+scheduler, a second optimizer or a clip that comes too late belongs to the step before. So the step
+buffer keeps what is overwritten by then, and the whole step is written at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.edge import Edge
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
+from pytest_precision.recorders.scripts.overflow import Overflow
+from pytest_precision.recorders.scripts.running_step import RunningStep
+from pytest_precision.recorders.scripts.step_buffer import StepBuffer
+
+
+class StopRecording(BaseException):
+    """All steps are recorded; raised where the loop starts the next one.
+
+    No `Exception`, so that a loop that goes on after errors ends all the same.
+    """
+
+
+class StepEnds:
+    """Begins and ends the steps of a loop.
+
+    Args:
+        buffer: what the running step shows.
+        trace: writes it.
+        course: what the loop is to make; it is ended after that.
+
+    Attributes:
+        now: what the loop has done in the running step.
+        edge: writes what lies between two steps.
+        overflow: has a step overflow that is to be skipped.
+        violations: what the loop does that no loop should, in words.
+        ended: is called with the index of the operation when a step is over.
+    """
+
+    def __init__(self, buffer: StepBuffer, trace: LoopTrace, course: Course) -> None:
+        self._buffer, self._beside, self._course = buffer, buffer.reader.beside, course
+        self.now = RunningStep()
+        self.edge = Edge(buffer.reader, trace, course)
+        self.overflow = Overflow(course, trace)
+        self.violations: dict[str, None] = {}
+        self.ended: Callable[[int], object] = lambda op: None
+        self._told_late = False
+
+    def begin(self) -> bool:
+        """Begin a step unless one is running; return whether this has."""
+        if self.now.begun:
+            return False
+        self._buffer.begin()
+        self.now.begun = True
+        if self._buffer.fresh and not self.now.running:
+            self.edge.repeat(self._buffer.begin_anew)
+        return True
+
+    def go_on(self) -> None:
+        """Begin the next step for good.
+
+        Raises:
+            StopRecording: there is none.
+        """
+        self.edge.leave()
+        if self._course.operation is None:
+            raise StopRecording
+
+    def end_if_over(self) -> None:
+        """End the step if it has made its update."""
+        if self.now.is_over:
+            self._end()
+
+    def finish(self) -> None:
+        """End the last step, if the loop has ended by itself after it."""
+        if self.now.updated or self.now.given_up:
+            self._end()
+        else:
+            self.edge.read_anew()
+
+    def evaluate(self, module: nn.Module) -> None:
+        """Note a call without gradients: after an update, when the step is over."""
+        if self.now.updated:
+            self.now.evaluated.append(module)
+        else:
+            self._beside.copies.call(module)
+
+    def _end(self) -> None:
+        self._buffer.settle(())
+        if self._buffer.fresh:
+            self.edge.write_start()
+        self._beside.end_step()
+        op, operation = self._course.op, str(self._course.operation)
+        self._course.advance()
+        if self.now.clipped_late and not self._told_late:
+            self._told_late = True
+            late = f"gradients were clipped after the update of step {self._course.done}"
+            self.violations[late] = None
+        self.violations |= dict.fromkeys(self.edge.write_step(op, operation, self._buffer))
+        evaluated, self.now = self.now.evaluated, self.now.next()
+        self.overflow.end_step()
+        self._buffer.end(self._course.done)
+        for module in evaluated:
+            self._beside.copies.call(module)
+        self.ended(op)
