@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -12,18 +11,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from pytest_precision import modules
-from pytest_precision.engine import attributes, further, groups
+from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
-from pytest_precision.engine.changes import Since, generators
+from pytest_precision.engine.changes import Since
+from pytest_precision.engine.engine_state import EngineState
 from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.engine.loss_scale import LossScale
-from pytest_precision.engine.modes import modes, settings, thawed, trained
-from pytest_precision.engine.observation import Observation, piece, tensors_in, whole
+from pytest_precision.engine.modes import settings
+from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
-from pytest_precision.engine.values import package_of
-
-ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
-"""Attributes of an engine that are observed as a kind of their own, or that it is told."""
 
 
 class Observable:
@@ -69,7 +65,7 @@ class Observable:
         """
         self.capture = capture
         self._since.settings = settings(self.model.named_modules())
-        self._since.trained = self._gets_gradients()
+        self._since.trained = self._state(capture).gets_gradients()
         for prefix, module in self.model.named_modules():
             if next(module.parameters(recurse=False), None) is not None:
                 hook = ModuleHook(partial(self._keep_used, prefix))
@@ -111,94 +107,20 @@ class Observable:
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
-        yield from self._observe_optimizer(self.optimizer, self.masters(), capture)
-        for name, parameter in self.model.named_parameters():
-            yield from self.show("param", name, parameter, capture)
-        for kind, name, tensor in modules.quantized_state(self.model):
-            local = kind == "recorded_amax"
-            yield from self.show(kind, name, tensor, capture, local=local)
-        for prefix, module in self.model.named_modules():
-            # The buffers of delayed scaling are quantized state.
-            if not isinstance(module, modules.DelayedScalingState):
-                for name, buffer in module.named_buffers(prefix, recurse=False):
-                    yield from self.show("buffer", name, buffer, capture, split=False, local=True)
-        yield from modes(self.model.named_modules(), start=self._since.settings)
-        yield from thawed(self._gets_gradients(), self._since.trained)
-        if self.scaler is not None:
-            for name, value in self.scaler.state_dict().items():
-                yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
-        yield whole("rng", "cpu", torch.get_rng_state(), local=True)
-        yield from self._observe_further(capture)
+        return self._state(capture).observe()
+
+    def _state(self, capture: Capture) -> EngineState:
+        return EngineState(self, capture, self._since)
 
     def watch_changes(self) -> None:
         """Take in what Python's objects hold, of which only changes are shown from now on.
 
         Called after the first forward and backward, in which frameworks finish to set things up.
         """
-        if self._since.attributes.begun:
-            return
-        self._since.attributes.begin(self._kept())
-        self._since.policies.begin(further.policies(vars(self).values()))
-        self._since.generators.begin(generators())
-        self._since.options.begin(groups.options(self._all_groups()))
-
-    def _gets_gradients(self) -> dict[str, bool]:
-        held = chain(self.optimized_model.named_parameters(), self.masters())
-        masters = ((f"the master of {name}", master) for name, master in held)
-        return trained(self.model.named_parameters()) | trained(masters)
-
-    def _kept(self) -> attributes.Leaves:
-        """Yield what the model, the optimizers and the engine keep in Python."""
-        yield from attributes.of_modules(self.model.named_modules())
-        for optimizer in (self.optimizer, *self._further_optimizers()):
-            yield from attributes.of_optimizer(optimizer)
-            yield from groups.switches(optimizer)
-        packages = {package_of(kind) for kind in type(self).__mro__} - {"builtins"}
-        for name, held in (("the engine", self), ("the workload", vars(self).get("workload"))):
-            if held is not None:
-                elsewhere = self.passing | ELSEWHERE
-                yield from further.plain_values(name, vars(held), elsewhere, packages)
-
-    def _further_optimizers(self) -> Iterator[torch.optim.Optimizer]:
-        own = {id(parameter) for parameter in self.optimized_model.parameters()}
-        return further.optimizers(vars(self), self.optimizer, own)
-
-    def _observe_further(self, capture: Capture) -> Iterator[Observation]:
-        """Yield what outlives a step beside the model, its optimizer and the loss scale."""
-        names = {id(p): name for name, p in self.optimized_model.named_parameters()}
-        for optimizer in self._further_optimizers():
-            own = ((names[id(p)], p) for _, held in groups.members(optimizer) for p in held)
-            yield from self._observe_optimizer(optimizer, own, capture)
-        yield from attributes.extra_state(self.model.named_modules())
-        yield from attributes.state_by_name(self.optimizer)
-        known = {id(p) for p in self.model.parameters()} | {id(p) for _, p in self.masters()}
-        for name, module in further.modules(vars(self), known):
-            for path, tensor in further.average(name, module):
-                yield whole("average", path, tensor)
-        yield from self._since.policies.observe(further.policies(vars(self).values()))
-        yield from self._since.generators.observe(generators())
-        yield from self._since.attributes.observe(self._kept())
-
-    def _observe_optimizer(
-        self,
-        optimizer: torch.optim.Optimizer,
-        masters: Iterable[tuple[str, Tensor]],
-        capture: Capture,
-    ) -> Iterator[Observation]:
-        """Yield the state of an optimizer, and the weights that it updates."""
-        counted: set[str] = set()
-        for name, parameter in masters:
-            for key, value in groups.state_of(optimizer, parameter).items():
-                counted |= {name} if key == "step" else set()
-                for suffix, tensor in tensors_in(value):
-                    # A step counter or a scale is no tensor of the parameter's elements.
-                    per_element = tensor.shape == parameter.shape
-                    yield from self.show(key, name + suffix, tensor, capture, split=per_element)
-            first = optimizer is self.optimizer
-            weight = self.effective(parameter) if first else parameter
-            yield from self.show("master", name, weight, capture)
-        if "step" not in self.unobservable:
-            yield from groups.counters(self._groups_of(optimizer), counted)
+        if not self._since.attributes.begun:
+            state = self._state(self.capture)
+            state.begin()
+            self._since.options.begin(groups.options(state.all_groups()))
 
     @property
     def optimized_model(self) -> nn.Module:
@@ -303,30 +225,14 @@ class Observable:
 
     def _rates_of_step(self) -> Iterator[Observation]:
         """Yield the learning rates, and the other options that are not as in the first step."""
-        named = self._all_groups()
+        named = self._state(self.capture).all_groups()
         yield from groups.rates(named)
         yield from groups.altered(named, self._since.options)
 
     def _observe_groups(self) -> Iterator[Observation]:
-        named = self._all_groups()
+        named = self._state(self.capture).all_groups()
         yield from groups.rates(named)
         yield from groups.other_numbers(named)
-
-    def _all_groups(self) -> list[groups.Group]:
-        further = map(self._groups_of, self._further_optimizers())
-        return [*self.named_groups(), *chain.from_iterable(further)]
-
-    def _groups_of(self, optimizer: torch.optim.Optimizer) -> groups.Groups:
-        if optimizer is self.optimizer:
-            return self.named_groups()
-        names = {id(p): name for name, p in self.optimized_model.named_parameters()}
-        members = [*groups.members(optimizer)]
-        updated = (
-            [name for name, _ in self.logical(names[id(parameter)], parameter)]
-            for _, own in members
-            for parameter in own
-        )
-        return groups.named(members, updated)
 
     def named_groups(self) -> groups.Groups:
         """Yield each group of the optimizer with the logical tensors that it updates."""

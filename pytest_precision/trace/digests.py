@@ -9,7 +9,7 @@ from dataclasses import replace
 import xxhash
 from torch import Tensor
 
-from pytest_precision import _torch
+from pytest_precision._torch.dispatch import on_cpu
 from pytest_precision.engine.observation import Observation, cloned
 
 memcmp = ctypes.CDLL(None).memcmp
@@ -40,7 +40,7 @@ def digest(tensor: Tensor) -> str:
 
 def in_order(tensor: Tensor) -> Tensor:
     """Return `tensor` with its bytes in row-major order, and with lazy conjugation carried out."""
-    return _torch.on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
+    return on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
 
 
 def digested(seen: Observation) -> Observation:

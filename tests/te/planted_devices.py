@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from pytest_precision import _torch, layouts
+from pytest_precision import layouts
+from pytest_precision._torch import dispatch
 
 
 @layouts.uses_transformer_engine
@@ -21,7 +22,7 @@ def told_devices() -> dict[str, object]:
         "view of the copy": str(copied.view(16)[3:].device),
         "back": str(copied.cuda().device),
         "the copy is one": float(x[0, 0]),
-        "recorded without a copy": _torch.on_cpu(x).data_ptr() == x.data_ptr(),
+        "recorded without a copy": dispatch.on_cpu(x).data_ptr() == x.data_ptr(),
         "gradient": str(_gradient().device),
         "module": str(next(torch.nn.Linear(2, 2).to("cuda").parameters()).device),
         "meta": str(torch.empty(2, device="meta").device),

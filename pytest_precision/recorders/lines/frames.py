@@ -32,7 +32,7 @@ CALLERS = tuple(
 """The recorders' modules that call what is recorded; what the others compute, they compute."""
 
 RECORDING = tuple(PACKAGE + room + os.sep for room in ("recorders", "ranks", "check", "plugin"))
-LOGGING = (PACKAGE + os.path.join("recorders", "lines") + os.sep, PACKAGE + "_torch.py")
+LOGGING = (PACKAGE + os.path.join("recorders", "lines") + os.sep, PACKAGE + "_torch" + os.sep)
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 GENERATED = ("<frozen", "<eval_with_key>", "<__array")
 """How names of code begin that a library generates; a user's own `exec` is `<string>`."""

@@ -85,19 +85,19 @@ class Edge:
 
     def write_left(self, moment: Moment, seen: list[Observation]) -> None:
         """Write what a step leaves, and what the loop has shown of its own by then."""
-        self._write(lambda: self._trace.write(moment, chain(self._reader.state(), seen)))
+        self._write(lambda: self._trace.write(moment, chain(self._reader.observe(), seen)))
 
     def write_state(self, op: int, operation: str) -> None:
         """Write everything that an operation leaves, numbers of the optimizers too."""
         if self._trace.writes(self._course.done):
             moment = Moment(op, operation, self._course.done, operation)
-            shown = self._reader.all_numbers, self._reader.state
+            shown = self._reader.all_numbers, self._reader.observe
             self._write(lambda: self._trace.write(moment, chain(*(own() for own in shown))))
 
     def write_end(self) -> None:
         """Write what the last step has set for a next one."""
         moment = Moment(self._course.op - 1, "train", self._course.done, END)
-        shown = self._reader.all_numbers(), self._reader.beside.observe_end()
+        shown = self._reader.all_numbers(), self._reader.objects.observe_end()
         self._trace.write(moment, chain(*shown))
 
     def _write(self, writing: Callable[[], None]) -> None:

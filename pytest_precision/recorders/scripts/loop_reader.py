@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.engine import attributes, groups
-from pytest_precision.engine.modes import modes
-from pytest_precision.engine.observation import Observation, tensors_in, whole
+from pytest_precision.engine.attributes import Leaves
+from pytest_precision.engine.changes import Since
+from pytest_precision.engine.modes import modes, settings, thawed, trained
+from pytest_precision.engine.observation import Observation
+from pytest_precision.engine.state import State, Updated, of_loss_scale, of_optimizer
 from pytest_precision.errors import expect_type, expected_but_got, named
-from pytest_precision.recorders.scripts.beside import Beside
 from pytest_precision.recorders.scripts.locate import Extent, Held, Locate, Pieces, located
+from pytest_precision.recorders.scripts.loop_objects import LoopObjects
 from pytest_precision.recorders.scripts.names import LoopNames
 from pytest_precision.recorders.scripts.updates import Updates
 from pytest_precision.recorders.weights import Weight
@@ -24,7 +27,7 @@ Shown = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""
 
 
-class LoopReader:
+class LoopReader(State):
     """What the models and the optimizers of a loop hold now.
 
     Args:
@@ -34,8 +37,7 @@ class LoopReader:
         locate: says which pieces of logical tensors lie in a parameter.
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
         optimizers: those that have stepped, in the order of their first steps.
-        scaler: of the loss, once it has had an optimizer step.
-        beside: what the loop keeps beside its models and optimizers.
+        objects: what the loop keeps beside its models and optimizers.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
     """
 
@@ -44,10 +46,10 @@ class LoopReader:
         self.locate: Locate | None = None
         self.gathers_shards = False
         self.optimizers: list[Optimizer] = []
-        self.scaler: torch.amp.GradScaler | None = None
         self.unnamed: dict[str, None] = {}
         self._updates = Updates()
-        self.beside = Beside(names, self.optimizers)
+        self.objects = LoopObjects(names, self.optimizers)
+        self.since = Since()
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> int:
         """Take in an optimizer that is about to update what is in its groups now.
@@ -137,24 +139,33 @@ class LoopReader:
         """Yield those of all optimizers."""
         return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
-    def state(self) -> Iterator[Observation]:
-        """Yield everything that outlives a step."""
+    def optimizers_state(self) -> Iterator[Observation]:
+        """Yield what all optimizers keep, each tensor once."""
         kept = (self.kept_by(one, whole=True) for one in self.optimizers)
-        yield from shown_once(chain.from_iterable(kept))
-        for _, seen in self.weights_of_models():
-            yield from seen
-        yield from self.flags()
-        yield from self.rng()
-        yield from self.loss_scale()
-        yield from self.beside.observe()
+        return shown_once(chain.from_iterable(kept))
+
+    def weights(self) -> Iterator[Observation]:
+        """Yield what the models hold, and what modules save beside that."""
+        return chain.from_iterable(seen for _, seen in self.weights_of_models())
 
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the scale of the loss, and the number of steps since it was changed."""
-        if self.scaler is not None:
-            scale = {"scale": self.scaler.get_scale()}
-            scale["good_steps"] = self.scaler.state_dict().get("_growth_tracker", 0)
-            for name, value in scale.items():
-                yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
+        """Yield the scale of the loss, once there is a scaler."""
+        scaler = self.objects.scaler
+        if scaler is not None:
+            steps = scaler.state_dict().get("_growth_tracker", 0)
+            yield from of_loss_scale({"scale": scaler.get_scale(), "good_steps": steps})
+
+    def beside(self) -> Iterator[Observation]:
+        """Yield averages and other copies of the models."""
+        return self.objects.copies.observe()
+
+    def policies(self) -> Leaves:
+        """Yield what schedulers and the scaler count."""
+        return self.objects.policies()
+
+    def attributes(self) -> Leaves:
+        """Yield what modules and optimizers keep in Python."""
+        return self.objects.attributes()
 
     def weights_of_models(self) -> Shown:
         """Yield each parameter and each buffer of the models, and what modules save beside them."""
@@ -166,33 +177,38 @@ class LoopReader:
             yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
     def flags(self) -> Iterator[Observation]:
-        """Yield whether the models train."""
+        """Yield whether the models train, and what gets gradients otherwise than at the start."""
         for root, prefix in self.names.roots.items():
-            yield from modes(self.names.modules(root), prefix, self.beside.settings)
+            yield from modes(self.names.modules(root), prefix, self.since.settings)
+        yield from thawed(trained(self.names.parameters()), self.since.trained)
 
-    def rng(self) -> Iterator[Observation]:
-        """Yield the state of torch's generator."""
-        yield whole("rng", "cpu", torch.get_rng_state(), local=True)
+    def begin(self) -> None:
+        """Take in what there is before an update of the first step."""
+        self.objects.look()
+        super().begin()
+        self.since.settings = {**settings(self.objects.modules()), **self.since.settings}
+        self.since.trained = trained(self.names.parameters()) | self.since.trained
 
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
         """Yield what one optimizer keeps: its state, and the weights that it updates.
 
-        `whole` is as of `numbers`.
+        See `numbers` for `whole`.
         """
-        counted: set[str] = set()
-        for held in self._held_by(optimizer, whole):
-            for key, value in groups.state_of(optimizer, held.tensor).items():
-                counted |= {*held.names} if key == "step" else set()
-                for suffix, tensor in tensors_in(value):
-                    yield from self._show(key, held, tensor, suffix=suffix)
-            yield from self._show("master", held, held.tensor)
-        yield from groups.counters(self._groups(optimizer, whole), counted)
+        updated = map(self._updated, self._held_by(optimizer, whole))
+        yield from of_optimizer(optimizer, updated, self._groups(optimizer, whole))
         yield from attributes.state_by_name(optimizer)
 
-    def weights(self, optimizer: Optimizer) -> Iterator[Weight]:
+    def updated_by(self, optimizer: Optimizer) -> Iterator[Weight]:
         """Yield what an optimizer updates; no loop says what else a parameter represents."""
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
+
+    def _updated(self, held: Held) -> Updated:
+        def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
+            return self._show(kind, held, tensor, suffix=suffix)
+
+        weight = partial(self._show, "master", held, held.tensor)
+        return Updated(held.tensor, held.names, show, weight)
 
     def _take_over(self, optimizer: Optimizer) -> None:
         """Forget optimizers whose model is gone, and has given its names to the one of this."""

@@ -13,6 +13,7 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.state import rng
 from pytest_precision.recorders.scripts.locate import Extent
 from pytest_precision.recorders.scripts.loop_reader import LoopReader, Shown
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
@@ -61,7 +62,7 @@ class StepBuffer:
         if not self._begun:
             self._begun = True
             self._trace.start(self.reader, self.step)
-            self._trace.first.keep("rng", "", self.reader.rng())
+            self._trace.first.keep("rng", "", rng())
         self.keep_models()
 
     def keep_models(self) -> None:
@@ -74,7 +75,7 @@ class StepBuffer:
         """Keep once more what the run starts with: its first step begins only now."""
         first = self._trace.first
         first.drop("rng", "")
-        first.keep("rng", "", self.reader.rng())
+        first.keep("rng", "", rng())
         for name, seen in self.reader.weights_of_models():
             first.drop("weights", name)
             first.keep("weights", name, seen)
@@ -107,7 +108,7 @@ class StepBuffer:
             self._keep_start(optimizer, update)
             self._trace.first.keep("flags", "", self.reader.flags())
             self._trace.first.keep("loss_scale", "", self.reader.loss_scale())
-            self.reader.beside.begin()
+            self.reader.begin()
         self._keep("numbers", self._named(optimizer, update), self.reader.numbers(optimizer))
 
     def settle(self, trained: Iterable[Tensor]) -> None:

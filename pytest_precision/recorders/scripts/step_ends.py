@@ -43,7 +43,7 @@ class StepEnds:
     """
 
     def __init__(self, buffer: StepBuffer, trace: LoopTrace, course: Course) -> None:
-        self._buffer, self._beside, self._course = buffer, buffer.reader.beside, course
+        self._buffer, self._objects, self._course = buffer, buffer.reader.objects, course
         self.now = RunningStep()
         self.edge = Edge(buffer.reader, trace, course)
         self.overflow = Overflow(course, trace)
@@ -88,13 +88,13 @@ class StepEnds:
         if self.now.updated:
             self.now.evaluated.append(module)
         else:
-            self._beside.copies.call(module)
+            self._objects.copies.call(module)
 
     def _end(self) -> None:
         self._buffer.settle(())
         if self._buffer.fresh:
             self.edge.write_start()
-        self._beside.end_step()
+        self._objects.end_step()
         op, operation = self._course.op, str(self._course.operation)
         self._course.advance()
         if self.now.clipped_late and not self._told_late:
@@ -106,5 +106,5 @@ class StepEnds:
         self.overflow.end_step()
         self._buffer.end(self._course.done)
         for module in evaluated:
-            self._beside.copies.call(module)
+            self._objects.copies.call(module)
         self.ended(op)

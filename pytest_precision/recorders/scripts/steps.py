@@ -194,7 +194,7 @@ class Steps:
         self.buffer.meet(optimizer, goes_on=goes_on)
         if self._meter is not None and self.course.operation == "train":
             # An optimizer that runs others is not measured; those that it runs are.
-            self._watched = self._meter.before(optimizer, self.reader.weights(optimizer))
+            self._watched = self._meter.before(optimizer, self.reader.updated_by(optimizer))
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Note that the step has made an update."""
@@ -224,7 +224,7 @@ class Steps:
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
         """Note that a scaler is about to have an optimizer step."""
-        self.reader.scaler = self.reader.beside.scaler = scaler
+        self.reader.objects.scaler = scaler
 
     def scaled(self, optimizer: Optimizer) -> None:
         """Take an update that an overflow has skipped for one."""

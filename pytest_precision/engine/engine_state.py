@@ -1,0 +1,148 @@
+"""Engine state: what outlives a step of an engine, of its model, optimizers and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pytest_precision import modules
+from pytest_precision.engine import attributes, further, groups
+from pytest_precision.engine.attributes import Leaves
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.changes import Since
+from pytest_precision.engine.modes import modes, thawed, trained
+from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.state import State, Updated, of_loss_scale, of_optimizer
+from pytest_precision.engine.values import package_of
+
+if TYPE_CHECKING:
+    from pytest_precision.engine.observable import Observable
+
+ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
+"""Attributes of an engine that are observed as a kind of their own, or that it is told."""
+
+
+class EngineState(State):
+    """The state of an engine, as its methods show and name it.
+
+    Args:
+        engine: it.
+        capture: says whether shards are gathered.
+        since: what it was at the start.
+    """
+
+    def __init__(self, engine: Observable, capture: Capture, since: Since) -> None:
+        self._engine, self._capture, self.since = engine, capture, since
+
+    def optimizers_state(self) -> Iterator[Observation]:
+        """Yield the state of the engine's optimizer; `beside` has that of further ones."""
+        return self._of(self._engine.optimizer, self._engine.masters())
+
+    def weights(self) -> Iterator[Observation]:
+        """Yield parameters, quantized state and buffers of the model."""
+        engine, capture = self._engine, self._capture
+        for name, parameter in engine.model.named_parameters():
+            yield from engine.show("param", name, parameter, capture)
+        for kind, name, tensor in modules.quantized_state(engine.model):
+            yield from engine.show(kind, name, tensor, capture, local=kind == "recorded_amax")
+        for prefix, module in engine.model.named_modules():
+            # The buffers of delayed scaling are quantized state.
+            if not isinstance(module, modules.DelayedScalingState):
+                for name, buffer in module.named_buffers(prefix, recurse=False):
+                    yield from engine.show("buffer", name, buffer, capture, split=False, local=True)
+
+    def flags(self) -> Iterator[Observation]:
+        """Yield modes, and what gets gradients otherwise than at the start."""
+        yield from modes(self._engine.model.named_modules(), start=self.since.settings)
+        yield from thawed(self.gets_gradients(), self.since.trained)
+
+    def loss_scale(self) -> Iterator[Observation]:
+        """Yield the state of the engine's scaler, if it has one."""
+        scaler = self._engine.scaler
+        return of_loss_scale({} if scaler is None else scaler.state_dict())
+
+    def beside(self) -> Iterator[Observation]:
+        """Yield what is in further optimizers and modules of the engine's attributes."""
+        engine = self._engine
+        names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
+        for optimizer in self._further_optimizers():
+            own = ((names[id(p)], p) for _, held in groups.members(optimizer) for p in held)
+            yield from self._of(optimizer, own)
+        yield from attributes.extra_state(engine.model.named_modules())
+        yield from attributes.state_by_name(engine.optimizer)
+        known = {id(p) for p in engine.model.parameters()} | {id(p) for _, p in engine.masters()}
+        for name, module in further.modules(vars(engine), known):
+            for path, tensor in further.average(name, module):
+                yield whole("average", path, tensor)
+
+    def policies(self) -> Leaves:
+        """Yield what the schedulers of the engine count."""
+        return further.policies(vars(self._engine).values())
+
+    def attributes(self) -> Leaves:
+        """Yield what the model, the optimizers and the engine keep in Python."""
+        engine = self._engine
+        yield from attributes.of_modules(engine.model.named_modules())
+        for optimizer in (engine.optimizer, *self._further_optimizers()):
+            yield from attributes.of_optimizer(optimizer)
+            yield from groups.switches(optimizer)
+        packages = {package_of(kind) for kind in type(engine).__mro__} - {"builtins"}
+        for name, held in (("the engine", engine), ("the workload", vars(engine).get("workload"))):
+            if held is not None:
+                elsewhere = engine.passing | ELSEWHERE
+                yield from further.plain_values(name, vars(held), elsewhere, packages)
+
+    def gets_gradients(self) -> dict[str, bool]:
+        """Return name to whether a parameter, or the master of one, gets a gradient."""
+        engine = self._engine
+        held = chain(engine.optimized_model.named_parameters(), engine.masters())
+        masters = ((f"the master of {name}", master) for name, master in held)
+        return trained(engine.model.named_parameters()) | trained(masters)
+
+    def all_groups(self) -> list[groups.Group]:
+        """List the groups of all optimizers with the logical tensors that they update."""
+        more = map(self._groups_of, self._further_optimizers())
+        return [*self._engine.named_groups(), *chain.from_iterable(more)]
+
+    def _further_optimizers(self) -> Iterator[Optimizer]:
+        own = {id(parameter) for parameter in self._engine.optimized_model.parameters()}
+        return further.optimizers(vars(self._engine), self._engine.optimizer, own)
+
+    def _of(
+        self, optimizer: Optimizer, masters: Iterable[tuple[str, Tensor]]
+    ) -> Iterator[Observation]:
+        counts = "step" not in self._engine.unobservable
+        updated = (self._updated(optimizer, *named) for named in masters)
+        return of_optimizer(optimizer, updated, self._groups_of(optimizer) if counts else ())
+
+    def _updated(self, optimizer: Optimizer, name: str, parameter: Tensor) -> Updated:
+        engine, capture = self._engine, self._capture
+
+        def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
+            # A step counter or a scale is no tensor of the parameter's elements.
+            per_element = tensor.shape == parameter.shape
+            return engine.show(kind, name + suffix, tensor, capture, split=per_element)
+
+        def show_weight() -> Iterator[Observation]:
+            first = optimizer is engine.optimizer
+            weight = engine.effective(parameter) if first else parameter
+            return engine.show("master", name, weight, capture)
+
+        return Updated(parameter, {name}, show, show_weight)
+
+    def _groups_of(self, optimizer: Optimizer) -> groups.Groups:
+        engine = self._engine
+        if optimizer is engine.optimizer:
+            return engine.named_groups()
+        names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
+        members = [*groups.members(optimizer)]
+        updated = (
+            [name for name, _ in engine.logical(names[id(parameter)], parameter)]
+            for _, own in members
+            for parameter in own
+        )
+        return groups.named(members, updated)
