@@ -32,14 +32,34 @@ class Case:
         candidate: the side under test.
         reference: the side that it must agree with.
         terms: of the test.
+        again: records both sides again; None for what was recorded elsewhere, or with a mutant.
+        window: steps whose values are compared; digests of all steps without it.
 
     Attributes:
         candidate, reference, terms: as given.
     """
 
-    def __init__(self, candidate: Recording, reference: Recording, terms: Terms) -> None:
+    def __init__(
+        self,
+        candidate: Recording,
+        reference: Recording,
+        terms: Terms,
+        again: Recordings | None = None,
+        window: Window | None = None,
+    ) -> None:
         self.candidate, self.reference = candidate, reference
         self.terms = terms
+        self._again, self._window = again, window
+
+    @classmethod
+    def opened(cls, recordings: Recordings, terms: Terms) -> Case:
+        """Record by digests where they can decide, else by values."""
+        window = None if terms.criteria.bitwise else EVERYTHING
+        case = cls(*recordings.both(window), terms, recordings, window)
+        digests = {side.trace.header.digests for side in case.sides}
+        if len(digests) == 1 and all(side.trace.decisive for side in case.sides):
+            return case
+        return cls(*recordings.both(EVERYTHING), terms, recordings, EVERYTHING)
 
     @property
     def sides(self) -> tuple[Recording, Recording]:
@@ -64,8 +84,16 @@ class Case:
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
-        """Return what further runs of the reference say of its noise, if they can be recorded."""
-        return None
+        """Return what further runs of the reference say of its noise; None if none are asked for.
+
+        Sides that cannot be recorded again have none.
+        """
+        if self._again is None:
+            return None
+        runs = range(1, self.terms.criteria.noise_runs + 1)
+        noisy = [self._again.noisy(self._window, number).trace for number in runs]
+        unit = torch.finfo(DTYPES.get(self.reference.cell.precision, torch.bfloat16)).eps
+        return NoiseMeter(self.reference.trace, noisy, unit) if noisy else None
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
@@ -90,15 +118,30 @@ class Case:
         return {name: one.as_dict() for name, one in self.consistency.items()}
 
     def around(self, step: int) -> Case:
-        """Return the case with the values around `step`, if it can be recorded again."""
-        return self
+        """Return the case with the values around `step`, if it can be recorded again.
+
+        Digests tell when two sides diverge, but not how.
+        """
+        if self._again is None or not self.candidate.trace.header.digests:
+            return self
+        window = Window.around(step)
+        closer = Case(*self._again.both(window), self.terms, self._again, window)
+        closer.logs = self.logs
+        return closer
 
     def culprit(self, finding: Finding) -> Named:
-        """Return what made the first wrong value, if that can be looked for."""
-        return recorded_lines(finding, self.sides, self.terms.root)
+        """Return what made the first wrong value, as both sides log it, again or recorded."""
+        root = self.terms.root
+        if self._again is None:
+            return recorded_lines(finding, self.sides, root)
+        if not self.terms.lines:
+            return Named(None)
+        rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
+        tolerates = rule.criterion.tolerates
+        return named(self._again, finding, self.sides, root, tolerates=tolerates)
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
-        """Return a further run of the candidate, if it can be recorded again.
+        """Record the same steps of the candidate once more, if it can be recorded again.
 
         Args:
             delays: number of the delays that its ranks have; 0 for none.
@@ -106,10 +149,10 @@ class Case:
         Raises:
             SideFailed: if that run failed.
         """
-        return None
+        return None if self._again is None else self._again.ours(self._window, delays)
 
     def mutated(self, mutant: str) -> Case | None:
-        """Return the case of the candidate with a mutant, if it can be recorded again.
+        """Record the same steps of the candidate with a mutant, if it can be recorded again.
 
         Args:
             mutant: its name.
@@ -117,12 +160,21 @@ class Case:
         Raises:
             SideFailed: if that run failed.
         """
-        return None
+        if self._again is None:
+            return None
+        mutated = self._again.ours(self._window, mutant=mutant)
+        case = Case(mutated, self.reference, self.terms)
+        case.noise = self.noise
+        return case
 
     def contracts(self, side: Recording) -> list[Contract]:
-        """List what `side` must keep."""
+        """List what `side` must keep: its cell's contract and, for the candidate, the test's.
+
+        Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
+        """
+        cell = [] if self._again is None else [Contract.of(side.cell)]
         asked = self.terms.contract if side is self.candidate else None
-        return [] if asked is None else [asked]
+        return cell if asked is None else [*cell, asked]
 
     def figures(self) -> dict[str, Any]:
         """Return the fields of a verdict that hold whatever the outcome is."""
@@ -143,66 +195,3 @@ class Case:
                 self.candidate.trace, self.candidate.cell, self.candidate.data
             ),
         }
-
-
-class CellCase(Case):
-    """The case of a cell, which can be recorded again.
-
-    Args:
-        recordings: record both sides.
-        terms: of the test.
-        window: steps whose values are compared; digests of all steps without it.
-    """
-
-    def __init__(self, recordings: Recordings, terms: Terms, window: Window | None) -> None:
-        super().__init__(*recordings.both(window), terms)
-        self._recordings, self._window = recordings, window
-
-    @classmethod
-    def opened(cls, recordings: Recordings, terms: Terms) -> CellCase:
-        """Record by digests where they can decide, else by values."""
-        case = cls(recordings, terms, None if terms.criteria.bitwise else EVERYTHING)
-        digests = {side.trace.header.digests for side in case.sides}
-        if len(digests) == 1 and all(side.trace.decisive for side in case.sides):
-            return case
-        return cls(recordings, terms, EVERYTHING)
-
-    def around(self, step: int) -> Case:
-        """Record the values around `step`: digests tell when two sides diverge, but not how."""
-        if not self.candidate.trace.header.digests:
-            return self
-        closer = CellCase(self._recordings, self.terms, Window.around(step))
-        closer.logs = self.logs
-        return closer
-
-    def culprit(self, finding: Finding) -> Named:
-        """Run both sides once more, and log the operation in which they part."""
-        if not self.terms.lines:
-            return Named(None)
-        rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
-        tolerates = rule.criterion.tolerates
-        root = self.terms.root
-        return named(self._recordings, finding, self.sides, root, tolerates=tolerates)
-
-    def candidate_again(self, delays: int = 0) -> Recording | None:
-        """Record the same steps of the candidate once more."""
-        return self._recordings.ours(self._window, delays)
-
-    def mutated(self, mutant: str) -> Case:
-        """Record the same steps of the candidate with a mutant."""
-        mutated = self._recordings.ours(self._window, mutant=mutant)
-        case = Case(mutated, self.reference, self.terms)
-        case.noise = self.noise
-        return case
-
-    @cached_property
-    def noise(self) -> NoiseMeter | None:
-        """Record the reference again as often as the criteria ask for it."""
-        runs = range(1, self.terms.criteria.noise_runs + 1)
-        noisy = [self._recordings.noisy(self._window, number).trace for number in runs]
-        unit = torch.finfo(DTYPES.get(self.reference.cell.precision, torch.bfloat16)).eps
-        return NoiseMeter(self.reference.trace, noisy, unit) if noisy else None
-
-    def contracts(self, side: Recording) -> list[Contract]:
-        """List what `side` must keep: its cell's contract and, for the candidate, the test's."""
-        return [Contract.of(side.cell), *super().contracts(side)]

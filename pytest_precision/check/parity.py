@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pytest_precision.check import preconditions
-from pytest_precision.check.on_ranks import OnRanks
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
@@ -246,18 +245,19 @@ class Parity:
     ) -> tuple[Ruling, dict[str, Any]]:
         """Return the ruling on two sides, and what was counted and measured."""
         # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.check.case import CellCase
+        from pytest_precision.check.case import Case
         from pytest_precision.check.gates import GATES, ruled
         from pytest_precision.check.mutation import mutants, noticed
 
         refused = self._refused(candidate, reference)
         if refused is not None:
             return refused, {}
-        record = OnRanks(self.ranks, self.settings.timeout)
-        recordings = Recordings(candidate, reference, record, self.traces)
+        recordings = Recordings(
+            candidate, reference, self.ranks, self.traces, self.settings.timeout
+        )
         with self.traces.lock, closing(recordings):
             try:
-                case = CellCase.opened(recordings, terms)
+                case = Case.opened(recordings, terms)
                 ruling, share = ruled(case, GATES), self.settings.mutate
                 figures = case.figures() | dict(ruling.figures)
                 if ruling.outcome == "pass" and share is not None:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_precision.check.side import Side
-from pytest_precision.errors import DevicesBusyError, PrecisionLeakWarning, RankError, SideFailed
+from pytest_precision.errors import (
+    DevicesBusyError,
+    PrecisionLeakWarning,
+    RankError,
+    RanksSkipped,
+    SideFailed,
+    expected_but_got,
+)
+from pytest_precision.ranks.blame import require_observations
+from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.stretches import recorded
 from pytest_precision.trace.wanted import Wanted
 
 if TYPE_CHECKING:
     from pytest_precision.trace.recording import Recording
-
-Record = Callable[[Side, "Window | None", Path], Sources]
 
 
 class Recordings:
@@ -28,17 +37,24 @@ class Recordings:
         candidate: the side under test, recorded anew each time.
         reference: the other side, recorded once for all checks that name it while what it has read
             is the same.
-        record: has a side's ranks record the values of a window, or digests, into a folder, and
-            returns what they have read.
-        cache: the session's cache of traces.
+        ranks: the session's rank groups, one of which records each stretch of a side.
+        traces: the session's recorded runs.
+        timeout: seconds that one job of the ranks may take.
 
     Attributes:
         timing: seconds in which each side was recorded.
     """
 
-    def __init__(self, candidate: Side, reference: Side, record: Record, cache: TraceCache) -> None:
+    def __init__(
+        self,
+        candidate: Side,
+        reference: Side,
+        ranks: RankPool,
+        traces: TraceCache,
+        timeout: float,
+    ) -> None:
         self.candidate, self.reference = candidate, reference
-        self._record, self._cache = record, cache
+        self._ranks, self._traces, self._timeout = ranks, traces, timeout
         self._folders: list[Path] = []
         self._references: dict[tuple[Side, Window | None], Path] = {}
         self.timing = {"candidate": 0.0, "reference": 0.0}
@@ -54,89 +70,119 @@ class Recordings:
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
         folder = self._kept(self.reference, window)
-        return self.ours(window), self._read(folder, window)
+        return self.ours(window), self._read("reference", folder, window)
 
     def noisy(self, window: Window | None, number: int) -> Recording:
         """Record the reference with its operations rounded at random, unless that was done.
 
         Args:
-            window: as of `both`.
+            window: see `both`.
             number: of the run, from 1.
 
         Raises:
-            SideFailed, RanksSkipped, WorldSizeError: as of `both`.
+            SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        return self._read(self._kept(replace(self.reference, noise=number), window), window)
-
-    def _kept(self, side: Side, window: Window | None) -> Path:
-        """Return the folder of a reference, which one check asks the cache for once."""
-        if (side, window) not in self._references:
-            self._references[side, window] = self._recorded(
-                "reference", lambda: self._found(side, window)
-            )
-        return self._references[side, window]
-
-    def _found(self, side: Side, window: Window | None) -> Path:
-        key = side, window, import_path()
-        kept = self._cache.keep(key, lambda into: self._record(side, window, into))
-        if not kept.lasts:
-            self._folders.append(kept.folder)
-        return kept.folder
-
-    def _read(self, folder: Path, window: Window | None) -> Recording:
-        # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.trace.recording import Recording
-
-        side = self.reference
-        return Recording.read("reference", side.cell, folder, window, side.way_in)
+        folder = self._kept(replace(self.reference, noise=number), window)
+        return self._read("reference", folder, window)
 
     def ours(self, window: Window | None, delays: int = 0, mutant: str = "") -> Recording:
         """Record the candidate alone.
 
         Args:
-            window: as of `both`.
+            window: see `both`.
             delays: number of the delays that its ranks have; 0 for none.
             mutant: name of the mutant in its engine; empty for none.
 
         Raises:
-            SideFailed, RanksSkipped, WorldSizeError: as of `both`.
+            SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        from pytest_precision.trace.recording import Recording
-
         side = replace(self.candidate, delays=delays, mutant=mutant)
-        folder = self._recorded(
-            "candidate",
-            lambda: self._cache.record(lambda into: self._record(side, window, into))[0],
-        )
-        self._folders.append(folder)
-        return Recording.read("candidate", side.cell, folder, window, side.way_in)
+        return self._read("candidate", self._own(side, window), window)
 
     def logged(self, wanted: Wanted) -> tuple[Path, Path]:
         """Log operations of the candidate and of the reference; return their folders.
 
         Raises:
-            SideFailed, RanksSkipped, WorldSizeError: as of `both`.
+            SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
         window = Window(wanted.step, wanted.step)
         reference = self._kept(replace(self.reference, logged=wanted), window)
-        candidate = replace(self.candidate, logged=wanted)
-        folder = self._recorded(
-            "candidate",
-            lambda: self._cache.record(lambda into: self._record(candidate, window, into))[0],
-        )
-        self._folders.append(folder)
-        return folder, reference
-
-    def _recorded(self, side: str, record: Callable[[], Path]) -> Path:
-        started = time.perf_counter()
-        try:
-            return record()
-        except (RankError, DevicesBusyError, PrecisionLeakWarning, OSError) as error:
-            raise SideFailed(side, error) from error
-        finally:
-            self.timing[side] += time.perf_counter() - started
+        return self._own(replace(self.candidate, logged=wanted), window), reference
 
     def close(self) -> None:
         """Remove what the candidate recorded, and a reference that cannot be kept."""
         for folder in self._folders:
-            self._cache.drop(folder)
+            self._traces.drop(folder)
+
+    def _kept(self, side: Side, window: Window | None) -> Path:
+        """Return the folder of a reference, which one check asks the cache for once."""
+        asked = side, window
+        if asked not in self._references:
+            key = *asked, import_path()
+            with self._recording("reference"):
+                found = self._traces.find(key)
+                if found is None:
+                    with self._traces.new_folder() as found:
+                        sources = self._record(side, window, found)
+                    if not self._traces.keep(key, found, sources):
+                        self._folders.append(found)
+            self._references[asked] = found
+        return self._references[asked]
+
+    def _own(self, side: Side, window: Window | None) -> Path:
+        """Record a candidate; return its folder, which is removed at the end."""
+        with self._recording("candidate"), self._traces.new_folder() as folder:
+            self._record(side, window, folder)
+        self._folders.append(folder)
+        return folder
+
+    def _record(self, side: Side, window: Window | None, folder: Path) -> Sources:
+        """Have groups of ranks record a side, stretch by stretch; return what they have read.
+
+        Raises:
+            RanksSkipped: the sequence goes on in new processes, and there is one process alone.
+        """
+        if self._ranks.mode == "inline" and any(
+            stretch.in_new_processes for stretch in side.cell.stretches
+        ):
+            raise RanksSkipped(
+                expected_but_got(
+                    f"new processes, with which sequence={side.cell.sequence!r} goes on,",
+                    "--precision-ranks=inline, which has the calling process alone",
+                    "leave it out",
+                )
+            )
+        sources = Sources()
+        for stretch in recorded(side.cell, window):
+            counts = self._ranks.run(
+                stretch.world_size,
+                Side.record,
+                side,
+                str(folder),
+                window,
+                stretch,
+                timeout=self._timeout,
+                needs=side.needs_of(stretch),
+                name=side.layout.name,
+                sources=sources,
+            )
+            require_observations(counts, side.layout.name)
+        return sources
+
+    def _read(self, name: str, folder: Path, window: Window | None) -> Recording:
+        # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.trace.recording import Recording
+
+        side = self.reference if name == "reference" else self.candidate
+        return Recording.read(name, side.cell, folder, window, side.way_in)
+
+    @contextmanager
+    def _recording(self, side: str) -> Iterator[None]:
+        """Take the time of a side, and name it in what goes wrong."""
+        started = time.perf_counter()
+        try:
+            yield
+        except (RankError, DevicesBusyError, PrecisionLeakWarning, OSError) as error:
+            raise SideFailed(side, error) from error
+        finally:
+            self.timing[side] += time.perf_counter() - started

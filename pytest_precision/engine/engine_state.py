@@ -16,7 +16,12 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.changes import Since
 from pytest_precision.engine.modes import modes, thawed, trained
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.engine.state import State, Updated, of_loss_scale, of_optimizer
+from pytest_precision.engine.training_state import (
+    TrainingState,
+    UpdatedTensor,
+    of_loss_scale,
+    of_optimizer,
+)
 from pytest_precision.engine.values import package_of
 
 if TYPE_CHECKING:
@@ -26,7 +31,7 @@ ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
 """Attributes of an engine that are observed as a kind of their own, or that it is told."""
 
 
-class EngineState(State):
+class EngineState(TrainingState):
     """The state of an engine, as its methods show and name it.
 
     Args:
@@ -119,7 +124,7 @@ class EngineState(State):
         updated = (self._updated(optimizer, *named) for named in masters)
         return of_optimizer(optimizer, updated, self._groups_of(optimizer) if counts else ())
 
-    def _updated(self, optimizer: Optimizer, name: str, parameter: Tensor) -> Updated:
+    def _updated(self, optimizer: Optimizer, name: str, parameter: Tensor) -> UpdatedTensor:
         engine, capture = self._engine, self._capture
 
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
@@ -132,7 +137,7 @@ class EngineState(State):
             weight = engine.effective(parameter) if first else parameter
             return engine.show("master", name, weight, capture)
 
-        return Updated(parameter, {name}, show, show_weight)
+        return UpdatedTensor(parameter, {name}, show, show_weight)
 
     def _groups_of(self, optimizer: Optimizer) -> groups.Groups:
         engine = self._engine

@@ -196,7 +196,7 @@ class EngineRecorder:
         """Write what the engine shows after `phase`, if the step is in the window."""
         if self.window is None or self.step >= self.window.first:
             moment = Moment(self.op, self.operation, self.step, phase)
-            self.writer.add(moment, self.engine.observe(phase, self.capture))
+            self.writer.add(moment, [*self.engine.observe(phase, self.capture)])
 
     def train(self) -> None:
         """Run one train step, and observe after each phase."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_precision._torch.dispatch import Store
+    from pytest_precision._torch.distributed import Store
 
 SECONDS = 86400
 """Time that ranks wait for each other: a rank that waits records nothing, another one trains."""

@@ -6,7 +6,8 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +26,11 @@ class KeptTrace:
         folder: where it lies.
         files: its files and their sizes, which show whether any was removed.
         sources: what was read for it.
-        lasts: whether the cache keeps it; one that it does not is dropped by whoever asked for it.
     """
 
     folder: Path
     files: dict[Path, int]
     sources: Sources
-    lasts: bool
 
     @property
     def is_current(self) -> bool:
@@ -56,33 +55,39 @@ class TraceCache:
         self._home = OwnFolder("traces-")
         self._kept: OrderedDict[Hashable, KeptTrace] = OrderedDict()
 
-    def record(self, record: Callable[[Path], Sources]) -> tuple[Path, Sources]:
-        """Return a folder that `record` has filled, which the caller drops, and what it returned.
-
-        Raises:
-            Exception: whatever `record` raises; the folder is removed then.
-        """
+    @contextmanager
+    def new_folder(self) -> Iterator[Path]:
+        """Give a folder to be filled, which the caller drops later; remove it if that fails."""
         self._home.restore()  # somebody may have emptied the temporary folder
         folder = Path(tempfile.mkdtemp(dir=self._home.path))
         try:
-            return folder, record(folder)
+            yield folder
         except BaseException:
             self.drop(folder)
             raise
 
-    def keep(self, key: Hashable, record: Callable[[Path], Sources]) -> KeptTrace:
-        """Return the trace kept under `key`, filled by `record` unless it is there and current."""
-        kept = self._kept.pop(key, None)
-        if kept is None or not kept.is_current:
-            if kept is not None:
-                self.drop(kept.folder)
-            folder, sources = self.record(record)
-            kept = KeptTrace(folder, _sizes(folder), sources, sources.hold())
-        if kept.lasts:
-            self._kept[key] = kept
+    def find(self, key: Hashable) -> Path | None:
+        """Return the folder kept under `key`, if there is one that is current."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        if not kept.is_current:
+            self.drop(self._kept.pop(key).folder)
+            return None
+        self._kept.move_to_end(key)
+        return kept.folder
+
+    def keep(self, key: Hashable, folder: Path, sources: Sources) -> bool:
+        """Keep a folder if what was read for it is as it was then; return whether it is kept.
+
+        Whoever asked for one that is not kept drops it.
+        """
+        if not sources.hold():
+            return False
+        self._kept[key] = KeptTrace(folder, _sizes(folder), sources)
         while sum(one.bytes for one in self._kept.values()) > KEPT_BYTES and len(self._kept) > 1:
             self.drop(self._kept.popitem(last=False)[1].folder)
-        return kept
+        return True
 
     def drop(self, folder: Path) -> None:
         """Remove one folder."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -54,7 +54,7 @@ class TraceWriter:
     def add(
         self,
         moment: Moment,
-        observations: Iterable[Observation],
+        observations: Sequence[Observation],
         *,
         digests: bool | None = None,
     ) -> None:

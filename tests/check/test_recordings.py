@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,8 @@ from pytest_precision.check.side import Side
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.state.sources import Sources
+from pytest_precision.ranks.pool import RankPool
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import Window
 
 
 def side(layout: object) -> Side:
@@ -34,19 +34,28 @@ def cache() -> Iterator[TraceCache]:
         yield cache
 
 
+class FullDisk(RankPool):
+    """Ranks of this process whose disk is full when they record one of the sides."""
+
+    def __init__(self, full: Side) -> None:
+        super().__init__("inline")
+        self.full, self.folders = full, list[Path]()
+
+    def run(self, world_size: int, function: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Run out of space, or write nothing and say that something was observed."""
+        recorded, folder = args[:2]
+        self.folders.append(Path(folder))
+        if recorded == self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return [1] * world_size
+
+
 @pytest.mark.parametrize(("full", "name"), [(CANDIDATE, "candidate"), (REFERENCE, "reference")])
 def test_a_full_disk_is_the_failure_of_a_side(cache: TraceCache, full: Side, name: str) -> None:
     """The machine's trouble must not read as if numbers differed."""
-    folders = []
-
-    def record(recorded: Side, window: Window | None, folder: Path) -> Sources:
-        folders.append(folder)
-        if recorded == full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return Sources()
-
-    recordings = Recordings(CANDIDATE, REFERENCE, record, cache)
-    with closing(recordings), pytest.raises(SideFailed) as failed:
-        recordings.both(None)
+    with closing(FullDisk(full)) as ranks:
+        recordings = Recordings(CANDIDATE, REFERENCE, ranks, cache, timeout=60)
+        with closing(recordings), pytest.raises(SideFailed) as failed:
+            recordings.both(None)
     assert failed.value.reason == f"the {name} failed: [Errno 28] No space left on device"
-    assert not folders[-1].exists()
+    assert not ranks.folders[-1].exists()

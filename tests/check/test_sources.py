@@ -9,7 +9,7 @@ import py_compile
 import socketserver
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -38,14 +38,10 @@ class CountingCache(TraceCache):
 
     recordings = 0
 
-    def keep(self, key: Any, record: Callable[[Path], Sources]) -> Any:
-        """Count what is recorded."""
-
-        def counted(folder: Path) -> Sources:
-            self.recordings += 1
-            return record(folder)
-
-        return super().keep(key, counted)
+    def keep(self, key: Hashable, folder: Path, sources: Sources) -> bool:
+        """Count what was recorded."""
+        self.recordings += 1
+        return super().keep(key, folder, sources)
 
 
 @pytest.fixture(scope="module")

@@ -97,9 +97,12 @@ def test_a_rank_that_cannot_open_its_output(nothing_left):
         RankPool(start=elsewhere).run(1, os.getpid)
 
 
-def filled(folder):
-    (folder / "trace").touch()
-    return Sources()
+def filled(traces):
+    """Keep a folder with one file; return it."""
+    with traces.new_folder() as folder:
+        (folder / "trace").touch()
+    assert traces.keep("key", folder, Sources())
+    return folder
 
 
 def test_an_emptied_temporary_folder(tmp_path, monkeypatch, own_server):
@@ -109,12 +112,14 @@ def test_an_emptied_temporary_folder(tmp_path, monkeypatch, own_server):
     pool.close()
     pool.run(1, os.getpid)
     traces = TraceCache()
-    first = traces.keep("key", filled).folder
+    first = filled(traces)
     made = [*tmp_path.glob("pytest-precision-*")]
     assert len(made) == 2, "of the traces and of the group"
     for folder in (*made, server._home().path):
         shutil.rmtree(folder)
-    again = traces.keep("key", filled).folder
+    assert traces.find("key") is None
+    again = filled(traces)
+    assert traces.find("key") == again
     assert (again / "trace").exists()
     assert not first.exists()
     assert pool.run(1, os.getppid) != [process.pid]

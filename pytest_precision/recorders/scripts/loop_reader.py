@@ -15,7 +15,12 @@ from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.changes import Since
 from pytest_precision.engine.modes import modes, settings, thawed, trained
 from pytest_precision.engine.observation import Observation
-from pytest_precision.engine.state import State, Updated, of_loss_scale, of_optimizer
+from pytest_precision.engine.training_state import (
+    TrainingState,
+    UpdatedTensor,
+    of_loss_scale,
+    of_optimizer,
+)
 from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.recorders.scripts.locate import Extent, Held, Locate, Pieces, located
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
@@ -27,7 +32,7 @@ Shown = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""
 
 
-class LoopReader(State):
+class LoopReader(TrainingState):
     """What the models and the optimizers of a loop hold now.
 
     Args:
@@ -203,12 +208,12 @@ class LoopReader(State):
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
 
-    def _updated(self, held: Held) -> Updated:
+    def _updated(self, held: Held) -> UpdatedTensor:
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
             return self._show(kind, held, tensor, suffix=suffix)
 
         weight = partial(self._show, "master", held, held.tensor)
-        return Updated(held.tensor, held.names, show, weight)
+        return UpdatedTensor(held.tensor, held.names, show, weight)
 
     def _take_over(self, optimizer: Optimizer) -> None:
         """Forget optimizers whose model is gone, and has given its names to the one of this."""

@@ -102,7 +102,7 @@ class LoopTrace(ExitStack):
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
         """Write what was observed at one moment, in the place of what was written of it before."""
-        self.writer.add(moment, seen, digests=self._digests(moment.step))
+        self.writer.add(moment, [*seen], digests=self._digests(moment.step))
 
     def end(self, header: Header) -> int:
         """Finish the trace; return the number of observations in it."""

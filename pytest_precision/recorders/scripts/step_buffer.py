@@ -13,7 +13,7 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.engine.state import rng
+from pytest_precision.engine.training_state import rng
 from pytest_precision.recorders.scripts.locate import Extent
 from pytest_precision.recorders.scripts.loop_reader import LoopReader, Shown
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace

@@ -1,4 +1,4 @@
-"""State: what outlives a step of training, in one list for engines and for scripts."""
+"""Training state: what outlives a step, in one list for engines and for scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_precision.engine.changes import Since, generators
 from pytest_precision.engine.observation import Observation, tensors_in, whole
 
 
-class State(ABC):
+class TrainingState(ABC):
     """Everything of a training loop that outlives a step, and what of it has changed.
 
     Attributes:
@@ -72,7 +72,7 @@ class State(ABC):
         """Yield what the objects of the loop keep in Python."""
 
 
-class Updated(NamedTuple):
+class UpdatedTensor(NamedTuple):
     """A tensor that an optimizer updates.
 
     Attributes:
@@ -89,7 +89,7 @@ class Updated(NamedTuple):
 
 
 def of_optimizer(
-    optimizer: Optimizer, updated: Iterable[Updated], grouped: groups.Groups
+    optimizer: Optimizer, updated: Iterable[UpdatedTensor], grouped: groups.Groups
 ) -> Iterator[Observation]:
     """Yield the state of an optimizer, and the weights that it updates.
 
