@@ -49,11 +49,11 @@ def train(layout: ImportPath, workload: ImportPath, cell: Cell) -> dict[str, Any
 
     from pytest_precision.engine.engine import STEP_PHASES
     from pytest_precision.engine.observation import tensors_in
-    from pytest_precision.recorders.lost_updates import UpdateMeter
+    from pytest_precision.recorders.update_watcher import UpdateWatcher
     from pytest_precision.trace.update_log import Counts, UpdateLog
 
-    engine = layout.resolve()(workload.resolve()(), cell)
-    meter = UpdateMeter()
+    trained = workload.resolve()()
+    engine, watcher = layout.resolve()(trained, cell), UpdateWatcher(trained, cell)
 
     def weights() -> dict[str, np.ndarray]:
         return {name: engine.effective(p).detach().double().numpy() for name, p in engine.masters()}
@@ -61,12 +61,11 @@ def train(layout: ImportPath, workload: ImportPath, cell: Cell) -> dict[str, Any
     before = {name: weight.copy() for name, weight in weights().items()}
     for step in range(1, 1 + STEPS):
         engine.forward_backward(step)
-        for phase in STEP_PHASES[1:-1]:
-            getattr(engine, phase)()
-        with meter.around(engine, step):
-            engine.optimizer_step()
+        for phase in STEP_PHASES[1:]:
+            with watcher.around(engine, phase, step):
+                getattr(engine, phase)()
     with tempfile.TemporaryDirectory() as folder:
-        meter.write(Path(folder), 0)
+        watcher.write(Path(folder), 0)
         lost = sum(UpdateLog.read(Path(folder), 1).totals().values(), Counts())
     state = {
         (key, tensor.dtype): tensor

@@ -1,4 +1,4 @@
-"""What recording costs: the digests of a train step, and the measuring of lost updates.
+"""What recording costs: the digests of a train step, and the watching of its update.
 
     python ci/bench/recording.py [--size 512MB] [--rounds 9]
 
@@ -32,7 +32,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.digests import THREADS, digest, digested
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.writer import TraceWriter
@@ -59,7 +59,7 @@ class Bench:
     def __init__(self, size: int, folder: Path) -> None:
         self.engine = _engine(size)
         self.writer = TraceWriter(folder, 0, digests=True, threads=THREADS)
-        self.meter = UpdateMeter()
+        self.watcher = UpdateWatcher(self.engine.workload, Cell())
         self.capture = Capture(gathers_shards=True, snapshot=self._digested)
         self.engine.start(self.capture)
         self.steps = 0
@@ -98,13 +98,12 @@ class Bench:
             self._observe(phase)
 
     def measured_step(self) -> None:
-        """A train step whose lost updates are measured."""
+        """A train step whose update is measured and judged by the workload's rule."""
         self.steps += 1
         self.engine.forward_backward(self.steps)
-        for phase in STEP_PHASES[1:-1]:
-            getattr(self.engine, phase)()
-        with self.meter.around(self.engine, self.steps):
-            self.engine.optimizer_step()
+        for phase in STEP_PHASES[1:]:
+            with self.watcher.around(self.engine, phase, self.steps):
+                getattr(self.engine, phase)()
 
     def _digested(self, seen: Observation) -> Observation:
         with self._timed():
@@ -113,7 +112,7 @@ class Bench:
     def _observe(self, phase: str) -> None:
         moment = Moment(self.steps, "train", self.steps, phase)
         with self._timed():
-            self.writer.add(moment, self.engine.observe(phase, self.capture))
+            self.writer.add(moment, [*self.engine.observe(phase, self.capture)])
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -168,12 +167,12 @@ def table(size: int, rounds: int, folder: Path) -> None:
     recorded = statistics.median(bench.recording) / statistics.median(seconds["step"])
     row("digests, share of a train step", f"{100 * recorded:.0f} %")
     measured = measure.ratio(seconds, "measured", "step") - 1
-    row("lost updates, share of a train step", f"{100 * measured:.0f} %")
+    row("updates watched, share of a train step", f"{100 * measured:.0f} %")
     lost = statistics.median(
         own - plain for own, plain in zip(seconds["measured"], seconds["step"], strict=True)
     )
     reads = lost / statistics.median(seconds["read"])
-    row("lost updates, ratio to one read of the state", f"{reads:.1f}")
+    row("updates watched, ratio to one read of the state", f"{reads:.1f}")
 
 
 def main() -> None:

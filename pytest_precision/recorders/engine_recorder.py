@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
@@ -29,9 +28,9 @@ from pytest_precision.recorders.perturb.noise import noise
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.skipped_step import SkippedStep
-from pytest_precision.recorders.update_watches import UpdateWatches
+from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.data import DataWatch
-from pytest_precision.trace.digests import digest_threads, digested
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.stretches import folder_of
@@ -40,8 +39,6 @@ from pytest_precision.workloads.base import Workload
 
 Layout = Callable[[Workload, Cell], Engine]
 
-SMALL_RUN = 1 << 19
-"""Parameters times train steps up to which all values are kept, some 10 MB per rank in fp32."""
 
 FRESH_SEED = 4321
 """Seed of the weights that a checkpoint overwrites, so that one that loads nothing is seen."""
@@ -85,7 +82,8 @@ def record(
     threads = digest_threads(stretch.world_size)
     with TraceWriter(place, rank, digests=run.digests, threads=threads) as run.writer:
         run.run()
-        run.watches.write(place, rank)
+        if run.watcher is not None:
+            run.watcher.write(place, rank)
         run.data.write(place, rank)
         environment = environment_of(cell) | taken
         run.look_at_storage()
@@ -128,7 +126,8 @@ class EngineRecorder:
         self.window = window
         self.op, self.operation, self.step = INIT.op, INIT.operation, stretch.done
         self.data = DataWatch(workload)
-        self.watches = UpdateWatches(workload, self.cell, whole=window in (None, EVERYTHING))
+        whole = window in (None, EVERYTHING)
+        self.watcher = UpdateWatcher(workload, self.cell) if whole else None
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
@@ -209,7 +208,7 @@ class EngineRecorder:
         self.observe("forward_backward")
         for call, shown in self._calls():
             self.perturbation.pause()
-            with self.watches.around(self.engine, call, self.step), self._noise(call):
+            with self._updating(call), self._noise(call):
                 getattr(self.engine, call)()
             for phase in shown:
                 self.observe(phase)
@@ -231,6 +230,12 @@ class EngineRecorder:
         """Return a context that records the dtypes of products, in the first such step."""
         watched = self.step == 1 and self.cell.precision in COMPUTED
         return self.products if watched else nullcontext()
+
+    def _updating(self, call: str) -> AbstractContextManager[object]:
+        """Return a context that judges the update that a call makes, in a whole run."""
+        if self.watcher is None:
+            return nullcontext()
+        return self.watcher.around(self.engine, call, self.step)
 
     def _noise(self, phase: str) -> AbstractContextManager[object]:
         return noise(self.perturbation.noise, self.engine, phase, self.step)
@@ -259,7 +264,8 @@ class EngineRecorder:
     def save(self) -> None:
         """Save a checkpoint on all ranks, and observe."""
         self.engine.save(self._checkpoint)
-        self.watches.save(self.folder)
+        if self.watcher is not None:
+            self.watcher.save(self.folder)
         # A rank must not load, or save over, what another has not finished.
         dist.barrier()
         self.observe("save")
@@ -274,7 +280,8 @@ class EngineRecorder:
     def restore(self) -> None:
         """Load the checkpoint on all ranks, and observe."""
         self.engine.load(self._checkpoint)
-        self.watches.load(self.folder)
+        if self.watcher is not None:
+            self.watcher.load(self.folder)
         dist.barrier()
         self.observe("load")
 
@@ -282,20 +289,6 @@ class EngineRecorder:
         """Load the last checkpoint into an engine of the other layout, and observe."""
         self.layout, self.other = self.other, self.layout
         self.load()
-
-
-def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
-    """Return the number of elements of all parameters of all ranks, each name counted once.
-
-    The number decides what is recorded, and so must be the same on both sides, although a rank may
-    hold only a part of the model, such as a stage of a pipeline.
-    """
-    own = {name: parameter.numel() for name, parameter in parameters}
-    if not dist.is_initialized():  # a script that trains alone needs no process group
-        return sum(own.values())
-    held: list[dict[str, int]] = [own] * dist.get_world_size()
-    dist.all_gather_object(held, own)
-    return sum({name: size for one in held for name, size in one.items()}.values())
 
 
 def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:

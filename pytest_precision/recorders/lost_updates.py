@@ -10,18 +10,15 @@ that add up over shards; agreement of the two sides does not depend on them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import NotMeasurableError
-from pytest_precision.recorders.oracle.exact_update import Hyperparameters, Rule, gradient, rule
-from pytest_precision.recorders.weights import CHUNK, Weight
+from pytest_precision.recorders.oracle.exact_update import Rule, gradient, rule
+from pytest_precision.recorders.weights import CHUNK, Watched, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.update_log import path_of
 
@@ -37,23 +34,18 @@ class UpdateMeter:
         # Weights as they were, in the same memory each step: fresh pages cost more than the copy.
         self._before: dict[tuple[str, int], Tensor] = {}
 
-    @contextmanager
-    def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Measure the `engine.optimizer_step()` inside; a step that overflowed is left out."""
-        watched = self.before(engine.optimizer, Weight.of(engine))
-        yield
-        if bool(torch.isfinite(engine.grad_norm).all()):
-            self.after(engine.optimizer, watched, step)
-
     @torch.no_grad()
     def before(self, optimizer: Optimizer, weights: Iterable[Weight]) -> list[Watched]:
-        """Keep what must be known of the weights before `optimizer` updates them."""
+        """Keep what must be known of the weights before `optimizer` updates them.
+
+        The copies lie in the same memory each time, so they last until the next step.
+        """
         return [*self._watched(optimizer, weights)]
 
     @torch.no_grad()
     def after(self, optimizer: Optimizer, watched: Iterable[Watched], step: int) -> None:
         """Measure how the weights have moved in a step that was made."""
-        rows = [row for weight in watched for row in self._measured(optimizer, weight)]
+        rows = [row for one in watched for row in self._measured(optimizer, one)]
         self._steps.append((step, rows))
 
     def write(self, folder: Path, rank: int) -> None:
@@ -73,12 +65,12 @@ class UpdateMeter:
         }
         for weight in weights:
             grad = gradient(optimizer, weight.parameter)
-            if grad is not None:
-                before = [
-                    self._copy((weight.name, number), piece.tensor)
-                    for number, piece in enumerate(weight.pieces(weight.effective()))
-                ]
-                yield Watched(weight, grad, groups[id(weight.parameter)], before)
+            pieces = [] if grad is None else weight.pieces(weight.effective())
+            before = [
+                self._copy((weight.name, number), piece.tensor)
+                for number, piece in enumerate(pieces)
+            ]
+            yield Watched(weight, grad, groups[id(weight.parameter)], before)
 
     def _copy(self, place: tuple[str, int], tensor: Tensor) -> Tensor:
         kept = self._before.get(place)
@@ -88,6 +80,8 @@ class UpdateMeter:
 
     def _measured(self, optimizer: Optimizer, watched: Watched) -> Iterator[tuple[float, ...]]:
         weight = watched.weight
+        if watched.grad is None:
+            return
         try:
             own = rule(optimizer, watched.group, weight.parameter, watched.grad)
         except NotMeasurableError as reason:
@@ -100,16 +94,6 @@ class UpdateMeter:
             counts = _counts(own, before, now.tensor, [operand.tensor for operand in operands])
             slot = self._pieces.setdefault((now.name, repr(now.place)), len(self._pieces))
             yield (slot, *counts)
-
-
-@dataclass(frozen=True)
-class Watched:
-    """What must be known about a weight before the step."""
-
-    weight: Weight
-    grad: Tensor
-    group: Hyperparameters
-    before: list[Tensor]
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:

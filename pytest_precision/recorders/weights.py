@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -43,3 +44,20 @@ def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
     """Return the pieces that this rank itself holds of the logical tensors in `tensor`."""
     parts = engine.logical(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What must be known about a weight before the step.
+
+    Attributes:
+        weight: it.
+        grad: the gradient that the step reads; None for a weight that it leaves alone.
+        group: its hyperparameters.
+        before: a copy of each of its pieces; none without a gradient.
+    """
+
+    weight: Weight
+    grad: Tensor | None
+    group: Mapping[str, Any]
+    before: list[Tensor]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 
+import torch.distributed as dist
 import xxhash
 from torch import Tensor
 
@@ -25,6 +27,9 @@ READ = frozenset({"loss", "grad_norm"})
 
 THREADS = 2
 """Threads per rank that compute digests, if it has as many cores: memory feeds no more."""
+
+SMALL_RUN = 1 << 19
+"""Parameters times train steps up to which all values are kept, some 10 MB per rank in fp32."""
 
 
 def digest_threads(ranks: int) -> int:
@@ -61,3 +66,17 @@ def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
     # does with its unsharded parameters.
     nbytes = held.numel() * held.element_size()
     return (ctypes.c_char * nbytes).from_address(held.data_ptr())
+
+
+def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
+    """Return the number of elements of all parameters of all ranks, each name counted once.
+
+    The number decides what is recorded, and so must be the same on both sides, although a rank may
+    hold only a part of the model, such as a stage of a pipeline.
+    """
+    own = {name: parameter.numel() for name, parameter in parameters}
+    if not dist.is_initialized():  # a script that trains alone needs no process group
+        return sum(own.values())
+    held: list[dict[str, int]] = [own] * dist.get_world_size()
+    dist.all_gather_object(held, own)
+    return sum({name: size for one in held for name, size in one.items()}.values())

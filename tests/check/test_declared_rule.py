@@ -16,7 +16,7 @@ from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import FusedAdam
-from pytest_precision.recorders.oracle.watch import UpdateOracle
+from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
 
@@ -37,13 +37,13 @@ def judged(one_rank: None, tmp_path: Path) -> Judged:
         **options: object,
     ) -> OracleLog:
         made = workload()
-        engine, oracle = layout(made, cell, **options), UpdateOracle(made, cell)
+        engine, watcher = layout(made, cell, **options), UpdateWatcher(made, cell)
         for step in range(1, 4):
             engine.forward_backward(step)
             for phase in STEP_PHASES[1:]:
-                with oracle.around(engine, phase, step):
+                with watcher.around(engine, phase, step):
                     getattr(engine, phase)()
-        oracle.write(tmp_path, 0)
+        watcher.write(tmp_path, 0)
         return OracleLog.read(tmp_path, 1)
 
     return judge

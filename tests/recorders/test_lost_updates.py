@@ -15,9 +15,8 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
-from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.exact_update import gradient, rule
-from pytest_precision.recorders.oracle.watch import UpdateOracle
+from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.update_log import Counts, UpdateLog
 from pytest_precision.workloads.base import Workload
 
@@ -121,13 +120,13 @@ def engine_of(
 
 
 def measured(engine: Engine, folder: Path, steps: int = 3) -> UpdateLog:
-    meter = UpdateMeter()
+    watcher = UpdateWatcher(engine.workload, Cell())
     for step in range(1, steps + 1):
         engine.forward_backward(step)
         engine.clip_grads()
-        with meter.around(engine, step):
+        with watcher.around(engine, "optimizer_step", step):
             engine.optimizer_step()
-    meter.write(folder, 0)
+    watcher.write(folder, 0)
     return UpdateLog.read(folder, 1)
 
 
@@ -199,10 +198,10 @@ def test_a_step_that_overflows_is_not_measured(tmp_path: Path) -> None:
     """Nothing was to be updated, so nothing was lost."""
     engine = engine_of()
     engine.grad_norm = torch.tensor(float("inf"))
-    meter = UpdateMeter()
-    with meter.around(engine, 1):
+    watcher = UpdateWatcher(engine.workload, Cell())
+    with watcher.around(engine, "optimizer_step", 1):
         engine.optimizer_step()
-    meter.write(tmp_path, 0)
+    watcher.write(tmp_path, 0)
     assert UpdateLog.read(tmp_path, 1) == UpdateLog()
 
 
@@ -223,12 +222,12 @@ def test_elements_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     with torch.no_grad():
         first.view(-1)[0] = float("nan")
     engine.max_norm = None
-    meter = UpdateMeter()
+    watcher = UpdateWatcher(engine.workload, Cell())
     for parameter in engine.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    with meter.around(engine, 1):
+    with watcher.around(engine, "optimizer_step", 1):
         engine.optimizer_step()
-    meter.write(tmp_path, 0)
+    watcher.write(tmp_path, 0)
     log = UpdateLog.read(tmp_path, 1)
     assert log.steps[1]["reader.weight"].updates == first.numel() - 1
     assert log.steps[1]["reader.weight"].absorbed > 0
@@ -239,17 +238,17 @@ def test_elements_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
 def test_measuring_leaves_fp64_alone(tmp_path: Path, kind: type[torch.optim.Optimizer]) -> None:
     """A cast to fp64 copies nothing there, and what is computed in place would be the state."""
     watched, alone = engine_of(kind, torch.float64), engine_of(kind, torch.float64)
-    meter, oracle = UpdateMeter(), UpdateOracle(watched.workload, Cell())
+    watcher = UpdateWatcher(watched.workload, Cell())
     for step in (1, 2, 3):
         for engine in (watched, alone):
             engine.forward_backward(step)
             engine.clip_grads()
-        with meter.around(watched, step), oracle.around(watched, "optimizer_step", step):
+        with watcher.around(watched, "optimizer_step", step):
             watched.optimizer_step()
         alone.optimizer_step()
     for ours, theirs in zip(watched.model.parameters(), alone.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     states = (engine.optimizer.state_dict()["state"] for engine in (watched, alone))
     torch.testing.assert_close(*states, rtol=0, atol=0)
-    meter.write(tmp_path, 0)
+    watcher.write(tmp_path, 0)
     assert UpdateLog.read(tmp_path, 1).totals()

@@ -27,13 +27,18 @@ def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
 
-def columns(engine: Engine, weight: Weight, formula: Formula) -> Iterator[tuple[Tensor, ...]]:
-    """Yield, per logical tensor, what this rank holds of the moments and of the effective weight.
+def columns(
+    engine: Engine, weight: Weight, formula: Formula, now: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, ...]]:
+    """Yield, per logical tensor, what this rank holds of the moments, and of the weight itself.
 
-    Moments that a first step has yet to make are zero.
+    Args:
+        engine: it.
+        weight: a parameter of its optimizer.
+        formula: names the moments; those that a first step has yet to make are zero.
+        now: what this rank holds of the effective weight.
     """
     state = state_of(engine.optimizer, weight.parameter)
-    now = parts(engine, weight, weight.effective())
     moments = (_moment(state, name) for name in formula.moments)
     held = (
         # Zeros of the parts, since making a DTensor takes longer than all else here.

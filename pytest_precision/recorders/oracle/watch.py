@@ -1,4 +1,4 @@
-"""Watch each update of one rank, and judge it by the rule that the workload declares.
+"""Judge each update of one rank by the rule that the workload declares.
 
 It starts from the rank's own state before the step and its reduced gradient, and takes rate, decay,
 betas and eps from the workload, so it needs no reference. What it finds is kept next to the trace.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -33,7 +32,7 @@ from pytest_precision.recorders.oracle.judge import Judge
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import EXACT, Rounding
 from pytest_precision.recorders.oracle.update import State
-from pytest_precision.recorders.weights import CHUNK, Weight
+from pytest_precision.recorders.weights import CHUNK, Watched, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
@@ -73,32 +72,52 @@ class UpdateOracle:
             self._log.rule = type(workload.optimizer_rule).__name__
             self._judge = Judge(UpdatePlan(workload, workload.optimizer_rule, cell))
         self._reduced: dict[tuple[str, Place], Tensor] = {}
+        self._before: dict[tuple[str, Place], _Before] = {}
+        self._options: list[dict[str, Any]] = []
         self._made = 0
         self._named = 0
         self._without: set[str] = set()
         self._known: set[str] = set()
         self._places: dict[str, list[Observation]] = {}
 
-    @contextmanager
-    def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
-        """Judge the `optimizer_step` inside; keep the reduced gradients before a `clip_grads`."""
+    @torch.no_grad()
+    def keep_reduced(self, engine: Engine) -> None:
+        """Keep the reduced gradients before they are clipped."""
+        self._note_form(engine)
+        if self._judge is None:
+            return
+        found = [
+            seen
+            for seen in engine.observe("reduce_grads", Capture())
+            if seen.kind == "reduced_grad"
+        ]
+        kept = held.copied([seen.tensor.detach().reshape(-1) for seen in found])
+        places = ((seen.name, seen.place) for seen in found)
+        self._reduced = dict(zip(places, kept, strict=True))
+
+    @torch.no_grad()
+    def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
+        """Keep what an update starts from, beside the weights that are copied already."""
+        self._note_form(engine)
+        self._before, self._options = {}, []
+        if self._judge is None:
+            return
+        if engine.fused_step:
+            self._log.silent = "its engine reduces, clips and updates in one call"
+            return
+        self._before = _apart(self._starts(engine, watched))
+        self._options = held.options(engine, self._judge.plan.formula)
+
+    @torch.no_grad()
+    def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
+        """Judge the update that was made since."""
+        if self._judge is not None and not engine.fused_step:
+            self._judged(self._judge, self._batches(engine, watched), step, engine)
+
+    def _note_form(self, engine: Engine) -> None:
+        """Note how the engine reduces and clips."""
         self._log.shown_by = "call" if engine.fused_step else "phases"
         self._log.by_l2 = self._log.by_l2 and not callable(engine.clip_rule)
-        if self._judge is None or phase not in ("clip_grads", "optimizer_step"):
-            yield
-        elif phase == "clip_grads":
-            self._keep_reduced(engine)
-            yield
-        elif engine.fused_step:
-            self._log.silent = "its engine reduces, clips and updates in one call"
-            yield
-        else:
-            weights, before = self._before(engine)
-            options = held.options(engine, self._judge.plan.formula)
-            yield
-            if bool(torch.isfinite(engine.grad_norm).all()):
-                batches = self._batches(engine, weights, before)
-                self._after(self._judge, engine, batches, step, options)
 
     def save(self, folder: Path) -> None:
         """Keep the number of steps with a checkpoint."""
@@ -118,37 +137,27 @@ class UpdateOracle:
             self._judge.tell(self._log)
         self._log.write(folder, rank)
 
-    @torch.no_grad()
-    def _keep_reduced(self, engine: Engine) -> None:
-        found = [
-            seen
-            for seen in engine.observe("reduce_grads", Capture())
-            if seen.kind == "reduced_grad"
-        ]
-        kept = held.copied([seen.tensor.detach().reshape(-1) for seen in found])
-        places = ((seen.name, seen.place) for seen in found)
-        self._reduced = dict(zip(places, kept, strict=True))
-
-    @torch.no_grad()
-    def _before(self, engine: Engine) -> tuple[list[Weight], dict[tuple[str, Place], _Before]]:
-        weights = [*Weight.of(engine)]
+    def _starts(
+        self, engine: Engine, watched: Sequence[Watched]
+    ) -> dict[tuple[str, Place], _Before]:
         kept: dict[tuple[str, Place], _Before] = {}
         clip = cache(partial(self._clipping, engine))
-        for weight in weights:
-            pieces = self._pieces(weight)
-            read = gradient(engine.optimizer, weight.parameter)
-            if read is None:
+        for one in watched:
+            pieces = self._pieces(one.weight)
+            if one.grad is None:
                 self._without |= {piece.name for piece in pieces}
                 continue
-            fresh = not state_of(engine.optimizer, weight.parameter)
-            grads, columns = held.parts(engine, weight, read), self._columns(engine, weight)
+            fresh = not state_of(engine.optimizer, one.weight.parameter)
+            grads = held.parts(engine, one.weight, one.grad)
+            weights = [copy.reshape(-1) for copy in one.before]
+            columns = self._columns(engine, one.weight, weights)
             for piece, grad, own in zip(pieces, grads, columns, strict=False):
                 group = self._group(piece.name)
                 if group is not None:
                     state, clipping = self._state(piece, grad, own, clip)
                     place = piece.name, piece.place
                     kept[place] = _Before(len(kept), group, state, clipping, fresh)
-        return weights, _apart(kept)
+        return kept
 
     def _pieces(self, weight: Weight) -> list[Observation]:
         """Return which pieces of logical tensors a weight holds; this is the same in all steps."""
@@ -158,8 +167,10 @@ class UpdateOracle:
             self._places[weight.name] = held
         return self._places[weight.name]
 
-    def _columns(self, engine: Engine, weight: Weight) -> list[tuple[Tensor, ...]]:
-        """Return what is held of a weight and its moments; nothing if they are not known."""
+    def _columns(
+        self, engine: Engine, weight: Weight, parts: Sequence[Tensor]
+    ) -> list[tuple[Tensor, ...]]:
+        """Return the moments of the parts of a weight, and these; nothing if they are not known."""
         assert self._judge is not None
         formula, name = self._judge.plan.formula, weight.name
         try:
@@ -167,7 +178,7 @@ class UpdateOracle:
                 state = state_of(engine.optimizer, weight.parameter)
                 held.expect_known(engine.optimizer, formula, weight.parameter, state)
                 self._known |= {name} if state else set()
-            return [*held.columns(engine, weight, formula)]
+            return [*held.columns(engine, weight, formula, parts)]
         except NotMeasurableError as reason:
             names = (piece.name for piece in self._pieces(weight))
             self._log.unjudged |= dict.fromkeys(names, str(reason))
@@ -180,7 +191,7 @@ class UpdateOracle:
         own: tuple[Tensor, ...],
         clip: Callable[..., Clipping],
     ) -> tuple[State, Clipping]:
-        """Return what a piece starts from, all but gradients in the memory that is updated."""
+        """Return what a piece starts from, its moments in the memory that is updated."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
             return State.of([*own, grad.clone()]), Clipping(1.0, EXACT)
@@ -216,23 +227,20 @@ class UpdateOracle:
         wrong = "gradients are not clipped", 1 / clipped
         return Clipping(scale * clipped, coarsest, wrong, (1.0, (norm + CLIP_EPS) / norm))
 
-    @torch.no_grad()
-    def _batches(
-        self, engine: Engine, weights: Sequence[Weight], before: dict[tuple[str, Place], _Before]
-    ) -> list[Batch]:
+    def _batches(self, engine: Engine, watched: Sequence[Watched]) -> list[Batch]:
         """Return what a step has made of the pieces, those of one storage together."""
         assert self._judge is not None
         formula = self._judge.plan.formula
         alike: dict[tuple[Any, ...], list[Segment]] = defaultdict(list)
-        for weight in weights:
+        for weight in (one.weight for one in watched):
             if gradient(engine.optimizer, weight.parameter) is None:
                 continue
-            for piece, after in zip(
-                self._pieces(weight), self._columns(engine, weight), strict=False
-            ):
+            now = held.parts(engine, weight, weight.effective())
+            columns = self._columns(engine, weight, now)
+            for piece, after in zip(self._pieces(weight), columns, strict=False):
                 place = piece.name, piece.place
-                if place in before:
-                    order, group, state, clipping, fresh = before[place]
+                if place in self._before:
+                    order, group, state, clipping, fresh = self._before[place]
                     storage = held.storage(engine, weight, formula, clipping.rounding, fresh=fresh)
                     dtypes = tuple(tensor.dtype for tensor in state.tensors)
                     key = group, storage, clipping, dtypes
@@ -243,15 +251,7 @@ class UpdateOracle:
             for part in _together(segments)
         ]
 
-    @torch.no_grad()
-    def _after(
-        self,
-        judge: Judge,
-        engine: Engine,
-        batches: Sequence[Batch],
-        step: int,
-        options: list[dict[str, Any]],
-    ) -> None:
+    def _judged(self, judge: Judge, batches: Sequence[Batch], step: int, engine: Engine) -> None:
         breaches = judge.breaches(batches, step, self._made)
         self._log.judged += sum(len(batch.segments) for batch in batches)
         if breaches:
@@ -259,7 +259,7 @@ class UpdateOracle:
             for breach in breaches:
                 if str(breach.group) not in self._log.apart:
                     declared = judge.plan.at(self._made)[breach.group]
-                    own = held.of_tensor(engine, options, breach.name)
+                    own = held.of_tensor(engine, self._options, breach.name)
                     self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
             if self._named < _NAMED:
                 self._named += 1
@@ -268,11 +268,11 @@ class UpdateOracle:
 
 
 def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:
-    """Return the pieces with copies of what the step will update."""
-    copies = iter(held.copied([own for one in kept.values() for own in one.state.tensors[:-1]]))
+    """Return the pieces with copies of their moments, which the step will update."""
+    copies = iter(held.copied([own for one in kept.values() for own in one.state.moments]))
     return {
         place: one._replace(
-            state=State.of([*islice(copies, len(one.state.tensors) - 1), one.state.gradient])
+            state=one.state._replace(moments=tuple(islice(copies, len(one.state.moments))))
         )
         for place, one in kept.items()
     }

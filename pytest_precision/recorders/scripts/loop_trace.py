@@ -9,10 +9,9 @@ from pathlib import Path
 
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
-from pytest_precision.recorders.engine_recorder import SMALL_RUN, elements
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.place import Place
-from pytest_precision.trace.digests import digest_threads, digested
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.writer import TraceWriter

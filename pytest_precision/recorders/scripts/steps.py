@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.recorders.lost_updates import UpdateMeter, Watched
+from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.scripts.by_hand import ByHand
 from pytest_precision.recorders.scripts.course import Course
 from pytest_precision.recorders.scripts.locate import Extent, Locate, expect_locate
@@ -20,6 +20,7 @@ from pytest_precision.recorders.scripts.names import Models
 from pytest_precision.recorders.scripts.running_step import RunningStep
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
 from pytest_precision.recorders.scripts.step_ends import StepEnds
+from pytest_precision.recorders.weights import Watched
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
