@@ -22,9 +22,13 @@ from pytest_precision.parity.explain.locate import locate
 from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks import consistency, data_check
 from pytest_precision.parity.self_checks import declared_rule as oracle
-from pytest_precision.parity.self_checks.compute_dtype import computed_elsewhere
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
-from pytest_precision.parity.self_checks.vacuity import disturbed, hidden, vacuous
+from pytest_precision.parity.self_checks.vacuity import (
+    computed_elsewhere,
+    disturbed,
+    hidden,
+    vacuous,
+)
 from pytest_precision.parity.verdict import Ruling
 
 Gate = Callable[[Case], "Ruling | None"]

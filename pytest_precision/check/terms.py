@@ -9,9 +9,9 @@ from typing import NamedTuple
 from pytest_precision.errors import expect_type, expected_but_got, is_bad_input
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.bounds import Unchecked
+from pytest_precision.parity.compare.calls import Write, in_a_test
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.compare.written import Write, in_a_test
 from pytest_precision.parity.self_checks.exempt import Exempt
 
 __tracebackhide__ = is_bad_input

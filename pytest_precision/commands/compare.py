@@ -64,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
     from pytest_precision.check.compare import compare
     from pytest_precision.check.terms import Terms
     from pytest_precision.commands.criterion import keyed_criterion
-    from pytest_precision.parity.compare.written import on_the_command_line
+    from pytest_precision.parity.compare.calls import on_the_command_line
 
     try:
         criteria = dict(map(keyed_criterion, given.criterion))

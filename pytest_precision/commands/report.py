@@ -88,6 +88,6 @@ def _sarif(given: argparse.Namespace) -> str:
 
 
 def _counts(given: argparse.Namespace) -> str:
-    from pytest_precision.report.counts import counts
+    from pytest_precision.report.summary import counts
 
     return counts(Report.of(_merged(given)))

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pytest_precision.optim import arithmetic
 from pytest_precision.optim.exact_state import ExactStateOptimizer
 from pytest_precision.optim.hyperparameters import check_dtype, check_grad, check_group
+from pytest_precision.optim.kernel import sqrt
 
 DTYPES = (torch.bfloat16, torch.float32)
 
@@ -121,8 +121,8 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         # The counter is an fp32 tensor, so the corrections are too; torch divides a number by a
         # tensor by multiplying the number by the tensor's reciprocal.
         step_size = float(lr / (1 - beta1 ** state["step"]))
-        root_correction = arithmetic.sqrt(1 - beta2 ** state["step"])
-        denominator = (arithmetic.sqrt(exp_avg_sq) / root_correction).add_(group["eps"])
+        root_correction = sqrt(1 - beta2 ** state["step"])
+        denominator = (sqrt(exp_avg_sq) / root_correction).add_(group["eps"])
         if "compensation" not in state:
             param.addcdiv_(exp_avg, denominator, value=-step_size)
             return

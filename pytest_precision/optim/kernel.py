@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-
-from pytest_precision.optim import arithmetic
 
 CHUNK = 1 << 16
 """Elements updated at once on a CPU, so few that their temporaries stay in its cache."""
@@ -51,22 +50,21 @@ class Scalars:
     @classmethod
     def of(cls, group: dict[str, Any], adam_w_mode: bool) -> Scalars:
         """Compute the scalars of a group whose step counter was already advanced."""
-        betas = [arithmetic.fp32(beta) for beta in group["betas"]]
+        betas = [fp32(beta) for beta in group["betas"]]
         # The kernel's host code also computes the power of the fp32 beta in fp64, and rounds once.
         corrections = [
-            arithmetic.fp32(1 - beta ** group["step"]) if group["bias_correction"] else 1.0
-            for beta in betas
+            fp32(1 - beta ** group["step"]) if group["bias_correction"] else 1.0 for beta in betas
         ]
         return cls(
-            lr=arithmetic.fp32(group["lr"]),
+            lr=fp32(group["lr"]),
             beta1=betas[0],
             beta2=betas[1],
-            rest1=arithmetic.fp32(1 - betas[0]),
-            rest2=arithmetic.fp32(1 - betas[1]),
+            rest1=fp32(1 - betas[0]),
+            rest2=fp32(1 - betas[1]),
             correction1=corrections[0],
             correction2=corrections[1],
-            eps=arithmetic.fp32(group["eps"]),
-            weight_decay=arithmetic.fp32(group["weight_decay"]),
+            eps=fp32(group["eps"]),
+            weight_decay=fp32(group["weight_decay"]),
             adam_w_mode=adam_w_mode,
         )
 
@@ -106,8 +104,26 @@ def _update_(tensors: tuple[Tensor, ...], s: Scalars) -> None:
     v.mul_(s.beta2).add_(g.mul(s.rest2).mul_(g))
     # Divide by tensors: on some devices, torch divides by a number through its reciprocal.
     update = m.div(m.new_full((), s.correction1))
-    denominator = arithmetic.sqrt(v.div(v.new_full((), s.correction2))).add_(s.eps)
+    denominator = sqrt(v.div(v.new_full((), s.correction2))).add_(s.eps)
     update.div_(denominator)
     if s.adam_w_mode:
         update.add_(p.mul(s.weight_decay))
     p.sub_(update.mul_(s.lr))
+
+
+def fp32(value: float) -> float:
+    """Round a Python number to fp32, as happens when it is passed to a kernel as a `float`."""
+    return float(np.float32(value))
+
+
+def sqrt(values: Tensor) -> Tensor:
+    """Compute the correctly rounded square root, in the dtype of `values`.
+
+    `torch.sqrt` of fp32 on a CPU may call a vector library whose result is off by one unit in the
+    last place. The root is therefore computed in fp64 and then rounded to fp32. The root of a
+    24-bit number is never so close to the middle of two fp32 numbers that rounding it twice could
+    change the result.
+    """
+    if values.device.type == "cpu" and values.dtype == torch.float32:
+        return values.double().sqrt_().float()
+    return values.sqrt()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.reads import reads
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.session import Resources
-from pytest_precision.plugin.unread import unread
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
@@ -218,3 +219,18 @@ def _resources(config: pytest.Config) -> Resources:
 def _arguments(marker: pytest.Mark) -> str:
     words = [*map(repr, marker.args), *(f"{k}={v!r}" for k, v in marker.kwargs.items())]
     return f"{marker.name}({', '.join(words)})"
+
+
+READS = pytest.StashKey[set[str]]()
+
+
+@contextmanager
+def noted(item: pytest.Item) -> Iterator[None]:
+    """Keep with a test the names of the axes that are read in the block."""
+    with reads() as item.stash[READS]:
+        yield
+
+
+def unread(item: pytest.Item, cell: Cell) -> list[str]:
+    """List the axes of the user's own that nothing has read from the cell of a test so far."""
+    return [name for name, _ in cell.extra if name not in item.stash.get(READS, ())]

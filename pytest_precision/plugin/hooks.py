@@ -247,9 +247,9 @@ def pytest_terminal_summary(
 @pytest.fixture
 def cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
     """Give the cell of the matrix that the test runs in, and note which of its axes are read."""
-    from pytest_precision.plugin import unread
+    from pytest_precision.plugin.fixtures import noted
 
-    with unread.noted(request.node):
+    with noted(request.node):
         yield cell_of(request)
 
 

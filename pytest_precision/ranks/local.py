@@ -15,8 +15,15 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.process import output, process
-from pytest_precision.ranks.process.messages import Done, Ready, RunJob, Skipped, Stop, Unavailable
-from pytest_precision.ranks.process.payload import Payload
+from pytest_precision.ranks.process.messages import (
+    Done,
+    Payload,
+    Ready,
+    RunJob,
+    Skipped,
+    Stop,
+    Unavailable,
+)
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.rendezvous import FileRendezvous
 from pytest_precision.ranks.process.worker import Membership

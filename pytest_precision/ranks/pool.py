@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import RankError, expect_one_of, expected_but_got, named
@@ -17,7 +19,6 @@ from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.local import LocalGroup
-from pytest_precision.ranks.memory import for_waiting_ranks
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.worker import Membership
@@ -202,3 +203,24 @@ class RankPool:
 def _expect_seconds(timeout: float) -> None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(expected_but_got("seconds above 0", named("timeout", timeout)))
+
+
+SHARE = 0.25
+"""Share of the memory that idle ranks may use."""
+
+
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Files with the memory limit of a container: control groups of version 2 and 1."""
+
+
+def for_waiting_ranks(limits: tuple[str, ...] = LIMITS) -> int:
+    """Return how many bytes idle ranks may use; xdist workers share the memory equally.
+
+    Args:
+        limits: files with the memory limits of the container; missing ones are ignored.
+    """
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in limits:
+        with contextlib.suppress(OSError, ValueError):  # no such control group, or "max"
+            sizes.append(int(Path(file).read_text()))
+    return int(min(sizes) * SHARE) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -9,8 +9,7 @@ from __future__ import annotations
 from pytest_precision._visible import visible
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold
-from pytest_precision.report.status import FAILING
-from pytest_precision.report.words import count
+from pytest_precision.report.status import FAILING, count
 
 MOST = 10
 """Errors that GitHub shows of one step; further ones are dropped without a word."""

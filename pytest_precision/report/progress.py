@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_precision.report.collect import Results
-from pytest_precision.report.words import count, duration
+from pytest_precision.report.status import count, duration
 
 INTERVAL = 30.0
 """Seconds between two lines, and before the first one."""

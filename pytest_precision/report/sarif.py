@@ -14,8 +14,7 @@ from pytest_precision._visible import visible
 from pytest_precision.report.json_file import NAME
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold
-from pytest_precision.report.status import FAILING
-from pytest_precision.report.words import count
+from pytest_precision.report.status import FAILING, count
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

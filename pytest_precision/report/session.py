@@ -12,11 +12,12 @@ import pytest
 
 from pytest_precision.errors import ReportError
 from pytest_precision.options import Settings
-from pytest_precision.report import likewise, page, progress, terminal
+from pytest_precision.report import page, progress, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.progress import Progress
+from pytest_precision.report.reasons import shorten
 
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
 """pytest's options under which no test is called."""
@@ -108,7 +109,7 @@ class SessionReport:
             self._write_page(self._file)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            likewise.shorten(reporter, self.results.cells.values())
+            shorten(reporter, self.results.cells.values())
 
     def _write_page(self, file: JsonFile) -> None:
         # Only here, so that no session waits for the template engine before its tests.

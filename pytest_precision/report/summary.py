@@ -15,8 +15,7 @@ from pytest_precision.report.grid import by_test, fixed, grid
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread
 from pytest_precision.report.sharing import explain
-from pytest_precision.report.status import FAILING, STATUSES
-from pytest_precision.report.words import count, duration
+from pytest_precision.report.status import FAILING, STATUSES, count, duration
 
 MOST = 900 * 1024
 """Bytes. GitHub drops a summary above 1 MiB as a whole."""
@@ -88,3 +87,15 @@ def _grid(cells: Sequence[CellResult]) -> list[str]:
         return [f"{head}: {count(len(cells), 'cell')}, all passed"]
     lines = ["".join(text for text, _ in line).rstrip() for line in grid(cells, WIDTH)]
     return [head, *([f"  with {alike}"] if alike else []), *lines]
+
+
+def counts(report: Report) -> str:
+    """Return how the cells ended, how many there are, and how many of them failed."""
+    failed = sum(cell.failing for cell in report.cells)
+    return f"outcome={_outcome(report, failed)}\ncells={len(report.cells)}\nfailed={failed}"
+
+
+def _outcome(report: Report, failed: int) -> str:
+    if failed:
+        return "failed"
+    return "passed" if report.finished and report.cells else "unfinished"

@@ -15,8 +15,7 @@ from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread
 from pytest_precision.report.sharing import explain
-from pytest_precision.report.status import FAILING, STATUSES
-from pytest_precision.report.words import count, duration
+from pytest_precision.report.status import FAILING, STATUSES, count, duration
 
 TITLE = "precision matrix"
 

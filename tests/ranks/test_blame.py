@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_precision.ranks.blame import Evidence, judge
-from pytest_precision.ranks.process.messages import Done, Raised
-from pytest_precision.ranks.process.payload import Payload
+from pytest_precision.ranks.process.messages import Done, Payload, Raised
 from pytest_precision.ranks.watch import Died, Received
 
 DONE = Done(Payload(b""), "nonce")

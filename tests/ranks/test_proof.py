@@ -8,8 +8,7 @@ import pytest
 
 from pytest_precision.errors import RankError
 from pytest_precision.ranks.blame import require_observations
-from pytest_precision.ranks.process.messages import Done
-from pytest_precision.ranks.process.payload import Payload
+from pytest_precision.ranks.process.messages import Done, Payload
 
 WITHOUT = Payload(b"\x80\x04N.")
 """None, pickled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.report.words import count, duration
+from pytest_precision.report.status import count, duration
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ dataset, and some put the largest integer in its place: the rate then never deca
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding
 from pytest_precision.auditing.optimizers import Holder
-from pytest_precision.auditing.schedule import has_length, horizons
 
 ENDLESS = 2**31
 """Steps that no training makes."""
@@ -72,3 +72,36 @@ def _groups(scheduler: Any) -> Iterator[Any]:
     optimizer = getattr(inner, "optimizer", None)
     for holder in Holder.of(optimizer) if hasattr(optimizer, "param_groups") else ():
         yield from holder.optimizer.param_groups
+
+
+NAMES = (
+    "T_max",
+    "total_steps",
+    "total_iters",
+    "lr_decay_steps",
+    "wsd_decay_steps",
+    "max_steps",
+    "num_training_steps",
+)
+"""Attributes of schedulers, and arguments of the functions in them."""
+
+
+def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
+    """Yield the numbers of steps that a scheduler, and those in it, were made with."""
+    for part in (scheduler, *getattr(scheduler, "lr_lambdas", ())):
+        known = part.keywords if isinstance(part, functools.partial) else vars(part)
+        for name in NAMES:
+            value = known.get(name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                yield name, int(value)
+    for inner in getattr(scheduler, "_schedulers", ()):
+        yield from horizons(inner)
+
+
+def has_length(dataloader: Any) -> bool:
+    """Return whether a loader knows its number of batches; one of an iterable dataset may not."""
+    try:
+        len(dataloader)
+    except Exception:  # people's data sets raise whatever they like
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, signature
 
@@ -76,3 +77,18 @@ def _required(call: Callable[..., Criterion]) -> Iterator[str]:
     for name, parameter in signature(call).parameters.items():
         if parameter.default is Parameter.empty:
             yield f"{name}=..." if parameter.kind is Parameter.KEYWORD_ONLY else name
+
+
+Write = Callable[[Mapping[str, str]], str]
+"""From kind to call, such as `ulp(1)`, to what is written."""
+
+
+def in_a_test(calls: Mapping[str, str]) -> str:
+    """Write criteria as an argument of `parity.check` and `parity.compare.tensors`."""
+    written = ", ".join(f'"{kind}": {call}' for kind, call in calls.items())
+    return f"criterion={{{written}}}"
+
+
+def on_the_command_line(calls: Mapping[str, str]) -> str:
+    """Write criteria as options of `python -m pytest_precision compare`."""
+    return " ".join(f"--criterion {shlex.quote(f'{kind}={call}')}" for kind, call in calls.items())

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank, lasting
+from pytest_precision.parity.compare.calls import Write, in_a_test
 from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
 from pytest_precision.parity.compare.statistics import Statistics
-from pytest_precision.parity.compare.written import Write, in_a_test
 
 ROOM = 2
 """Times what was needed: the share that a bound leaves for the next seed or machine.

@@ -23,9 +23,8 @@ from pytest_precision.matrix.tensor_key import (
 from pytest_precision.parity.compare.pairs import region
 from pytest_precision.parity.self_checks import identities
 from pytest_precision.parity.self_checks.exempt import Exempt
-from pytest_precision.parity.self_checks.identities import Claim, Contradiction
+from pytest_precision.parity.self_checks.identities import Claim, Contradiction, Held, Shown
 from pytest_precision.parity.self_checks.quantization import QUANTIZED, Quantization
-from pytest_precision.parity.self_checks.run_view import Held, Shown
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording

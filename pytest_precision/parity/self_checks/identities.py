@@ -5,16 +5,18 @@ Each check returns None where its identity holds, or cannot be decided, else wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from pytest_precision.parity.compare.pairs import region
+from pytest_precision.parity.compare.pairs import assemble, region
 from pytest_precision.parity.compare.ratio import constant_ratio
 from pytest_precision.parity.compare.signature import on_grid
 from pytest_precision.parity.compare.tensors import same_bytes
+from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
 SUMMED = 1e-5
@@ -204,3 +206,38 @@ def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
     if got.shape != exact.shape or same_bytes(got, exact):
         return None
     return claim.broken(got, exact.double(), 0.0)
+
+
+Held = Mapping[str, Mapping[str, list[Entry]]]
+"""Kind to name to the pieces of all ranks, at one moment."""
+
+
+class Shown:
+    """What one run shows.
+
+    Args:
+        trace: of the run.
+        checked: counts, per identity, the tensors that were looked at.
+    """
+
+    def __init__(self, trace: Trace, checked: Counter[str]) -> None:
+        self._trace = trace
+        self._checked = checked
+
+    def claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
+        """Return a claim, and count it."""
+        self._checked[f"{kind} is {identity}"] += 1
+        return Claim(moment.step, kind, name, identity)
+
+    def whole(self, entries: Sequence[Entry] | None) -> Tensor | None:
+        """Return a tensor put together; None where it is not shown, or its pieces do not fit."""
+        return assemble(self._trace, [*entries]).tensor if entries else None
+
+    def same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
+        """Return whether pieces that are whole are known to have the same bytes."""
+        first = other[0]
+        return first.piece == first.shape and all(
+            (one.dtype, one.piece) == (first.dtype, first.piece)
+            and self._trace.same_bytes(one, self._trace, first)
+            for one in (*got, *other[1:])
+        )

@@ -23,8 +23,7 @@ from pytest_precision.matrix.tensor_key import OperandPart, TensorKey, role_of, 
 from pytest_precision.modules.padding import quantize
 from pytest_precision.modules.parameter import tensors_of
 from pytest_precision.parity.self_checks import identities
-from pytest_precision.parity.self_checks.identities import Contradiction
-from pytest_precision.parity.self_checks.run_view import Held, Shown
+from pytest_precision.parity.self_checks.identities import Contradiction, Held, Shown
 from pytest_precision.trace.moment import Moment
 
 QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}

@@ -6,13 +6,14 @@ middle of a receive, because the other side has stopped.
 
 from __future__ import annotations
 
+import pickle
 import sys
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.process.payload import Payload
 from pytest_precision.ranks.state.leaks import Leak
 
 LONGEST = 16_000
@@ -153,3 +154,29 @@ def cut(text: str) -> str:
 def _is_of_ranks(names: dict[str, Any]) -> bool:
     """Return whether the globals of a frame are those of a module of `ranks`."""
     return f"{names.get('__package__')}.".startswith("pytest_precision.ranks.")
+
+
+SMALL = 32_000
+"""Number of bytes that fit into a socket's buffer, so that sending them never waits. Most jobs and
+results are smaller; rewriting a file for each of them costs milliseconds on a journalled disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A pickled value, or the name of the file that holds it."""
+
+    content: bytes | str
+
+    @classmethod
+    def of(cls, pickled: bytes, file: Path) -> Payload:
+        """Return the payload of a pickled value; write a large value to `file`."""
+        if len(pickled) <= SMALL:
+            return cls(pickled)
+        file.write_bytes(pickled)
+        return cls(str(file))
+
+    def unpack(self) -> Any:
+        """Return the value; an exception of its unpickling passes through."""
+        if isinstance(self.content, bytes):
+            return pickle.loads(self.content)
+        return pickle.loads(Path(self.content).read_bytes())

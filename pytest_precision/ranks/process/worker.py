@@ -19,6 +19,7 @@ from pytest_precision.ranks.process import lifeline, output, preloaded
 from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,
+    Payload,
     Ready,
     RunJob,
     Stop,
@@ -26,7 +27,6 @@ from pytest_precision.ranks.process.messages import (
     Unavailable,
     last_words,
 )
-from pytest_precision.ranks.process.payload import Payload
 from pytest_precision.ranks.process.rendezvous import FileRendezvous, StoreRendezvous
 from pytest_precision.ranks.state import devices, reads
 from pytest_precision.ranks.state.environment import Environment

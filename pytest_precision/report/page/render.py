@@ -26,8 +26,7 @@ from pytest_precision.report.page.settings import settings
 from pytest_precision.report.read import Report, read
 from pytest_precision.report.reasons import fold, not_compared, unread
 from pytest_precision.report.sharing import explain
-from pytest_precision.report.status import FAILING, STATUSES
-from pytest_precision.report.words import count, duration
+from pytest_precision.report.status import FAILING, STATUSES, count, duration
 
 HERE = Path(__file__).parent
 
