@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.options import MARKER_OPTIONS, OPTIONS, Settings, read, with_marker
+from pytest_precision.options import MARKER_OPTIONS, OPTIONS, Settings, read_options, with_marker
 
 VALUES: dict[str, tuple[str, Any]] = {
     "matrix": ("true", True),
@@ -101,7 +101,7 @@ def give(
 
 
 def setting(pytester: pytest.Pytester, name: str, *args: str) -> Any:
-    return getattr(read(pytester.parseconfig(*args)), OPTION[name].field)
+    return getattr(read_options(pytester.parseconfig(*args)), OPTION[name].field)
 
 
 def test_names() -> None:
@@ -124,7 +124,7 @@ def test_names() -> None:
 
 def test_defaults(pytester: pytest.Pytester) -> None:
     """Without any source every option has its default."""
-    assert read(pytester.parseconfig()) == Settings()
+    assert read_options(pytester.parseconfig()) == Settings()
 
 
 @each_option
@@ -225,7 +225,7 @@ def test_typed_ini(pytester: pytest.Pytester) -> None:
         precision_select = ["precision=bf16"]
         """
     )
-    settings = read(pytester.parseconfig())
+    settings = read_options(pytester.parseconfig())
     assert (settings.timeout, settings.enabled, settings.shard) == (120.0, True, (1, 2))
     assert settings.select == (("precision", ("bf16",)),)
 
@@ -235,11 +235,11 @@ def test_native_toml(pytester: pytest.Pytester) -> None:
     """In pytest.toml values have types of their own."""
     path = pytester.path / "pytest.toml"
     path.write_text("[pytest]\nprecision_timeout = 120\nprecision_matrix = true\n")
-    settings = read(pytester.parseconfig())
+    settings = read_options(pytester.parseconfig())
     assert (settings.timeout, settings.enabled) == (120.0, True)
     path.write_text('[pytest]\nprecision_timeout = "soon"\n')
     with pytest.raises(pytest.UsageError, match=r"number of seconds .* but got precision_timeout"):
-        read(pytester.parseconfig())
+        read_options(pytester.parseconfig())
 
 
 @pytest.mark.parametrize("name", MARKER_OPTIONS)

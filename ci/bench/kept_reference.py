@@ -39,7 +39,7 @@ def users(workload: Workload, cell: Cell) -> Engine:
 
 def said_by_a_rank() -> float:
     """Seconds in which a rank says what it has read."""
-    return seconds(reads.of_this_process().seen)
+    return seconds(reads.reads_of_process().seen)
 
 
 def seconds(function: Callable[[], Any]) -> float:

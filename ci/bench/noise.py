@@ -20,7 +20,7 @@ from pytest_precision import layouts, workloads
 from pytest_precision.check.side import Side
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.parity.compare.noise import LARGEST, NoiseMeter, error_of
+from pytest_precision.parity.compare.noise import LARGEST_NOISE, NoiseMeter, error_of
 from pytest_precision.parity.compare.pairs import align
 from pytest_precision.plugin.session import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -69,7 +69,7 @@ def alarms(tensors: Tensors, runs: int, safety: float) -> list[Counter[str]]:
     for (_, kind, _, _), (floor, own) in tensors.items():
         for run in range(runs):
             others = [own[(run + after) % runs] for after in range(1, RUNS + 1)]
-            if own[run] > min(max(safety * max(others), floor), LARGEST):
+            if own[run] > min(max(safety * max(others), floor), LARGEST_NOISE):
                 flagged[run][kind] += 1
     return flagged
 

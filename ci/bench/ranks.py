@@ -47,9 +47,9 @@ def looks() -> list[float]:
     code = Code()
 
     def look() -> None:
-        fingerprint.read()
+        fingerprint.read_state()
         code.take_in()
-        fingerprint.read(), code.changes(), code.late()
+        fingerprint.read_state(), code.changes(), code.late()
 
     return timeit.repeat(look, number=1, repeat=100)
 

@@ -165,7 +165,7 @@ def summarise(folder: Path, results: Results) -> float:
     class Summary:
         def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
             begin = time.perf_counter()
-            terminal.summary(terminalreporter, results)
+            terminal.write_summary(terminalreporter, results)
             seconds.append(time.perf_counter() - begin)
 
     with contextlib.redirect_stdout(io.StringIO()):
@@ -186,7 +186,7 @@ def one_write(folder: Path, results: Results) -> tuple[float, int]:
 def one_page(folder: Path) -> tuple[float, float]:
     """Seconds of rendering the page of a folder, and its MB."""
     begin = time.perf_counter()
-    page = render.write(folder)
+    page = render.write_page(folder)
     return time.perf_counter() - begin, page.stat().st_size / 1e6
 
 
@@ -236,7 +236,7 @@ def main() -> None:
     row("one write of all cells, ms", f"{write * 1e3:.1f}")
     row("size of report.json, MB", f"{size / 1e6:.1f}")
     row("a write after every cell would take, s", f"{write * len(cells) / 2:.0f}")
-    row("report.json is behind by at most, s", f"{write * json_file.SHARE:.2f}")
+    row("report.json is behind by at most, s", f"{write * json_file.WRITING_SHARE:.2f}")
     row("the page, s", f"{page:.2f}")
     row("size of the page, MB", f"{page_size:.1f}", f"<= {PAGE}", page_size > PAGE)
     row("summary, s", f"{summary:.2f}", f"<= {SUMMARY}", summary > SUMMARY)

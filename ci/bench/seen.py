@@ -42,7 +42,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules import QuantizedParameter
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
-from pytest_precision.recorders.engine_recorder import record
+from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.environment import SEED
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.script import script
@@ -164,7 +164,7 @@ class Layouts:
         """Record the layout."""
         seeded()
         made, cell = self._made(change), self._cell.replace(sequence=sequence)
-        record(made, made, self._workload, cell, folder, EVERYTHING)
+        record_engine(made, made, self._workload, cell, folder, EVERYTHING)
 
 
 def _digest(value: Any) -> str:

@@ -26,7 +26,7 @@ CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
     updates.updates,
     updates.states,
     updates.doubled,
-    updates.decay,
+    updates.lost_decay,
     membership.foreign,
     membership.stale,
     membership.missing,
@@ -34,7 +34,7 @@ CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
     groups.decay_on_vectors,
     groups.ignored_options,
     policies.reductions,
-    policies.outputs,
+    policies.rounded_outputs,
     policies.stages,
     schedules.endless,
     schedules.other_optimizer,
@@ -95,7 +95,7 @@ class Audit:
         }
 
     def __str__(self) -> str:
-        return "\n".join(text.lines(self.findings, self.rows, self.units, self.stages))
+        return "\n".join(text.audit_lines(self.findings, self.rows, self.units, self.stages))
 
 
 def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error") -> Audit:

@@ -46,7 +46,7 @@ class SetupFacts:
         unit_of = {id(parameter): unit for unit, own in sharded for parameter in own}
         stages = [*pipeline.outputs(setup.stages)]
         units = [unit for unit, _ in sharded]
-        return cls(setup, ownership, units, stages, [*table.rows(setup, ownership, unit_of)])
+        return cls(setup, ownership, units, stages, [*table.table_rows(setup, ownership, unit_of)])
 
     def trained(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters that are to be trained."""

@@ -61,7 +61,7 @@ class AuditFinding:
         return f"{self.reason}{at}; {self.remedy}"
 
 
-def short(dtype: torch.dtype | None) -> str:
+def short_dtype(dtype: torch.dtype | None) -> str:
     """Return the short name of a dtype: `bf16`."""
     return SHORT.get(dtype, str(dtype).removeprefix("torch.")) if dtype else "unknown"
 

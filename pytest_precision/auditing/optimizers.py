@@ -13,10 +13,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Rounding = Literal["master", "stochastic", "compensated", "nearest", "unknown"]
+MasterRounding = Literal["master", "stochastic", "compensated", "nearest", "unknown"]
 """What becomes of the part of an update that the parameter's dtype cannot hold."""
 
-MASTERS = frozenset({"master_param", "master", "master_weight", "master_copy", "fp32_param"})
+MASTER_NAMES = frozenset({"master_param", "master", "master_weight", "master_copy", "fp32_param"})
 """Names under which optimizers keep a master in their state."""
 
 COMPENSATIONS = ("compensation", "kahan_comp", "shift", "residual")
@@ -100,10 +100,10 @@ class Holder:
                 return declared
         return None
 
-    def rounding(self, tensor: Tensor, group: Mapping[str, Any]) -> Rounding:
+    def rounding(self, tensor: Tensor, group: Mapping[str, Any]) -> MasterRounding:
         """Return what becomes of the part of an update that is lost on `tensor`."""
         states = self.states(tensor, group)
-        if tensor.dtype in PRECISE or (states and not states.keys().isdisjoint(MASTERS)):
+        if tensor.dtype in PRECISE or (states and not states.keys().isdisjoint(MASTER_NAMES)):
             return "master"
         if getattr(self.optimizer, "bf16_stochastic_round", group.get("stochastic_rounding")):
             return "stochastic"

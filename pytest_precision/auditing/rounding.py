@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-MOST = 1 << 16
+SAMPLED_ELEMENTS = 1 << 16
 """Elements that are looked at in each tensor, evenly spread."""
 
 
@@ -31,7 +31,7 @@ def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
         update: magnitude of the update of each element.
     """
     values = tensor.detach().flatten()
-    values = values[:: max(1, -(-values.numel() // MOST))]
+    values = values[:: max(1, -(-values.numel() // SAMPLED_ELEMENTS))]
     exact = values.double()
     still = [
         ((exact + step).to(tensor.dtype) == values).double().mean() for step in (update, -update)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-RULES = {
+AUDIT_RULES = {
     "update-below-fp32": "Parameters below fp32 are updated where they are stored, so that small "
     "updates are rounded away.",
     "update-unknown": "Parameters below fp32 have no master that can be seen.",

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from pytest_precision.errors import NoSetupError, expected_but_got, named
 from pytest_precision.recorders.scripts.names import LoopNames
 
-KINDS = "modules, optimizers, schedulers, pipeline stages and data loaders"
+AUDITED_KINDS = "modules, optimizers, schedulers, pipeline stages and data loaders"
 
 
 @dataclass
@@ -107,7 +107,9 @@ class TrainingSetup:
                 self._take(value, f"{place}.{number}")
         elif part is not None:
             raise NoSetupError(
-                expected_but_got(KINDS, named(place, part), "give what is in it, or leave it out")
+                expected_but_got(
+                    AUDITED_KINDS, named(place, part), "give what is in it, or leave it out"
+                )
             )
 
     def _home(self, part: Any) -> list[Any] | None:

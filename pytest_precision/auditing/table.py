@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_precision.auditing.finding import short
+from pytest_precision.auditing.finding import short_dtype
 from pytest_precision.auditing.masters import Ownership, Updated
 from pytest_precision.auditing.optimizers import PRECISE
 from pytest_precision.auditing.setup import TrainingSetup
@@ -46,7 +46,7 @@ class TableRow:
         return replace(self, name="", size=0)
 
 
-def rows(
+def table_rows(
     setup: TrainingSetup, ownership: Ownership, unit_of: Mapping[int, ShardingUnit]
 ) -> Iterator[TableRow]:
     """Yield a row per tensor: parameters first, then buffers.
@@ -63,28 +63,32 @@ def rows(
             name,
             "parameter" if parameter.requires_grad else "frozen",
             sum(map(math.prod, setup.shapes(parameter))),
-            short(parameter.dtype),
-            short(unit.computes) if unit else "",
-            short(unit.reduces) if unit else "",
+            short_dtype(parameter.dtype),
+            short_dtype(unit.computes) if unit else "",
+            short_dtype(unit.reduces) if unit else "",
             *(_updated(first) if first else ()),
         )
     for model in setup.models:
         for name, buffer in model.named_buffers():
-            yield TableRow(name, "buffer", buffer.numel(), short(buffer.dtype))
+            yield TableRow(name, "buffer", buffer.numel(), short_dtype(buffer.dtype))
 
 
 def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
     """Return the columns of a row that the optimizer fills."""
     states = one.holder.states(one.tensor, one.group) or {}
-    return _master(one, states), tuple((k, short(d)) for k, d in states.items()), one.holder.name
+    return (
+        _master(one, states),
+        tuple((k, short_dtype(d)) for k, d in states.items()),
+        one.holder.name,
+    )
 
 
 def _master(one: Updated, states: Mapping[str, torch.dtype]) -> str:
     if one.relation != "own":
-        return f"{short(one.tensor.dtype)} in the optimizer's groups"
+        return f"{short_dtype(one.tensor.dtype)} in the optimizer's groups"
     kept = next((dtype for name, dtype in states.items() if "master" in name), None)
     if kept is not None and one.tensor.dtype not in PRECISE:
-        whole = "fp32 as 16 more bits" if not kept.is_floating_point else short(kept)
+        whole = "fp32 as 16 more bits" if not kept.is_floating_point else short_dtype(kept)
         return f"{whole} in the optimizer's state"
     ways = {"master": "the parameter itself", "compensated": "the parameter and its compensation"}
     return ways.get(one.holder.rounding(one.tensor, one.group), "none")

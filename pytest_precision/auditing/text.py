@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, short
+from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, short_dtype
 from pytest_precision.auditing.pipeline import StageOutput
 from pytest_precision.auditing.sharding import ShardingUnit
 from pytest_precision.auditing.table import TableRow
 
 
-def lines(
+def audit_lines(
     findings: Sequence[AuditFinding],
     rows: Sequence[TableRow],
     units: Sequence[ShardingUnit],
@@ -30,9 +30,9 @@ def lines(
     for unit in _folded(units):
         yield visible(unit)
     for stage in stages:
-        sent = " and ".join(dict.fromkeys(map(short, stage.sends)))
+        sent = " and ".join(dict.fromkeys(map(short_dtype, stage.sends)))
         unknown = "nothing on" if stage.is_last else "what its first step finds"
-        yield f"{stage.name}: computes in {short(stage.computes)}, sends {sent or unknown}"
+        yield f"{stage.name}: computes in {short_dtype(stage.computes)}, sends {sent or unknown}"
 
 
 def _found(finding: AuditFinding) -> Iterator[str]:
@@ -87,10 +87,10 @@ def unit_as_dict(unit: ShardingUnit) -> dict[str, Any]:
     return {
         "name": unit.name,
         "kind": unit.kind,
-        "stores": short(unit.stored) if unit.stored else "several",
-        "computes": short(unit.computes) if unit.computes else "several",
-        "reduces": short(unit.reduces) if unit.reduces else "several",
-        "outputs": short(unit.outputs) if unit.outputs else "as computed",
+        "stores": short_dtype(unit.stored) if unit.stored else "several",
+        "computes": short_dtype(unit.computes) if unit.computes else "several",
+        "reduces": short_dtype(unit.reduces) if unit.reduces else "several",
+        "outputs": short_dtype(unit.outputs) if unit.outputs else "as computed",
     }
 
 
@@ -98,6 +98,6 @@ def stage_as_dict(stage: StageOutput) -> dict[str, Any]:
     """Return a stage as plain data."""
     return {
         "name": stage.name,
-        "computes": short(stage.computes),
-        "sends": [short(dtype) for dtype in stage.sends],
+        "computes": short_dtype(stage.computes),
+        "sends": [short_dtype(dtype) for dtype in stage.sends],
     }

@@ -10,7 +10,7 @@ import torch
 from pytest_precision.check.lines import Named, named, recorded_lines
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
-from pytest_precision.layouts.dtypes import DTYPES
+from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
@@ -92,7 +92,7 @@ class Case:
             return None
         runs = range(1, self.terms.criteria.noise_runs + 1)
         noisy = [self._again.noisy(self._window, number).trace for number in runs]
-        unit = torch.finfo(DTYPES.get(self.reference.cell.precision, torch.bfloat16)).eps
+        unit = torch.finfo(DTYPE_OF_NAME.get(self.reference.cell.precision, torch.bfloat16)).eps
         return NoiseMeter(self.reference.trace, noisy, unit) if noisy else None
 
     @cached_property
@@ -181,7 +181,7 @@ class Case:
         return {
             "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
             "oracle": {
-                side.name: declared_rule.summary(side.oracle, self.terms.exempt)
+                side.name: declared_rule.summary_of_rule(side.oracle, self.terms.exempt)
                 for side in self.sides
             },
             "identities": self.identities() or None,

@@ -25,7 +25,7 @@ TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 """What a manifest says that need not be equal, or is said by others."""
 
 
-def compare(
+def compare_recordings(
     candidate: Path,
     reference: Path,
     terms: Terms,

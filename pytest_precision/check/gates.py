@@ -90,10 +90,10 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *_notes(case, closer, found.finding),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         *(
-            f"It contradicts itself: {consistency.words(b, f'the {n}')}"
+            f"It contradicts itself: {consistency.contradiction_words(b, f'the {n}')}"
             for n, b in closer.contradictions()
         ),
-        *(line for side in case.sides for line in oracle.lines(side, case.terms.exempt)),
+        *(line for side in case.sides for line in oracle.breach_lines(side, case.terms.exempt)),
         "",
         *spread.table(closer.judgement),
         "",
@@ -183,7 +183,7 @@ def declared_rule(case: Case) -> Ruling | None:
         "oracle=unchecked(reason=...) turns this judgement off, "
         f"oracle={{{wrong[0].breach.kind!r}: unchecked(reason=...)}} that of this kind."
     )
-    return _failed(oracle.headline(wrong), [advice])
+    return _failed(oracle.breach_headline(wrong), [advice])
 
 
 @gate
@@ -193,7 +193,9 @@ def consistent(case: Case) -> Ruling | None:
     if not found:
         return None
     who = "both sides" if len(found) > 1 else f"the {found[0][0]}"
-    return _failed(consistency.words(found[0][1], who), [consistency.advice(found[0][1])])
+    return _failed(
+        consistency.contradiction_words(found[0][1], who), [consistency.advice(found[0][1])]
+    )
 
 
 @gate

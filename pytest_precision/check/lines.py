@@ -14,7 +14,7 @@ from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import OperationLog, path_of
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.stretches import holders, recorded
+from pytest_precision.trace.stretches import holders, recorded_stretches
 from pytest_precision.trace.wanted import Wanted
 
 
@@ -110,7 +110,7 @@ def _ranks(side: Recording) -> range:
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
     """Read the logs of the ranks that made the operation."""
-    stretches = recorded(side.cell, Window(wanted.step, wanted.step))
+    stretches = recorded_stretches(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(stretch.world_size for stretch in stretches)
     found = [
         (number, place, rank)

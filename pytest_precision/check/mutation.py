@@ -12,7 +12,7 @@ from pytest_precision.errors import SideFailed, expected_but_got
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.mutants import MUTANTS
 
-LATER = tuple(one for one in GATES if one not in (agreement, races))
+LATER_GATES = tuple(one for one in GATES if one not in (agreement, races))
 """The gates that judge what agrees; the last one would run a candidate without the mutant."""
 
 
@@ -35,7 +35,7 @@ def mutants(case: Case) -> dict[str, Any]:
             continue
         if mutated is None or differs(mutated.candidate, case.candidate) is None:
             equivalent.append(name)
-        elif mutated.judgement.first is not None or refused(mutated, LATER):
+        elif mutated.judgement.first is not None or refused(mutated, LATER_GATES):
             killed.append(name)
         else:
             survived[name] = mutant.advice

@@ -165,11 +165,11 @@ class Parity:
         """
         __tracebackhide__ = True
         # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.check.compare import compare
+        from pytest_precision.check.compare import compare_recordings
 
         terms = Terms.of(criterion)._replace(root=self.root)
         paths, axes = (Path(candidate), Path(reference)), axes_of(self.cell)
-        return self._kept(compare(*paths, terms, self.nodeid, axes))
+        return self._kept(compare_recordings(*paths, terms, self.nodeid, axes))
 
     def _kept(self, verdict: Verdict) -> Verdict:
         __tracebackhide__ = True
@@ -291,9 +291,9 @@ class Parity:
                 return preconditions.enough_ranks(error)
             pytest.skip(str(error))
         if isinstance(error, SideFailed):
-            return preconditions.recorded(error)
+            return preconditions.sides_recorded(error)
         if isinstance(error, OSError):
-            return preconditions.readable(error)
+            return preconditions.recordings_readable(error)
         # Of torch, where this process cannot compute; but inline it may be of a side.
         if isinstance(error, RuntimeError) and self.ranks.mode != "inline":
             return preconditions.computable(error)

@@ -23,7 +23,7 @@ from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
-from pytest_precision.trace.stretches import recorded
+from pytest_precision.trace.stretches import recorded_stretches
 from pytest_precision.trace.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Recordings:
                 )
             )
         sources = Sources()
-        for stretch in recorded(side.cell, window):
+        for stretch in recorded_stretches(side.cell, window):
             counts = self._ranks.run(
                 stretch.world_size,
                 Side.record,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declarations import Declared
-from pytest_precision.matrix.reads import reads
+from pytest_precision.matrix.reads import axes_read
 from pytest_precision.matrix.stretches import Stretch
-from pytest_precision.matrix.variables import plain
+from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
@@ -76,7 +76,7 @@ class Side:
         """
         declared = declared or Declared()
         swapped = other if cell.swaps else None
-        variables = plain({**dict(cell.environment), **dict(declared.environment)})
+        variables = plain_variables({**dict(cell.environment), **dict(declared.environment)})
         needs = Needs(
             (caller or Environment.now()).declaring(variables),
             code_of(layout, swapped, workload),
@@ -105,13 +105,13 @@ class Side:
             the number of observations that it holds.
         """
         # Only ranks need torch for this; the controller sends the job without it.
-        from pytest_precision.recorders.engine_recorder import record
+        from pytest_precision.recorders.engine_recorder import record_engine
         from pytest_precision.recorders.perturb.delays import delays
         from pytest_precision.recorders.perturb.perturbation import Perturbation
         from pytest_precision.recorders.scripts.runs import record_script
 
         layout, into = self.layout.resolve(), Path(folder)
-        with reads(), delays(self.delays) as pause:
+        with axes_read(), delays(self.delays) as pause:
             if self.workload is None and self.logged is not None:
                 from pytest_precision.recorders.scripts.logged_script import log_script
 
@@ -127,4 +127,6 @@ class Side:
                 stretch = stretch or self.cell.stretches[0]
                 given = layout, other, workload, self.cell, into, stretch, perturbation
                 return log_layout(*given, self.logged)
-            return record(layout, other, workload, self.cell, into, window, stretch, perturbation)
+            return record_engine(
+                layout, other, workload, self.cell, into, window, stretch, perturbation
+            )

@@ -15,7 +15,7 @@ from pytest_precision.options import Settings
 OPTION = "--precision-te"
 
 
-def refuse(settings: Settings) -> None:
+def refuse_stand_in(settings: Settings) -> None:
     """Refuse a session that asks for the stand-in where it cannot run.
 
     Raises:

@@ -97,11 +97,11 @@ class Against:
             name: what the candidate is called.
             other: what the reference is called.
         """
-        from pytest_precision.check.compare import compare
+        from pytest_precision.check.compare import compare_recordings
 
         nodeid = f"{self.given.script[0]}: {name} against {other}"
         command = shlex.join(["python", "-m", "pytest_precision", *self.given.words])
-        verdict = compare(candidate, reference, self._terms, nodeid, repeat=command)
+        verdict = compare_recordings(candidate, reference, self._terms, nodeid, repeat=command)
         return replace(verdict, candidate=name, reference=other)
 
     def judge(self, candidate: Path, reference: Path, other: str) -> int:

@@ -178,11 +178,13 @@ def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
         audit: whose findings they are.
         place: where all of them are shown.
     """
-    from pytest_precision.auditing.rules import RULES
+    from pytest_precision.auditing.rules import AUDIT_RULES
     from pytest_precision.report.sarif import SarifResult, SarifRule
 
     rules = {
-        one.rule: SarifRule(one.rule, RULES[one.rule], f"{one.remedy[0].upper()}{one.remedy[1:]}.")
+        one.rule: SarifRule(
+            one.rule, AUDIT_RULES[one.rule], f"{one.remedy[0].upper()}{one.remedy[1:]}."
+        )
         for one in audit.findings
     }
     return [

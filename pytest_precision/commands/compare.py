@@ -61,7 +61,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Compare; return the exit status."""
-    from pytest_precision.check.compare import compare
+    from pytest_precision.check.compare import compare_recordings
     from pytest_precision.check.terms import Terms
     from pytest_precision.commands.criterion import keyed_criterion
     from pytest_precision.parity.compare.calls import on_the_command_line
@@ -73,7 +73,7 @@ def run(given: argparse.Namespace) -> int:
         options = [word for text in given.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
         name = " against ".join(words)
-        verdict = compare(given.candidate, given.reference, terms, name, repeat=repeat)
+        verdict = compare_recordings(given.candidate, given.reference, terms, name, repeat=repeat)
         if given.report is not None:
             write_report(given.report, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
@@ -109,7 +109,7 @@ def write_report(folder: Path, verdict: Verdict) -> None:
     """
     from pytest_precision.report.environment import environment
     from pytest_precision.report.json_file import JsonFile
-    from pytest_precision.report.page.render import write
+    from pytest_precision.report.page.render import write_page
 
     file = JsonFile(folder, environment(device="", flags={}), option="--report")
     file.plan(1)
@@ -117,4 +117,4 @@ def write_report(folder: Path, verdict: Verdict) -> None:
     file.close()
     if file.problem:
         raise pytest.UsageError(file.problem)
-    write(folder)
+    write_page(folder)

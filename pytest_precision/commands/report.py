@@ -12,7 +12,7 @@ from pytest_precision._visible import visible
 from pytest_precision.commands.output import say
 from pytest_precision.errors import ReportError
 from pytest_precision.report.merge import merge
-from pytest_precision.report.read import Report, read
+from pytest_precision.report.read import Report, read_report
 
 
 def add_to(commands: Any) -> None:
@@ -50,29 +50,29 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _merged(given: argparse.Namespace) -> dict[str, Any]:
-    return merge({str(path): read(path) for path in given.reports})
+    return merge({str(path): read_report(path) for path in given.reports})
 
 
 def _merge(given: argparse.Namespace) -> str:
-    from pytest_precision.report.json_file import NAME, encode
-    from pytest_precision.report.page.render import write
+    from pytest_precision.report.json_file import JSON_NAME, encode
+    from pytest_precision.report.page.render import write_page
 
     merged = _merged(given)
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / NAME).write_bytes(encode(merged) + b"\n")
-    return str(write(given.out))
+    (given.out / JSON_NAME).write_bytes(encode(merged) + b"\n")
+    return str(write_page(given.out))
 
 
 def _html(given: argparse.Namespace) -> str:
-    from pytest_precision.report.page.render import write
+    from pytest_precision.report.page.render import write_page
 
-    return "\n".join(str(write(path)) for path in given.reports)
+    return "\n".join(str(write_page(path)) for path in given.reports)
 
 
 def _summary(given: argparse.Namespace) -> str:
-    from pytest_precision.report.summary import summary
+    from pytest_precision.report.summary import markdown_summary
 
-    return summary(Report.of(_merged(given)))
+    return markdown_summary(Report.of(_merged(given)))
 
 
 def _annotations(given: argparse.Namespace) -> str:

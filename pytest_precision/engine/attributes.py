@@ -19,7 +19,7 @@ OWN = frozenset(vars(nn.Module()))
 HOOKS = tuple(name for name in sorted(OWN) if name.endswith("_hooks"))
 """Those of them that hold functions which a call or a backward runs."""
 
-ELSEWHERE = frozenset({"param_groups", "state", "defaults"})
+OPTIMIZER_ELSEWHERE = frozenset({"param_groups", "state", "defaults"})
 """Attributes of an optimizer that are observed as other kinds, or only read when it is made."""
 
 SHARDING = "torch.distributed."
@@ -45,7 +45,7 @@ def of_torch(module: nn.Module) -> bool:
     return own_class(module).__module__.partition(".")[0] == "torch"
 
 
-def of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
+def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
     """Yield what modules of the user's own keep, and how many hooks any module has.
 
     What torch's own modules keep is shown as `flag`. A wrapper does its own bookkeeping, by which
@@ -70,10 +70,10 @@ def numbers_of(held: object) -> Leaves:
             yield f"{key.strip('_')} of {type(held).__name__}", value
 
 
-def of_optimizer(optimizer: Optimizer) -> Leaves:
+def attributes_of_optimizer(optimizer: Optimizer) -> Leaves:
     """Yield what an optimizer keeps in attributes, such as a count of steps of its own."""
     public = {k: v for k, v in vars(optimizer).items() if not k.startswith("_")}
-    own = {key: value for key, value in public.items() if key not in ELSEWHERE}
+    own = {key: value for key, value in public.items() if key not in OPTIMIZER_ELSEWHERE}
     yield from _named(own, type(optimizer).__name__, set())
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.values import as_tensor, fingerprint
 
-Leaves = Iterable[tuple[str, Any]]
+HeldLeaves = Iterable[tuple[str, Any]]
 
 
 class Changes:
@@ -33,12 +33,12 @@ class Changes:
         self._start: dict[str, object] = {}
         self.begun = False
 
-    def begin(self, held: Leaves) -> None:
+    def begin(self, held: HeldLeaves) -> None:
         """Take in what there is at the start, except what was there before."""
         self.begun = True
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
-    def observe(self, held: Leaves) -> Iterator[Observation]:
+    def observe(self, held: HeldLeaves) -> Iterator[Observation]:
         """Yield what has changed; what is new is taken in as it is."""
         for name, leaf in held:
             if self.differs(name, leaf):

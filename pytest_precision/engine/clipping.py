@@ -15,7 +15,7 @@ Clip = Callable[[Sequence[Tensor], float], "Tensor | float"]
 """A function that scales the gradients of some parameters down to a norm and returns the previous
 norm, as `torch.nn.utils.clip_grad_norm_` does; the limit is infinite where nothing is clipped."""
 
-RULES = ("fp64", "torch")
+CLIP_RULES = ("fp64", "torch")
 """The rules that have a name: the engine's own, and `torch.nn.utils.clip_grad_norm_`."""
 
 
@@ -23,9 +23,9 @@ def expect_rule(clip: object) -> None:
     """Refuse a workload's `clip` that is not a rule.
 
     Raises:
-        ValueError: it is neither one of `RULES` nor callable.
+        ValueError: it is neither one of `CLIP_RULES` nor callable.
     """
-    if clip not in RULES and not callable(clip):
+    if clip not in CLIP_RULES and not callable(clip):
         raise ValueError(
             expected_but_got(
                 "'fp64', 'torch' or a callable (parameters, max_norm) -> norm",

@@ -27,7 +27,7 @@ from pytest_precision.engine.values import package_of
 if TYPE_CHECKING:
     from pytest_precision.engine.observable import Observable
 
-ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
+ENGINE_ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
 """Attributes of an engine that are observed as a kind of their own, or that it is told."""
 
 
@@ -75,12 +75,12 @@ class EngineState(TrainingState):
         engine = self._engine
         names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
         for optimizer in self._further_optimizers():
-            own = ((names[id(p)], p) for _, held in groups.members(optimizer) for p in held)
+            own = ((names[id(p)], p) for _, held in groups.group_members(optimizer) for p in held)
             yield from self._of(optimizer, own)
         yield from attributes.extra_state(engine.model.named_modules())
         yield from attributes.state_by_name(engine.optimizer)
         known = {id(p) for p in engine.model.parameters()} | {id(p) for _, p in engine.masters()}
-        for name, module in further.modules(vars(engine), known):
+        for name, module in further.further_modules(vars(engine), known):
             for path, tensor in further.average(name, module):
                 yield whole("average", path, tensor)
 
@@ -91,14 +91,14 @@ class EngineState(TrainingState):
     def attributes(self) -> Leaves:
         """Yield what the model, the optimizers and the engine keep in Python."""
         engine = self._engine
-        yield from attributes.of_modules(engine.model.named_modules())
+        yield from attributes.attributes_of_modules(engine.model.named_modules())
         for optimizer in (engine.optimizer, *self._further_optimizers()):
-            yield from attributes.of_optimizer(optimizer)
+            yield from attributes.attributes_of_optimizer(optimizer)
             yield from groups.switches(optimizer)
         packages = {package_of(kind) for kind in type(engine).__mro__} - {"builtins"}
         for name, held in (("the engine", engine), ("the workload", vars(engine).get("workload"))):
             if held is not None:
-                elsewhere = engine.passing | ELSEWHERE
+                elsewhere = engine.passing | ENGINE_ELSEWHERE
                 yield from further.plain_values(name, vars(held), elsewhere, packages)
 
     def gets_gradients(self) -> dict[str, bool]:
@@ -108,7 +108,7 @@ class EngineState(TrainingState):
         masters = ((f"the master of {name}", master) for name, master in held)
         return trained(engine.model.named_parameters()) | trained(masters)
 
-    def all_groups(self) -> list[groups.Group]:
+    def all_groups(self) -> list[groups.NamedGroup]:
         """List the groups of all optimizers with the logical tensors that they update."""
         more = map(self._groups_of, self._further_optimizers())
         return [*self._engine.named_groups(), *chain.from_iterable(more)]
@@ -144,10 +144,10 @@ class EngineState(TrainingState):
         if optimizer is engine.optimizer:
             return engine.named_groups()
         names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
-        members = [*groups.members(optimizer)]
+        members = [*groups.group_members(optimizer)]
         updated = (
             [name for name, _ in engine.logical(names[id(parameter)], parameter)]
             for _, own in members
             for parameter in own
         )
-        return groups.named(members, updated)
+        return groups.groups_with_names(members, updated)

@@ -35,7 +35,7 @@ def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iter
                     yield one
 
 
-def modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, nn.Module]]:
+def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, nn.Module]]:
     """Yield modules in the attributes of an engine that share no parameter with its model.
 
     Args:

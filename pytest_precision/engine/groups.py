@@ -23,7 +23,7 @@ from pytest_precision.matrix.tensor_key import TensorKey
 OWN_KINDS = tuple(name for name, kind in KINDS.items() if kind.of_groups)
 """Entries of a group with a kind of their own."""
 
-ELSEWHERE = frozenset({"params", "param_names", *OWN_KINDS})
+GROUP_ELSEWHERE = frozenset({"params", "param_names", *OWN_KINDS})
 """Entries of a group that are not a `hyper`: the parameters, and those with a kind of their own."""
 
 SWITCHES = frozenset({"foreach", "fused", "capturable", "differentiable"})
@@ -32,17 +32,17 @@ SWITCHES = frozenset({"foreach", "fused", "capturable", "differentiable"})
 MANY = 64
 """Values in one option from which each is shown no more: they are shown for every parameter."""
 
-Group = tuple[Mapping[str, Any], Sequence[str]]
+NamedGroup = tuple[Mapping[str, Any], Sequence[str]]
 """A group with the names of its parameters."""
 
-Groups = Iterable[Group]
+Groups = Iterable[NamedGroup]
 """Each group with the names of its parameters."""
 
 Members = Iterable[tuple[Mapping[str, Any], Sequence[Tensor]]]
 """Each group with its parameters."""
 
 
-def members(optimizer: Optimizer) -> Members:
+def group_members(optimizer: Optimizer) -> Members:
     """Yield each group of an optimizer with the parameters that are in it now."""
     return ((group, group["params"]) for group in optimizer.param_groups)
 
@@ -54,7 +54,7 @@ def places(members: Members) -> Iterator[tuple[str, Tensor]]:
             yield f"param_groups.{g}.params.{p}", parameter
 
 
-def named(members: Members, updated: Iterable[Iterable[str]]) -> Groups:
+def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Groups:
     """Yield each group with the names of what is updated by it.
 
     Args:
@@ -81,7 +81,7 @@ def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
             yield from (whole("step", name, step.float()) for name in own)
 
 
-def rates(groups: Groups) -> Iterator[Observation]:
+def learning_rates(groups: Groups) -> Iterator[Observation]:
     """Yield the learning rate of each parameter whose group has one."""
     for group, names in groups:
         rate = _number(group.get("lr"))
@@ -92,22 +92,22 @@ def rates(groups: Groups) -> Iterator[Observation]:
 def other_numbers(groups: Groups) -> Iterator[Observation]:
     """Yield every other option of each parameter, named as `eps of head.weight`."""
     for group, names in groups:
-        for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
+        for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
             for path, value in _options(group[key]):
                 yield from _of_each(names, f"{key}{path}", value)
 
 
-def options(groups: Groups) -> Iterator[tuple[str, Any]]:
+def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:
     """Yield what is in the options of each group, once for all of its parameters."""
     for place, (group, _) in enumerate(groups):
-        for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
+        for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
             yield from ((f"{place}.{key}{path}", value) for path, value in _options(group[key]))
 
 
 def altered(groups: Groups, changes: Changes) -> Iterator[Observation]:
     """Yield the options of each parameter that `changes` says to have changed."""
     for place, (group, names) in enumerate(groups):
-        for key in sorted(group.keys() - ELSEWHERE - SWITCHES):
+        for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
             for path, value in _options(group[key]):
                 if changes.differs(f"{place}.{key}{path}", value):
                     yield from _of_each(names, f"{key}{path}", value)
@@ -122,11 +122,11 @@ def unshown(optimizer: Optimizer) -> dict[str, str]:
     """Return what an optimizer keeps that no tensor can show, each with what it is."""
     found: dict[str, str] = {}
     kind = type(optimizer).__name__
-    for group, parameters in members(optimizer):
+    for group, parameters in group_members(optimizer):
         for key in OWN_KINDS:
             if group.get(key) is not None and _number(group[key]) is None:
                 found[f"{key} of the groups"] = f"{kind} has a {type(group[key]).__name__} there"
-        for key in group.keys() - ELSEWHERE - SWITCHES:
+        for key in group.keys() - GROUP_ELSEWHERE - SWITCHES:
             if not _is_empty(group[key]) and not _options(group[key]):
                 found[f"hyper {key}"] = f"{kind} has a {type(group[key]).__name__} there"
         for parameter in parameters:
@@ -155,7 +155,7 @@ def _number(value: Any) -> Tensor | None:
 
 def switches(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     """Yield what says how each group of an optimizer is updated."""
-    for place, (group, _) in enumerate(members(optimizer)):
+    for place, (group, _) in enumerate(group_members(optimizer)):
         for key in sorted(group.keys() & SWITCHES):
             yield f"{key} of group {place} of {type(optimizer).__name__}", group[key]
 

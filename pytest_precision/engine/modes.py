@@ -17,11 +17,11 @@ DROPOUT = (
 )
 """Modules with a probability."""
 
-Settings = Mapping[str, Mapping[str, Any]]
+ModuleSettings = Mapping[str, Mapping[str, Any]]
 """Name of a module to name to value of what it is set to."""
 
 
-def settings(modules: Iterable[tuple[str, nn.Module]]) -> Settings:
+def module_settings(modules: Iterable[tuple[str, nn.Module]]) -> ModuleSettings:
     """Return what the modules of torch are set to, and the probability of all that drop."""
     return {name: own for name, module in modules if (own := _settings(module))}
 
@@ -42,7 +42,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def modes(
-    modules: Iterable[tuple[str, nn.Module]], prefix: str = "", start: Settings | None = None
+    modules: Iterable[tuple[str, nn.Module]], prefix: str = "", start: ModuleSettings | None = None
 ) -> Iterator[Observation]:
     """Yield whether a model trains, and what of its modules is otherwise than it was.
 

@@ -17,7 +17,7 @@ from pytest_precision.engine.changes import Since
 from pytest_precision.engine.engine_state import EngineState
 from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.engine.loss_scale import LossScale
-from pytest_precision.engine.modes import settings
+from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
 
@@ -64,7 +64,7 @@ class Observable:
             capture: receives it.
         """
         self.capture = capture
-        self._since.settings = settings(self.model.named_modules())
+        self._since.settings = module_settings(self.model.named_modules())
         self._since.trained = self._state(capture).gets_gradients()
         for prefix, module in self.model.named_modules():
             if next(module.parameters(recurse=False), None) is not None:
@@ -120,7 +120,7 @@ class Observable:
         if not self._since.attributes.begun:
             state = self._state(self.capture)
             state.begin()
-            self._since.options.begin(groups.options(state.all_groups()))
+            self._since.options.begin(groups.group_options(state.all_groups()))
 
     @property
     def optimized_model(self) -> nn.Module:
@@ -142,7 +142,7 @@ class Observable:
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
         names = {id(p): name for name, p in self.optimized_model.named_parameters()}
-        for place, parameter in groups.places(groups.members(self.optimizer)):
+        for place, parameter in groups.places(groups.group_members(self.optimizer)):
             yield names.get(id(parameter), place), parameter
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
@@ -226,19 +226,19 @@ class Observable:
     def _rates_of_step(self) -> Iterator[Observation]:
         """Yield the learning rates, and the other options that are not as in the first step."""
         named = self._state(self.capture).all_groups()
-        yield from groups.rates(named)
+        yield from groups.learning_rates(named)
         yield from groups.altered(named, self._since.options)
 
     def _observe_groups(self) -> Iterator[Observation]:
         named = self._state(self.capture).all_groups()
-        yield from groups.rates(named)
+        yield from groups.learning_rates(named)
         yield from groups.other_numbers(named)
 
     def named_groups(self) -> groups.Groups:
         """Yield each group of the optimizer with the logical tensors that it updates."""
         logical = (self.logical(name, master) for name, master in self.masters())
-        members = groups.members(self.optimizer)
-        return groups.named(members, ([name for name, _ in parts] for parts in logical))
+        members = groups.group_members(self.optimizer)
+        return groups.groups_with_names(members, ([name for name, _ in parts] for parts in logical))
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -20,7 +20,9 @@ from pytest_precision.engine.observable import Observable
 from pytest_precision.engine.observation import Observation, tensors_in
 from pytest_precision.errors import expected_but_got
 
-ELSEWHERE = frozenset({"model", "optimizer", "master", "rng", "buffers", "scheduler", "loss_scale"})
+CHECKPOINT_ELSEWHERE = frozenset(
+    {"model", "optimizer", "master", "rng", "buffers", "scheduler", "loss_scale"}
+)
 """Parts of a checkpoint that are observed as kinds of their own; a scheduler as the rates that it
 sets."""
 
@@ -83,7 +85,7 @@ class Restorable(Observable):
         yield from self._show_further(self.state_beside_weights(), capture)
 
     def _show_further(self, state: Mapping[str, Any], capture: Capture) -> Iterator[Observation]:
-        for key in state.keys() - ELSEWHERE:
+        for key in state.keys() - CHECKPOINT_ELSEWHERE:
             for name, tensor in _tensors_and_numbers(key, state[key]):
                 yield from self.show("state", name, tensor, capture, split=False)
 

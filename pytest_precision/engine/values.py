@@ -24,10 +24,10 @@ from pytest_precision.engine.readable import in_graph, stored, unreadable
 DEEPEST = 4
 """Containers in containers that are looked into."""
 
-MOST = 10_000
+MOST_LEAVES = 10_000
 """Leaves of one value that are looked at; a table of so many is no setting."""
 
-EXACT = 1 << 53
+EXACT_INTEGERS = 1 << 53
 """Integers up to which a float64 holds each of them."""
 
 ADDRESS = 1 << 32
@@ -55,7 +55,7 @@ def leaves(
         known: ids of objects that were looked into before, to which its own are added.
         packages: those whose objects are looked into; all but torch unless given.
     """
-    yield from islice(_leaves(value, 0, set() if known is None else known, packages), MOST)
+    yield from islice(_leaves(value, 0, set() if known is None else known, packages), MOST_LEAVES)
 
 
 def _leaves(
@@ -114,18 +114,18 @@ def package_of(kind: type) -> str:
 
 def as_tensor(value: Any) -> Tensor | None:
     """Return a value that is no container as a tensor; None for any other."""
-    value = plain(value)
+    value = plain_number(value)
     if isinstance(value, Tensor):
         return _readable(value)
     if isinstance(value, (bool, float, complex)):
         wide = {float: torch.float64, complex: torch.complex128}
         return torch.tensor(value, dtype=wide.get(type(value)))
     if isinstance(value, int):
-        return torch.tensor(value) if -(1 << 63) <= value < 1 << 63 else text(str(value))
+        return torch.tensor(value) if -(1 << 63) <= value < 1 << 63 else text_bytes(str(value))
     if isinstance(value, (str, bytes, bytearray)):
-        return text(value)
+        return text_bytes(value)
     if value is None or isinstance(value, (Enum, torch.dtype, torch.device)):
-        return text(str(value))
+        return text_bytes(str(value))
     return _state_of(value)
 
 
@@ -143,12 +143,12 @@ def _state_of(value: Any) -> Tensor | None:
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, random.Random):
-        return text(repr(value.getstate()))
+        return text_bytes(repr(value.getstate()))
     if isinstance(value, np.random.Generator):
-        return text(_whole(value.bit_generator.state))
+        return text_bytes(_whole(value.bit_generator.state))
     if isinstance(value, np.random.RandomState):
-        return text(_whole(value.get_state(legacy=False)))
-    return text(value.getvalue()) if isinstance(value, io.BytesIO) else None
+        return text_bytes(_whole(value.get_state(legacy=False)))
+    return text_bytes(value.getvalue()) if isinstance(value, io.BytesIO) else None
 
 
 def _whole(state: object) -> str:
@@ -156,7 +156,7 @@ def _whole(state: object) -> str:
         return repr(state)
 
 
-def text(value: str | bytes | bytearray) -> Tensor:
+def text_bytes(value: str | bytes | bytearray) -> Tensor:
     """Return the bytes of a text."""
     held = value.encode() if isinstance(value, str) else value
     return torch.frombuffer(bytearray(held or b"\0"), dtype=torch.uint8)
@@ -171,11 +171,13 @@ def number(value: Any) -> Tensor | None:
     if given is None or given.dtype in (torch.bool, torch.uint8) or given.is_complex():
         return given
     given = given.reshape(()) if given.numel() == 1 else given
-    small = given.is_floating_point() or not given.numel() or int(given.abs().max()) <= EXACT
+    small = (
+        given.is_floating_point() or not given.numel() or int(given.abs().max()) <= EXACT_INTEGERS
+    )
     return given.to(torch.float64) if small else given
 
 
-def plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """Return a number of numpy as one of Python's, and an array that torch knows as a tensor."""
     if isinstance(value, np.generic):
         return value.item()

@@ -11,7 +11,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.tiles import Block, tiles
 
 
-def block_amaxes(
+def amaxes_of_blocks(
     x: torch.Tensor, blocks: Sequence[Block], *, keep_nan: bool = False
 ) -> torch.Tensor:
     """Compute the amax (largest magnitude) of each block of a matrix.
@@ -36,7 +36,7 @@ def block_amaxes(
 def by_block(
     amaxes: torch.Tensor, x: torch.Tensor, blocks: Sequence[Block]
 ) -> dict[Block, torch.Tensor]:
-    """Split the result of `block_amaxes` into views by block size.
+    """Split the result of `amaxes_of_blocks` into views by block size.
 
     Returns:
         Block size to a view of shape [blocks of rows, blocks of columns].

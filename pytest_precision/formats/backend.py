@@ -68,7 +68,7 @@ def choose(asked: str, precision: str, machine: Machine) -> Choice:
     if _has(precision, machine):
         return Choice("native", str(machine))
     if asked == "native":
-        raise BackendError(refusal(precision, str(machine)))
+        raise BackendError(native_refusal(precision, str(machine)))
     return Choice("emulated", f"native {precision} needs {_needs(precision)}; here is {machine}")
 
 
@@ -85,7 +85,7 @@ def decide(asked: str, precision: str, device: str) -> Choice:
     Raises:
         BackendError: `native` was requested, and this process cannot quantize natively.
     """
-    machine = Machine(installed(), None)
+    machine = Machine(installed_version(), None)
     if device == "cuda" and asked != "emulated":
         import torch
 
@@ -100,7 +100,7 @@ def decide(asked: str, precision: str, device: str) -> Choice:
     return choice
 
 
-def installed() -> str | None:
+def installed_version() -> str | None:
     """Return the version of Transformer Engine without importing it; None if not installed."""
     try:
         return version("transformer-engine")
@@ -108,13 +108,13 @@ def installed() -> str | None:
         return None
 
 
-def release(version: str) -> Release:
+def release_of(version: str) -> Release:
     """Return the release (major, minor) that a version of Transformer Engine belongs to."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
-def refusal(precision: str, got: str) -> str:
+def native_refusal(precision: str, got: str) -> str:
     """Return the message for a request for `native` that cannot be met.
 
     Args:
@@ -133,7 +133,7 @@ def _has(precision: str, machine: Machine) -> bool:
     if engine is None or capability is None:
         return False
     return any(
-        one.since <= release(engine)
+        one.since <= release_of(engine)
         and one.first <= capability
         and (one.until is None or capability < one.until)
         for one in PRECISIONS[precision].native

@@ -6,7 +6,7 @@ import torch
 
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
-from pytest_precision.formats.tiles import Tile, scratch
+from pytest_precision.formats.tiles import Tile, empty_scratch
 
 
 class BlockOperand:
@@ -59,7 +59,7 @@ class BlockOperand:
         target = data[tile.rows, tile.columns]
         if self._transposed:
             # torch transposes in cache-sized blocks when it copies bytes, but not when it casts.
-            casted = scratch("bytes", tuple(target.shape), scaled, torch.uint8)
+            casted = empty_scratch("bytes", tuple(target.shape), scaled, torch.uint8)
             self._element.cast_(scaled, casted)
             target.copy_(casted)
         else:

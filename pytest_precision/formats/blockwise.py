@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from pytest_precision.formats.blocks import BlockOperand
-from pytest_precision.formats.elements import ELEMENTS
+from pytest_precision.formats.elements import ELEMENT_OF_NAME
 from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.in_blocks import InBlocks
 from pytest_precision.formats.inputs import Usage, checked_usage
@@ -18,7 +18,7 @@ from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import FP32_MAXIMUM, scale_from_amax
 from pytest_precision.formats.tiles import Block, tiles
 
-SIDE = 128
+FP8_BLOCK = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class BlockScaling(InBlocks):
             finite number of the input's dtype, as in the kernels.
     """
 
-    side: ClassVar = SIDE
+    side: ClassVar = FP8_BLOCK
 
     power_of_two: bool = True
     epsilon: float = 0.0
@@ -53,14 +53,14 @@ class BlockScaling(InBlocks):
         rowwise, columnwise = checked_usage(usage)
         parts: dict[str, BlockOperand] = {}
         if self.two_dimensional:
-            parts["rowwise"] = BlockOperand(x, self.element, (SIDE, SIDE), torch.float32)
+            parts["rowwise"] = BlockOperand(x, self.element, (FP8_BLOCK, FP8_BLOCK), torch.float32)
         elif rowwise:
-            parts["rowwise"] = BlockOperand(x, self.element, (1, SIDE), torch.float32)
+            parts["rowwise"] = BlockOperand(x, self.element, (1, FP8_BLOCK), torch.float32)
         if columnwise and not self.two_dimensional:
             parts["columnwise"] = BlockOperand(
-                x, self.element, (SIDE, 1), torch.float32, transposed=True
+                x, self.element, (FP8_BLOCK, 1), torch.float32, transposed=True
             )
-        block = (max(part.block[0] for part in parts.values()), SIDE)
+        block = (max(part.block[0] for part in parts.values()), FP8_BLOCK)
         for tile in tiles(x, block, known):
             scales = [self._scale(tile.amax(part.block), x.dtype) for part in parts.values()]
             for part, scale in zip(parts.values(), scales, strict=True):
@@ -96,11 +96,11 @@ def _transposed(operand: Operand) -> Operand:
 FORMATS: Makers = {
     f"fp8_block_{block}_{element}_{scales}": partial(
         BlockScaling,
-        element=ELEMENTS[element],
+        element=ELEMENT_OF_NAME[element],
         two_dimensional=block == "128x128",
         power_of_two=scales == "pow2",
     )
     for block in ("1x128", "128x128")
-    for element in ELEMENTS
+    for element in ELEMENT_OF_NAME
     for scales in ("pow2", "f32")
 }

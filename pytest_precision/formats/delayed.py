@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from pytest_precision.formats.elements import ELEMENTS, element_named
+from pytest_precision.formats.elements import ELEMENT_OF_NAME, element_named
 from pytest_precision.formats.format import Makers
 from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.options import check_options
@@ -135,5 +135,8 @@ def _power_of_two(exponent: int) -> float:
 
 FORMATS: Makers = {
     "fp8_delayed": DelayedScaling,
-    **{f"fp8_delayed_{element}": partial(DelayedScaling, element=element) for element in ELEMENTS},
+    **{
+        f"fp8_delayed_{element}": partial(DelayedScaling, element=element)
+        for element in ELEMENT_OF_NAME
+    },
 }

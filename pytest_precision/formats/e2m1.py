@@ -14,13 +14,13 @@ from typing import ClassVar
 import torch
 
 from pytest_precision.formats.elements import Coding
-from pytest_precision.formats.tiles import scratch
+from pytest_precision.formats.tiles import empty_scratch
 
 GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The magnitudes of codes 0 to 7."""
 
 MAXIMUM = GRID[-1]
-STEPS = 256
+RANDOM_STEPS = 256
 """The random bits of stochastic rounding are integers below this number."""
 
 # Adding 2**23 to an fp32 number below 2**23 rounds it to an integer, ties to even, and leaves that
@@ -75,7 +75,7 @@ def stochastic_codes_(
     torch.clamp(magnitude, min=1.0, out=other)
     other.view(torch.int32).bitwise_and_(_POWER_OF_TWO)
     random.mul_(other)
-    magnitude.add_(random, alpha=0.5 / STEPS).clamp_(max=MAXIMUM)
+    magnitude.add_(random, alpha=0.5 / RANDOM_STEPS).clamp_(max=MAXIMUM)
     for target, (factor, offset) in zip((least, other, other), _LINES, strict=True):
         torch.mul(magnitude, factor, out=target)
         target.floor_().add_(_ROUND + offset)
@@ -87,7 +87,7 @@ def stochastic_codes_(
 def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
     """Pack codes [rows, columns] into bytes [rows, columns / 2]; even columns are low nibbles."""
     pairs = codes.view(torch.int16)  # the even column is the low byte of a pair
-    packed = scratch("pairs", tuple(pairs.shape), codes, torch.int16)
+    packed = empty_scratch("pairs", tuple(pairs.shape), codes, torch.int16)
     torch.bitwise_right_shift(pairs, 4, out=packed)
     out.copy_(packed.bitwise_or_(pairs))
 
@@ -100,7 +100,7 @@ def unpack_columns(data: torch.Tensor) -> torch.Tensor:
 def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
     """Pack codes [rows, columns] into bytes [rows / 2, columns]; even rows are low nibbles."""
     odd = codes[1::2]
-    packed = scratch("pairs", tuple(odd.shape), codes, torch.uint8)
+    packed = empty_scratch("pairs", tuple(odd.shape), codes, torch.uint8)
     torch.bitwise_left_shift(odd, 4, out=packed)
     out.copy_(packed.bitwise_or_(codes[0::2]))
 
@@ -115,7 +115,7 @@ def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     Returns:
         `out`.
     """
-    codes = scratch("codes", tuple(data.shape), data, torch.int32).copy_(data)
+    codes = empty_scratch("codes", tuple(data.shape), data, torch.int32).copy_(data)
     torch.index_select(_pairs(data.device), 0, codes.flatten(), out=out.view(torch.int64).flatten())
     return out
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.formats.tiles import scratch
+from pytest_precision.formats.tiles import empty_scratch
 
 
 class Coding(ABC):
@@ -73,7 +73,7 @@ class Element(Coding):
         the bits of e5m2 are the upper half of an fp16 number; the bits of e4m3, shifted to the
         fields of an fp16 number, give the value divided by 2**8.
         """
-        wide = scratch("wide", tuple(data.shape), data, torch.int16)
+        wide = empty_scratch("wide", tuple(data.shape), data, torch.int16)
         if self.name == "e5m2":
             wide.copy_(data).bitwise_left_shift_(8)
             return out.copy_(wide.view(torch.float16))
@@ -91,7 +91,7 @@ E5M2 = Element("e5m2", 57344.0, float.fromhex("0x1.24924ap-16"), 15, torch.float
 _E4M3_BITS = -0x4080
 """In fp16, the sign, the lower four bits of the exponent and the upper three of the mantissa."""
 
-ELEMENTS = {element.name: element for element in (E4M3, E5M2)}
+ELEMENT_OF_NAME = {element.name: element for element in (E4M3, E5M2)}
 
 
 def element_named(name: str) -> Element:
@@ -100,13 +100,13 @@ def element_named(name: str) -> Element:
     Raises:
         ValueError: the name is unknown; the message lists the known ones.
     """
-    if name not in ELEMENTS:
+    if name not in ELEMENT_OF_NAME:
         raise ValueError(
             expected_but_got(
-                "an element", named("element", name), f"use one of {', '.join(ELEMENTS)}"
+                "an element", named("element", name), f"use one of {', '.join(ELEMENT_OF_NAME)}"
             )
         )
-    return ELEMENTS[name]
+    return ELEMENT_OF_NAME[name]
 
 
 def e8m0_decode(codes: torch.Tensor) -> torch.Tensor:

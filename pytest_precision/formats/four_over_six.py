@@ -14,7 +14,7 @@ import torch
 
 from pytest_precision.formats import e2m1
 from pytest_precision.formats.elements import E4M3
-from pytest_precision.formats.packed import SIDE, PackedOperand
+from pytest_precision.formats.packed import NVFP4_BLOCK, PackedOperand
 from pytest_precision.formats.scaling import FP32_MAXIMUM, nvfp4_tensor_scale
 from pytest_precision.formats.tiles import Block, Tile, split_blocks
 
@@ -82,11 +82,11 @@ def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
     after the other. The sums of the 16 rows of a square block are added in halves: the first to the
     ninth, and so on.
     """
-    across = 1 if along == (1, SIDE) else 0
+    across = 1 if along == (1, NVFP4_BLOCK) else 0
     total = torch.zeros((), device=errors.device)
     for part in _in_sixteens(errors, across):
         total = total + part
-    if block == (SIDE, SIDE):
+    if block == (NVFP4_BLOCK, NVFP4_BLOCK):
         sums = _in_sixteens(total, 1 - across)
         while len(sums) > 1:
             half = len(sums) // 2
@@ -99,8 +99,8 @@ def _in_sixteens(matrix: torch.Tensor, axis: int) -> list[torch.Tensor]:
     """Return 16 matrices: the first, second and so on of every 16 elements along an axis."""
     rows, columns = matrix.shape
     if axis:
-        return list(matrix.view(rows, columns // SIDE, SIDE).unbind(2))
-    return list(matrix.view(rows // SIDE, SIDE, columns).unbind(1))
+        return list(matrix.view(rows, columns // NVFP4_BLOCK, NVFP4_BLOCK).unbind(2))
+    return list(matrix.view(rows // NVFP4_BLOCK, NVFP4_BLOCK, columns).unbind(1))
 
 
 @cache

@@ -10,9 +10,9 @@ from functools import cache
 
 import torch
 
-from pytest_precision.formats.tiles import scratch, spans
+from pytest_precision.formats.tiles import empty_scratch, tile_spans
 
-SIDE = 16
+HADAMARD_SIDE = 16
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 """s_i: the bits of the mask 0xD7E8, lowest first; a set bit means -1."""
 
@@ -32,14 +32,18 @@ def transformed(x: torch.Tensor) -> torch.Tensor:
     """
     matrix = _matrix(x.device)
     out = torch.empty(x.shape, dtype=torch.bfloat16, device=x.device)
-    for rows, columns in spans(x.shape[0], x.shape[1], x.device):
+    for rows, columns in tile_spans(x.shape[0], x.shape[1], x.device):
         part = x[rows, columns]
         shape = tuple(part.shape)
-        wide = scratch("wide", shape, x, torch.float64).copy_(part)
-        sums = scratch("sums", shape, x, torch.float64)
-        torch.matmul(matrix, wide.view(-1, SIDE, shape[1]), out=sums.view(-1, SIDE, shape[1]))
+        wide = empty_scratch("wide", shape, x, torch.float64).copy_(part)
+        sums = empty_scratch("sums", shape, x, torch.float64)
+        torch.matmul(
+            matrix,
+            wide.view(-1, HADAMARD_SIDE, shape[1]),
+            out=sums.view(-1, HADAMARD_SIDE, shape[1]),
+        )
         _round_to_odd_(sums.view(torch.int64), wide.view(torch.int64))
-        out[rows, columns].copy_(scratch("narrow", shape, x).copy_(sums))
+        out[rows, columns].copy_(empty_scratch("narrow", shape, x).copy_(sums))
     return out
 
 
@@ -47,7 +51,7 @@ def transformed(x: torch.Tensor) -> torch.Tensor:
 def _matrix(device: torch.device) -> torch.Tensor:
     """Return the transform of 16 elements as a matrix, fp64 [16, 16]."""
     matrix = torch.ones((1, 1), dtype=torch.float64, device=device)
-    while len(matrix) < SIDE:
+    while len(matrix) < HADAMARD_SIDE:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
     return matrix * torch.tensor(SIGNS, dtype=torch.float64, device=device) / 4
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from pytest_precision.formats.amaxes import block_amaxes, by_block
+from pytest_precision.formats.amaxes import amaxes_of_blocks, by_block
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.format import Reducible
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
@@ -53,7 +53,7 @@ class InBlocks(Reducible):
 
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
         """Compute the amaxes of all blocks of both operands; fp32, flat."""
-        return block_amaxes(checked_matrix(x), self._blocks, keep_nan=self._keeps_nan)
+        return amaxes_of_blocks(checked_matrix(x), self._blocks, keep_nan=self._keeps_nan)
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"

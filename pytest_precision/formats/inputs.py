@@ -8,7 +8,7 @@ import torch
 
 from pytest_precision.errors import expect_one_of, expected_but_got, named
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+INPUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 Usage = Literal["both", "rowwise", "columnwise"]
 """The operands to make; each costs its own pass over the input."""
@@ -24,15 +24,15 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
         multiple: the number that both dimensions must be multiples of.
 
     Raises:
-        TypeError: `x` is not a tensor, or its dtype is not one of `DTYPES`.
+        TypeError: `x` is not a tensor, or its dtype is not one of `INPUT_DTYPES`.
         ValueError: `x` does not have two dimensions, these are not multiples, or `x` has no values.
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(
             expected_but_got("a torch.Tensor", named("x", x), "wrap it with torch.as_tensor")
         )
-    if x.dtype not in DTYPES:
-        known = ", ".join(map(str, DTYPES))
+    if x.dtype not in INPUT_DTYPES:
+        known = ", ".join(map(str, INPUT_DTYPES))
         raise TypeError(
             expected_but_got(
                 f"x of a dtype in ({known})", f"x.dtype={x.dtype} (dtype)", "cast x first"

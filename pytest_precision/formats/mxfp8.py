@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from pytest_precision.formats.blocks import BlockOperand
-from pytest_precision.formats.elements import ELEMENTS
+from pytest_precision.formats.elements import ELEMENT_OF_NAME
 from pytest_precision.formats.format import Makers
 from pytest_precision.formats.in_blocks import InBlocks
 from pytest_precision.formats.inputs import Usage, checked_usage
@@ -18,7 +18,7 @@ from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import e8m0_ceil, e8m0_floor
 from pytest_precision.formats.tiles import Block, Tile, tiles
 
-SIDE = 32
+MXFP8_BLOCK = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Mxfp8(InBlocks):
             Engine), or down ("floor", as in the OCP document and torchao).
     """
 
-    side: ClassVar = SIDE
+    side: ClassVar = MXFP8_BLOCK
 
     rounding: Literal["ceil", "floor"] = "ceil"
 
@@ -47,11 +47,11 @@ class Mxfp8(InBlocks):
         rowwise, columnwise = checked_usage(usage)
         parts: dict[str, BlockOperand] = {}
         if rowwise:
-            parts["rowwise"] = BlockOperand(x, self.element, (1, SIDE), torch.uint8)
+            parts["rowwise"] = BlockOperand(x, self.element, (1, MXFP8_BLOCK), torch.uint8)
         if columnwise:
-            parts["columnwise"] = BlockOperand(x, self.element, (SIDE, 1), torch.uint8)
-        rows = SIDE if columnwise or self.two_dimensional else 1
-        columns = SIDE if rowwise or self.two_dimensional else 1
+            parts["columnwise"] = BlockOperand(x, self.element, (MXFP8_BLOCK, 1), torch.uint8)
+        rows = MXFP8_BLOCK if columnwise or self.two_dimensional else 1
+        columns = MXFP8_BLOCK if rowwise or self.two_dimensional else 1
         for tile in tiles(x, (rows, columns), known):
             scales = [self._scales(tile, part.block) for part in parts.values()]
             for part, (scale, multiplier) in zip(parts.values(), scales, strict=True):
@@ -68,7 +68,7 @@ class Mxfp8(InBlocks):
 
     def _scales(self, tile: Tile, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scale codes of the blocks of a tile, uint8, and their fp32 multipliers."""
-        square = (SIDE, SIDE) if self.two_dimensional else block
+        square = (MXFP8_BLOCK, MXFP8_BLOCK) if self.two_dimensional else block
         amax = tile.amax(square, keep_nan=self._keeps_nan)
         if self.rounding == "floor":
             scales = e8m0_floor(amax, self.element)
@@ -77,7 +77,9 @@ class Mxfp8(InBlocks):
         if not self.two_dimensional:
             return scales
         axis = 0 if block[0] == 1 else 1
-        return scales[0].repeat_interleave(SIDE, axis), scales[1].repeat_interleave(SIDE, axis)
+        return scales[0].repeat_interleave(MXFP8_BLOCK, axis), scales[1].repeat_interleave(
+            MXFP8_BLOCK, axis
+        )
 
 
 _VARIANTS: dict[str, dict[str, Any]] = {
@@ -87,7 +89,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 FORMATS: Makers = {
-    f"mxfp8_{element}{variant}": partial(Mxfp8, element=ELEMENTS[element], **options)
-    for element in ELEMENTS
+    f"mxfp8_{element}{variant}": partial(Mxfp8, element=ELEMENT_OF_NAME[element], **options)
+    for element in ELEMENT_OF_NAME
     for variant, options in _VARIANTS.items()
 }

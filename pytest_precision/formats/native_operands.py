@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import mxfp8, packed
-from pytest_precision.formats.blockwise import SIDE, BlockScaling
+from pytest_precision.formats.blockwise import FP8_BLOCK, BlockScaling
 from pytest_precision.formats.delayed import DelayedScaling
 from pytest_precision.formats.e2m1 import E2M1
 from pytest_precision.formats.elements import Element
@@ -75,7 +75,7 @@ def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
         force_pow_2_scales=format.power_of_two,
         block_scaling_dim=2 if format.two_dimensional else 1,
     )(x)
-    block = (SIDE if format.two_dimensional else 1, SIDE)
+    block = (FP8_BLOCK if format.two_dimensional else 1, FP8_BLOCK)
     storages = [Storage(format.element, "fp32", block, side) for side in (False, True)]
     return _blocks(made, storages, (None, None), x)
 
@@ -84,10 +84,10 @@ def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
 def _mxfp8(format: Mxfp8, x: torch.Tensor) -> dict[str, Operand]:
     # Releases before 2.19, which lack the keyword, have blocks of one dimension only.
     options = {"with_2d_quantization": True} if format.two_dimensional else {}
-    padding = (0, -x.shape[1] % mxfp8.SIDE, 0, -x.shape[0] % mxfp8.SIDE)
+    padding = (0, -x.shape[1] % mxfp8.MXFP8_BLOCK, 0, -x.shape[0] % mxfp8.MXFP8_BLOCK)
     kernel = _quantizer("mxfp8_tensor", "MXFP8Quantizer")
     made = kernel(_element(format.element), **options)(F.pad(x, padding))
-    blocks = ((1, mxfp8.SIDE), (mxfp8.SIDE, 1))
+    blocks = ((1, mxfp8.MXFP8_BLOCK), (mxfp8.MXFP8_BLOCK, 1))
     storages = [Storage(format.element, "e8m0", block) for block in blocks]
     return _blocks(made, storages, (None, None), x)
 
@@ -100,7 +100,7 @@ def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
         with_2d_quantization=format.two_dimensional,
         stochastic_rounding=format.stochastic,
     )(x)
-    storages = [Storage(E2M1, "nvfp4", (1, packed.SIDE), side) for side in (False, True)]
+    storages = [Storage(E2M1, "nvfp4", (1, packed.NVFP4_BLOCK), side) for side in (False, True)]
     return _blocks(made, storages, (made._amax_rowwise, made._amax_columnwise), x)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import hadamard
-from pytest_precision.formats.amaxes import block_amaxes, by_block
+from pytest_precision.formats.amaxes import amaxes_of_blocks, by_block
 from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.four_over_six import ErrorMode, quantized_with_less_error
 from pytest_precision.formats.inputs import (
@@ -23,7 +23,7 @@ from pytest_precision.formats.inputs import (
     refuse_random_bits,
 )
 from pytest_precision.formats.options import check_fields
-from pytest_precision.formats.packed import SIDE, PackedOperand
+from pytest_precision.formats.packed import NVFP4_BLOCK, PackedOperand
 from pytest_precision.formats.quantized import QuantizedTensor, ScaleKind
 from pytest_precision.formats.scaling import (
     ReduceAmax,
@@ -86,7 +86,7 @@ class Nvfp4(Reducible):
     @property
     def block_multiple(self) -> int:
         """The number that rows and columns must be multiples of: blocks are never partial."""
-        return SIDE
+        return NVFP4_BLOCK
 
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
@@ -142,7 +142,7 @@ class Nvfp4(Reducible):
             TypeError: `x` is not a tensor of fp32, bf16 or fp16 (of bf16 for a Hadamard transform).
             ValueError: `x` is not a matrix with values, or its dimensions are not multiples of 16.
         """
-        x = checked_matrix(x, multiple=SIDE)
+        x = checked_matrix(x, multiple=NVFP4_BLOCK)
         if self.hadamard and x.dtype is not torch.bfloat16:
             raise TypeError(
                 expected_but_got(
@@ -162,7 +162,7 @@ class Nvfp4(Reducible):
                 those of parts of the input.
         """
         x = self._read_as_it_is(x)
-        return torch.cat((self._own_amax(x), block_amaxes(x, self._blocks)))
+        return torch.cat((self._own_amax(x), amaxes_of_blocks(x, self._blocks)))
 
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
@@ -197,7 +197,11 @@ class Nvfp4(Reducible):
 
     @property
     def _blocks(self) -> tuple[Block, ...]:
-        return ((SIDE, SIDE),) if self.two_dimensional else ((1, SIDE), (SIDE, 1))
+        return (
+            ((NVFP4_BLOCK, NVFP4_BLOCK),)
+            if self.two_dimensional
+            else ((1, NVFP4_BLOCK), (NVFP4_BLOCK, 1))
+        )
 
     def _read_as_it_is(self, x: torch.Tensor) -> torch.Tensor:
         if self.hadamard or self.stochastic or self.row_scaled or self.four_over_six:
@@ -208,7 +212,7 @@ class Nvfp4(Reducible):
                     "quantize the whole matrix",
                 )
             )
-        return checked_matrix(x, multiple=SIDE)
+        return checked_matrix(x, multiple=NVFP4_BLOCK)
 
     def _amax(self, x: torch.Tensor, *, transposed: bool) -> torch.Tensor:
         if self.row_scaled:
@@ -226,10 +230,10 @@ class Nvfp4(Reducible):
         known: Mapping[Block, torch.Tensor] | None = None,
     ) -> None:
         scaling_of = nvfp4_scaling_torchao if self.scaling == "torchao" else nvfp4_scaling
-        for tile in tiles(source, (SIDE, SIDE), known):
+        for tile in tiles(source, (NVFP4_BLOCK, NVFP4_BLOCK), known):
             codes = scale = None
             for operand in operands:
-                block = (SIDE, SIDE) if self.two_dimensional else operand.block
+                block = (NVFP4_BLOCK, NVFP4_BLOCK) if self.two_dimensional else operand.block
                 if self.four_over_six:
                     codes, scale = quantized_with_less_error(
                         tile,

@@ -6,9 +6,9 @@ import torch
 
 from pytest_precision.formats import e2m1
 from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
-from pytest_precision.formats.tiles import BITS, Tile, scratch
+from pytest_precision.formats.tiles import FLOAT_BITS, Tile, empty_scratch
 
-SIDE = 16
+NVFP4_BLOCK = 16
 
 NAN = 7
 """The code that the kernels store for NaN: e2m1 has no NaN, so they saturate to 6."""
@@ -44,13 +44,15 @@ class PackedOperand:
             transposed: whether the operand is that of the transposed source.
         """
         rows, columns = source.shape[::-1] if transposed else source.shape
-        self.block = (SIDE, 1) if transposed else (1, SIDE)
+        self.block = (NVFP4_BLOCK, 1) if transposed else (1, NVFP4_BLOCK)
         self.amax = amax
         self._kind: ScaleKind = kind
         self._transposed = transposed
         self._random_bits = random_bits
         self._data = torch.empty((rows, columns // 2), dtype=torch.uint8, device=source.device)
-        self._scale = torch.empty((rows, columns // SIDE), dtype=torch.uint8, device=source.device)
+        self._scale = torch.empty(
+            (rows, columns // NVFP4_BLOCK), dtype=torch.uint8, device=source.device
+        )
 
     def amax_of(self, tile: Tile) -> torch.Tensor:
         """Return the amax for each block or element of a tile, in a shape that broadcasts."""
@@ -74,15 +76,15 @@ class PackedOperand:
         torchao = self._kind == "nvfp4_torchao"
         nan = magnitude.isnan() if torchao else tile.source.isnan() if tile.has_nan else None
         shape = tuple(magnitude.shape)
-        least, other = (scratch(name, shape, magnitude) for name in ("least", "other"))
+        least, other = (empty_scratch(name, shape, magnitude) for name in ("least", "other"))
         if self._random_bits is None:
             rounded = e2m1.codes_(magnitude, least, other)
         else:
             bits = self._random_bits.t() if self._transposed else self._random_bits
-            random = scratch("random", shape, magnitude).copy_(bits[tile.rows, tile.columns])
+            random = empty_scratch("random", shape, magnitude).copy_(bits[tile.rows, tile.columns])
             rounded = e2m1.stochastic_codes_(magnitude, random, least, other)
         # The cast keeps the low byte, which holds nothing but the code.
-        codes = scratch("bytes", shape, magnitude, torch.uint8).copy_(rounded)
+        codes = empty_scratch("bytes", shape, magnitude, torch.uint8).copy_(rounded)
         codes.bitwise_or_(_sign_bits(tile.source))
         if nan is not None:
             codes.masked_fill_(nan, TORCHAO_NAN if torchao else NAN)
@@ -99,34 +101,34 @@ class PackedOperand:
         if self._transposed:
             data, pack = self._data.t(), e2m1.pack_rows
             down, across = _shrunk(tile.rows, 2), tile.columns
-            scale_down, scale_across = _shrunk(tile.rows, SIDE), tile.columns
+            scale_down, scale_across = _shrunk(tile.rows, NVFP4_BLOCK), tile.columns
         else:
             data, pack = self._data, e2m1.pack_columns
             down, across = tile.rows, _shrunk(tile.columns, 2)
-            scale_down, scale_across = tile.rows, _shrunk(tile.columns, SIDE)
+            scale_down, scale_across = tile.rows, _shrunk(tile.columns, NVFP4_BLOCK)
         pack(codes, data[down, across])
         target = (self._scale.t() if self._transposed else self._scale)[scale_down, scale_across]
         for axis in (0, 1):
             if scale.shape[axis] != target.shape[axis]:
-                scale = scale.repeat_interleave(SIDE, axis)
+                scale = scale.repeat_interleave(NVFP4_BLOCK, axis)
         target.copy_(scale)
 
     def finished(self) -> Operand:
         """Return the operand; every tile must have been stored."""
-        storage = Storage(e2m1.E2M1, self._kind, (1, SIDE), self._transposed)
+        storage = Storage(e2m1.E2M1, self._kind, (1, NVFP4_BLOCK), self._transposed)
         return Operand(self._data, self._scale, self.amax, storage)
 
 
 def _sign_bits(source: torch.Tensor) -> torch.Tensor:
     """Return 8 where the sign bit of a number is set, and 0 elsewhere; uint8 in scratch."""
-    integer = BITS[source.dtype].dtype
+    integer = FLOAT_BITS[source.dtype].dtype
     shape = tuple(source.shape)
     signs = torch.bitwise_right_shift(
         source.view(integer),
         8 * source.element_size() - 4,
-        out=scratch("signs", shape, source, integer),
+        out=empty_scratch("signs", shape, source, integer),
     )
-    return scratch("sign bytes", shape, source, torch.uint8).copy_(signs.bitwise_and_(8))
+    return empty_scratch("sign bytes", shape, source, torch.uint8).copy_(signs.bitwise_and_(8))
 
 
 def _shrunk(span: slice, divisor: int) -> slice:

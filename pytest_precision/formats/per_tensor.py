@@ -9,13 +9,13 @@ from functools import partial
 import torch
 
 from pytest_precision.formats.amaxes import checked_amaxes
-from pytest_precision.formats.elements import ELEMENTS, Element
+from pytest_precision.formats.elements import ELEMENT_OF_NAME, Element
 from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
 from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import ReduceAmax, scale_from_amax, tensor_amax
-from pytest_precision.formats.tiles import scratch, spans
+from pytest_precision.formats.tiles import empty_scratch, tile_spans
 
 
 class PerTensor(Reducible):
@@ -107,9 +107,9 @@ def quantize_by(
     """
     rowwise, columnwise = checked_usage(usage)
     data = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
-    for rows, columns in spans(x.shape[0], x.shape[1], x.device):
+    for rows, columns in tile_spans(x.shape[0], x.shape[1], x.device):
         part = x[rows, columns]
-        values = scratch("values", tuple(part.shape), x)
+        values = empty_scratch("values", tuple(part.shape), x)
         if part.dtype is torch.float32:
             torch.mul(part, scale, out=values)
         else:
@@ -129,8 +129,8 @@ def quantize_by(
 
 FORMATS: Makers = {
     f"fp8_current_{element}{scales}": partial(
-        CurrentScaling, element=ELEMENTS[element], power_of_two=bool(scales)
+        CurrentScaling, element=ELEMENT_OF_NAME[element], power_of_two=bool(scales)
     )
-    for element in ELEMENTS
+    for element in ELEMENT_OF_NAME
     for scales in ("", "_pow2")
 }

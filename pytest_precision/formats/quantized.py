@@ -10,9 +10,9 @@ import torch
 
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats.elements import E4M3, Coding, e8m0_decode
-from pytest_precision.formats.inputs import DTYPES
+from pytest_precision.formats.inputs import INPUT_DTYPES
 from pytest_precision.formats.scaling import NVFP4_RANGE
-from pytest_precision.formats.tiles import scratch, spans, split_blocks
+from pytest_precision.formats.tiles import empty_scratch, split_blocks, tile_spans
 
 ScaleKind = Literal["fp32", "e8m0", "nvfp4", "nvfp4_256", "nvfp4_torchao"]
 """How a scale is read. "nvfp4" is e4m3 times a factor from the amax of the tensor, "nvfp4_256" the
@@ -65,10 +65,10 @@ class Operand:
         Raises:
             TypeError: `dtype` is not a dtype that formats take as input.
         """
-        if dtype not in DTYPES:
+        if dtype not in INPUT_DTYPES:
             raise TypeError(
                 expected_but_got(
-                    f"a dtype in ({', '.join(map(str, DTYPES))})",
+                    f"a dtype in ({', '.join(map(str, INPUT_DTYPES))})",
                     f"dtype={dtype} ({type(dtype).__name__})",
                     "cast the result instead",
                 )
@@ -104,11 +104,11 @@ class Operand:
         rows, columns = self.data.shape[0], self.data.shape[1] * packed
         out = torch.empty((rows, columns), dtype=dtype, device=self.data.device)
         block = self.storage.block
-        for down, across in spans(rows, columns, out.device, block[0] if block else 1):
+        for down, across in tile_spans(rows, columns, out.device, block[0] if block else 1):
             part = self.data[down, across.start // packed : across.stop // packed]
             target = out[down, across]
             # The first write to fresh memory is slow, so `out` is written once, not in place.
-            values = scratch("values", tuple(target.shape), part)
+            values = empty_scratch("values", tuple(target.shape), part)
             product = target if dtype is torch.float32 else values
             self.storage.element.decode(part, values)
             if block is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_precision.errors import expect_one_of
 from pytest_precision.matrix.precisions import PRECISIONS, Recipe
 
-ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
+OPERAND_ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
 """The elements (of inputs and weights, of gradients); no recipe uses e5m2 for all operands."""
 
 
@@ -22,7 +22,7 @@ def recipe(precision: str, element: str | None = None) -> Recipe:
     known = {name: row.recipe for name, row in PRECISIONS.items() if row.recipe is not None}
     expect_one_of("precision", precision, known)
     found = known[precision]
-    choices = ELEMENTS if found.element else {}
+    choices = OPERAND_ELEMENTS if found.element else {}
     expect_one_of("element", element, [None, *choices], f"{precision} has no others")
     chosen = found.element if element is None else element
     forward, gradient = choices.get(chosen, ("", ""))

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from pytest_precision.formats.elements import E4M3, Element
-from pytest_precision.formats.tiles import BITS, scratch, spans
+from pytest_precision.formats.tiles import FLOAT_BITS, empty_scratch, tile_spans
 
 ReduceAmax = Callable[[torch.Tensor], torch.Tensor]
 """A MAX reduction over ranks: takes the fp32 amaxes of this rank, returns the largest of all."""
@@ -29,11 +29,11 @@ def tensor_amax(x: torch.Tensor, *, keep_nan: bool = False) -> torch.Tensor:
 
     NaN is ignored unless `keep_nan`, which makes the amax of a matrix with a NaN NaN.
     """
-    bits = BITS[x.dtype]
+    bits = FLOAT_BITS[x.dtype]
     peaks = [torch.zeros((), dtype=bits.dtype, device=x.device)]
-    for rows, columns in spans(x.shape[0], x.shape[1], x.device):
+    for rows, columns in tile_spans(x.shape[0], x.shape[1], x.device):
         part = x[rows, columns].view(bits.dtype)
-        magnitudes = scratch("bits", tuple(part.shape), part, bits.dtype)
+        magnitudes = empty_scratch("bits", tuple(part.shape), part, bits.dtype)
         peak = torch.bitwise_and(part, bits.magnitude, out=magnitudes).amax()
         if not keep_nan and int(peak) > bits.infinity:
             peak = magnitudes.masked_fill_(magnitudes > bits.infinity, 0).amax()
@@ -109,7 +109,7 @@ def e8m0_floor(amax: torch.Tensor, element: Element) -> tuple[torch.Tensor, torc
     return codes.to(torch.uint8), inverse.view(torch.float32)
 
 
-BlockScaling = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+ScaleOfBlocks = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Computes the uint8 codes of scales, and fp32 multipliers, from the fp32 amaxes of blocks."""
 
 
@@ -125,7 +125,7 @@ def nvfp4_tensor_scale(
     return scale.masked_fill_((tensor_amax == 0) | (scale == 0), 1.0)
 
 
-def nvfp4_scaling(tensor_amax: torch.Tensor) -> BlockScaling:
+def nvfp4_scaling(tensor_amax: torch.Tensor) -> ScaleOfBlocks:
     """Return the function that computes e4m3 scales of NVFP4 blocks of a tensor with this amax.
 
     A block whose scale has code 0 is multiplied by the largest finite number.
@@ -147,7 +147,7 @@ def nvfp4_scaling(tensor_amax: torch.Tensor) -> BlockScaling:
     return scaling
 
 
-def nvfp4_scaling_torchao(tensor_amax: torch.Tensor) -> BlockScaling:
+def nvfp4_scaling_torchao(tensor_amax: torch.Tensor) -> ScaleOfBlocks:
     """Return torchao's counterpart of `nvfp4_scaling`: two divisions, and no scale below 2**-6.
 
     torchao gets the scale of the tensor from its caller; here it is computed from the amax, and is

@@ -31,11 +31,11 @@ DEVICE_ELEMENTS = 1 << 26
 """Elements of a tile on other devices, whose allocator caches the scratch itself."""
 
 HEIGHT = 64
-WIDTH = 4096
+TILE_WIDTH = 4096
 """Least rows and columns of a tile in a matrix that has as many; measured on 4096 x 4096.
 
 Long pieces of a row are faster to read, and this number of rows makes the pieces of a transposed
-result long enough to be written fast. `WIDTH` is a multiple of every block size.
+result long enough to be written fast. `TILE_WIDTH` is a multiple of every block size.
 """
 
 _VECTORS = 32
@@ -44,7 +44,7 @@ Block = tuple[int, int]
 """Rows and columns that share a scale."""
 
 
-class Bits(NamedTuple):
+class FloatBits(NamedTuple):
     """The bits of a floating-point dtype; as integers, magnitudes have the same order.
 
     Attributes:
@@ -58,10 +58,10 @@ class Bits(NamedTuple):
     infinity: int
 
 
-BITS = {
-    torch.float32: Bits(torch.int32, 0x7FFFFFFF, 0x7F800000),
-    torch.bfloat16: Bits(torch.int16, 0x7FFF, 0x7F80),
-    torch.float16: Bits(torch.int16, 0x7FFF, 0x7C00),
+FLOAT_BITS = {
+    torch.float32: FloatBits(torch.int32, 0x7FFFFFFF, 0x7F800000),
+    torch.bfloat16: FloatBits(torch.int16, 0x7FFF, 0x7F80),
+    torch.float16: FloatBits(torch.int16, 0x7FFF, 0x7C00),
 }
 
 
@@ -73,7 +73,7 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def scratch(
+def empty_scratch(
     name: str, shape: tuple[int, ...], like: torch.Tensor, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """Return an uninitialised tensor on the device of `like`.
@@ -128,7 +128,7 @@ class Tile:
         too, whereas torch's amax propagates it. Bits are compared instead of numbers, since
         integers are faster to reduce, above all those of 16-bit inputs.
         """
-        bits = BITS[self.source.dtype]
+        bits = FLOAT_BITS[self.source.dtype]
         if self._magnitudes is None:
             self._magnitudes = self._scratch("bits", bits.dtype)
             torch.bitwise_and(
@@ -165,7 +165,7 @@ class Tile:
         return padded[: self.source.shape[0], : self.source.shape[1]]
 
     def _scratch(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        made = scratch(name, self._shape, self.source, dtype)
+        made = empty_scratch(name, self._shape, self.source, dtype)
         return made.zero_() if self.source.shape != self._shape else made
 
 
@@ -185,11 +185,11 @@ def tiles(
         block: rows and columns that must not be split: powers of two, at most 128.
         known: block size to the amaxes of all blocks of the matrix, to use instead of its own.
     """
-    for rows, columns in spans(x.shape[0], x.shape[1], x.device, block[0]):
+    for rows, columns in tile_spans(x.shape[0], x.shape[1], x.device, block[0]):
         yield Tile(x, rows, columns, block, known)
 
 
-def spans(
+def tile_spans(
     rows: int, columns: int, device: torch.device, block_rows: int = 1
 ) -> Iterator[tuple[slice, slice]]:
     """Yield the rows and columns of each tile of a matrix."""
@@ -198,7 +198,7 @@ def spans(
     else:
         elements = DEVICE_ELEMENTS
     step = max(HEIGHT, block_rows)
-    width = max(WIDTH, _floor(elements // max(rows, step), WIDTH))
+    width = max(TILE_WIDTH, _floor(elements // max(rows, step), TILE_WIDTH))
     height = max(step, _floor(elements // min(width, max(columns, 1)), step))
     for top in range(0, rows, height):
         for left in range(0, columns, width):

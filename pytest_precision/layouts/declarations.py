@@ -8,12 +8,12 @@ from typing import Any, TypeVar, cast
 
 from pytest_precision import te
 from pytest_precision.errors import expected_but_got
-from pytest_precision.matrix.variables import plain
+from pytest_precision.matrix.variables import plain_variables
 
-F = TypeVar("F", bound=Callable[..., Any])
+Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 
 
-def with_environment(**variables: str) -> Callable[[F], F]:
+def with_environment(**variables: str) -> Callable[[Declaring], Declaring]:
     """Declare that a layout, or any function for ranks, needs these environment variables.
 
         @layouts.with_environment(NVTE_FLASH_ATTN="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
@@ -31,9 +31,9 @@ def with_environment(**variables: str) -> Callable[[F], F]:
         TypeError: a value is not text.
         ValueError: no process can have such a variable.
     """
-    plain(variables)
+    plain_variables(variables)
 
-    def declare(function: F) -> F:
+    def declare(function: Declaring) -> Declaring:
         before: Mapping[str, str] = getattr(function, "environment", {})
         function.environment = {**before, **variables}  # type: ignore[attr-defined]
         return function
@@ -41,7 +41,7 @@ def with_environment(**variables: str) -> Callable[[F], F]:
     return declare
 
 
-def fresh_ranks(function: F) -> F:
+def fresh_ranks(function: Declaring) -> Declaring:
     """Declare that a layout, or any function for ranks, needs ranks that have run nothing.
 
         @layouts.fresh_ranks
@@ -55,7 +55,7 @@ def fresh_ranks(function: F) -> F:
     return function
 
 
-def may_leave(*patterns: str) -> Callable[[F], F]:
+def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
     """Declare what a layout, or any function for ranks, may leave changed in its process.
 
         @layouts.may_leave("environment variable MASTER_*", "torch.nn.functional.gelu")
@@ -81,7 +81,7 @@ def may_leave(*patterns: str) -> Callable[[F], F]:
                 )
             )
 
-    def declare(function: F) -> F:
+    def declare(function: Declaring) -> Declaring:
         before: tuple[str, ...] = getattr(function, "may_leave", ())
         function.may_leave = (*before, *patterns)  # type: ignore[attr-defined]
         return function
@@ -89,7 +89,7 @@ def may_leave(*patterns: str) -> Callable[[F], F]:
     return declare
 
 
-def uses_transformer_engine(function: F) -> F:
+def uses_transformer_engine(function: Declaring) -> Declaring:
     """Declare that a layout, or any function for ranks, uses Transformer Engine.
 
         @layouts.uses_transformer_engine
@@ -110,4 +110,4 @@ def uses_transformer_engine(function: F) -> F:
         return function(*args, **kwargs)
 
     installed.transformer_engine = True  # type: ignore[attr-defined]
-    return may_leave(*te.CHANGES)(cast(F, installed))
+    return may_leave(*te.CHANGES)(cast(Declaring, installed))

@@ -10,12 +10,12 @@ from pytest_precision.errors import expect_one_of
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.replace import quantize_linears
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPE_OF_NAME = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The dtypes by the names of precisions and primary weights; quantized ones are bf16."""
 
-_STATE_DTYPES = {**DTYPES, "fp8": torch.uint8}
-MASTERS = ("fp32", "fp16")
-MOMENTS = ("fp32", "bf16", "fp16", "fp8")
+_STATE_DTYPES = {**DTYPE_OF_NAME, "fp8": torch.uint8}
+STORED_MASTERS = ("fp32", "fp16")
+STORED_MOMENTS = ("fp32", "bf16", "fp16", "fp8")
 UNSCALED = ("fp32", "bf16")
 """The dtypes in which masters, moments, and state without a scale can be stored."""
 
@@ -45,12 +45,12 @@ def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
         fuse_wgrad_accumulation=cell.grad_accum_fusion,
         backend=cell.backend,
     )
-    return model, DTYPES.get(cell.precision, torch.bfloat16)
+    return model, DTYPE_OF_NAME.get(cell.precision, torch.bfloat16)
 
 
 def storage_dtype(cell: Cell) -> torch.dtype:
     """Return the dtype of the resident parameters; quantized ones report bf16."""
-    return DTYPES.get(cell.primary_weight, torch.bfloat16)
+    return DTYPE_OF_NAME.get(cell.primary_weight, torch.bfloat16)
 
 
 def _stored_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:

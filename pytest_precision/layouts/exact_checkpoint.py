@@ -11,7 +11,7 @@ from pytest_precision._torch.distributed import whole_checkpoint
 from pytest_precision.errors import expected_but_got
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_checkpoint(folder: Path) -> dict[str, Any]:
     """Return all of a checkpoint as it was saved.
 
     `torch.distributed.checkpoint.load` would cast values to the dtypes of the tensors it is given.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.layouts.dtypes import DTYPES
+from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.layouts.support import supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
@@ -37,5 +37,5 @@ def autocast(workload: Workload, cell: Cell) -> Engine:
     """
     model = workload.model(cell)
     optimizer = torch.optim.AdamW(workload.groups(model))
-    forward = InAutocast(model, cell.device, DTYPES[cell.precision])
+    forward = InAutocast(model, cell.device, DTYPE_OF_NAME[cell.precision])
     return Engine(workload, cell, model, optimizer, forward_model=forward)

@@ -17,8 +17,8 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts import exact_checkpoint
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import (
-    MASTERS,
-    MOMENTS,
+    STORED_MASTERS,
+    STORED_MOMENTS,
     UNSCALED,
     resident,
     state_dtype,
@@ -64,7 +64,7 @@ class ExactStateEngine(Engine):
 
     def load(self, folder: Path) -> None:
         """Load the state of a checkpoint, which is read in the dtypes that it was saved in."""
-        self.load_state_dict(exact_checkpoint.read(folder))
+        self.load_state_dict(exact_checkpoint.read_checkpoint(folder))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` of an engine of the same options returned.
@@ -142,9 +142,9 @@ def fused_adam(
     optimizer = FusedAdam(
         workload.groups(model),
         master_weights=master_weights,
-        master_weight_dtype=state_dtype("master_weight_dtype", master_weight_dtype, MASTERS),
-        exp_avg_dtype=state_dtype("exp_avg_dtype", exp_avg_dtype, MOMENTS),
-        exp_avg_sq_dtype=state_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, MOMENTS),
+        master_weight_dtype=state_dtype("master_weight_dtype", master_weight_dtype, STORED_MASTERS),
+        exp_avg_dtype=state_dtype("exp_avg_dtype", exp_avg_dtype, STORED_MOMENTS),
+        exp_avg_sq_dtype=state_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, STORED_MOMENTS),
         use_decoupled_grad=True,
         store_param_remainders=store_param_remainders,
     )

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import expect_one_of
-from pytest_precision.layouts.dtypes import DTYPES, resident
+from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
@@ -96,5 +96,5 @@ def shard(
 
 
 def _dtype(option: str, name: str) -> torch.dtype:
-    expect_one_of(option, name, DTYPES)
-    return DTYPES[name]
+    expect_one_of(option, name, DTYPE_OF_NAME)
+    return DTYPE_OF_NAME[name]

@@ -13,7 +13,7 @@ from pytest_precision.errors import MatrixError, expected_but_got, named
 from pytest_precision.matrix.cell import BUILT_IN_AXES, AxisValue, Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.spelling import meant
-from pytest_precision.matrix.variables import Variables, plain
+from pytest_precision.matrix.variables import Variables, plain_variables
 
 NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
     (
@@ -73,7 +73,7 @@ def build(
     return _crossed(axes, built_in, tuple(own), environment)
 
 
-def text(value: AxisValue) -> str:
+def axis_text(value: AxisValue) -> str:
     """Return a value as `--precision-select` names it: `mxfp8`, `2`, `true`, `none`."""
     plain = str(value)
     return plain.lower() if plain in ("True", "False", "None") else plain
@@ -119,7 +119,7 @@ def _crossed(
 
 def _variables(given: object) -> Variables:
     try:
-        return plain(given)
+        return plain_variables(given)
     except (TypeError, ValueError) as error:
         raise MatrixError(f"{error}") from None
 
@@ -209,4 +209,4 @@ def _token(name: str, value: AxisValue) -> str:
     if isinstance(value, bool):
         return name if value else f"no_{name}"
     # Brackets, colons, spaces and the like cause trouble in node ids and shells.
-    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", f"{name}_{text(value)}")
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", f"{name}_{axis_text(value)}")

@@ -11,7 +11,7 @@ from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.matrix.reads import note
 from pytest_precision.matrix.stretches import Stretch, stretches
-from pytest_precision.matrix.variables import Variables, plain
+from pytest_precision.matrix.variables import Variables, plain_variables
 
 __tracebackhide__ = is_bad_input
 
@@ -68,7 +68,7 @@ class Cell:
     @property
     def operations(self) -> tuple[str, ...]:
         """The names of the operations of `sequence`, with one entry per operation."""
-        return sequences.names(self.sequence)
+        return sequences.operation_names(self.sequence)
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
@@ -112,7 +112,7 @@ class Cell:
             TypeError: `environment` is not a mapping from text to text.
         """
         if "environment" in axes:
-            variables = plain(axes.pop("environment"))
+            variables = plain_variables(axes.pop("environment"))
             return replace(self.replace(**axes), environment=variables)
         own = dict(self.extra)
         unknown = [name for name in axes if name not in BUILT_IN_AXES and name not in own]

@@ -14,7 +14,7 @@ PATHS = ("fused", "grouped", "quantized")
 """Code paths of forward and backward: weight gradients accumulated by the GEMM, a single weight for
 several experts, parameters that are stored quantized."""
 
-DTYPES = (
+DTYPE_NAMES = (
     *("float64", "float32", "float16", "bfloat16"),
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -30,7 +30,7 @@ class Contract:
     """Requirements on the dtypes and code paths of a run.
 
     Attributes:
-        dtypes: kind of observation to the dtype, one of `DTYPES`, that all of its tensors must
+        dtypes: kind of observation to the dtype, one of `DTYPE_NAMES`, that all of its tensors must
             have: `{"master": "float32", "reduced_grad": "float32"}`.
         paths: the paths, of `PATHS`, that the run must take.
         some: kind of observation to the dtype that at least one of its tensors must have.
@@ -88,10 +88,10 @@ def dtype_name(dtype: object) -> str:
 
 
 def _expect_dtype(kind: str, dtype: object) -> None:
-    if dtype in DTYPES:
+    if dtype in DTYPE_NAMES:
         return
     name = dtype_name(dtype)
     name = _DTYPES.get(name, name)
-    advice = f"write {name!r}" if name in DTYPES else f"use one of {', '.join(DTYPES)}"
+    advice = f"write {name!r}" if name in DTYPE_NAMES else f"use one of {', '.join(DTYPE_NAMES)}"
     error = ValueError if isinstance(dtype, str) else TypeError
     raise error(expected_but_got("torch's name of a dtype", named(kind, dtype), advice))

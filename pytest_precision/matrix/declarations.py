@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from pytest_precision.matrix.variables import Variables, plain
+from pytest_precision.matrix.variables import Variables, plain_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Declared:
                 environment = {**variables, **environment}
         patterns = [a for a in _attributes(functions, "may_leave") if isinstance(a, tuple)]
         return cls(
-            plain(environment),
+            plain_variables(environment),
             any(found is True for found in _attributes(functions, "fresh_ranks")),
             tuple(chain.from_iterable(patterns)),
             any(found is True for found in _attributes(functions, "transformer_engine")),

@@ -8,12 +8,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pytest_precision.matrix.cell import BUILT_IN_AXES, Cell, axes_of
-from pytest_precision.matrix.sequence import OPERATIONS, name_of, names, parse, unparse
+from pytest_precision.matrix.sequence import OPERATIONS, name_of, operation_names, parse, unparse
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-LONGEST = 8
+LONGEST_DRAWN = 8
 """The most operations of a sequence that is drawn."""
 
 ASKED_FOR = ("swap",)
@@ -31,12 +31,14 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
     from hypothesis import strategies
 
     own = [cell.sequence for cell in written]
-    drawn = strategies.lists(strategies.sampled_from(words(own)), min_size=1, max_size=LONGEST)
+    drawn = strategies.lists(
+        strategies.sampled_from(drawable(own)), min_size=1, max_size=LONGEST_DRAWN
+    )
     sequences = drawn.map(partial(sequence, save_first=any(map(saves_first, own))))
     return strategies.builds(_with_sequence, strategies.sampled_from(written), sequences)
 
 
-def words(sequences: Iterable[str]) -> list[str]:
+def drawable(sequences: Iterable[str]) -> list[str]:
     """List the operations that can be drawn, the simplest first.
 
     Other numbers of ranks, and operations of `ASKED_FOR`, are those of `sequences`.
@@ -48,7 +50,7 @@ def words(sequences: Iterable[str]) -> list[str]:
 
 def saves_first(sequence: str) -> bool:
     """Return whether a sequence saves before it trains."""
-    return "save" in takewhile(lambda name: name != "train", names(sequence))
+    return "save" in takewhile(lambda name: name != "train", operation_names(sequence))
 
 
 def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
@@ -57,7 +59,7 @@ def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
     It trains at least once.
 
     Args:
-        operations: entries of `words`.
+        operations: entries of `drawable`.
         save_first: whether a save before the first step is kept. torch's `get_state_dict` counts
             such a save as a step, so that each sequence with one would show that and nothing else.
     """

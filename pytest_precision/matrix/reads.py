@@ -14,7 +14,7 @@ _open: list[set[str]] = []
 
 
 @contextmanager
-def reads() -> Iterator[set[str]]:
+def axes_read() -> Iterator[set[str]]:
     """Fill a set, until the block ends, with the names of the axes that are read in it."""
     found: set[str] = set()
     _open.append(found)

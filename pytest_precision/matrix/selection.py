@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from pytest_precision.matrix.axes import text
+from pytest_precision.matrix.axes import axis_text
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.pairwise import pairwise
 
@@ -21,10 +21,12 @@ def matches(cell: Cell, select: Select) -> bool:
     if not select:
         return True
     axes = axes_of(cell)
-    return all(axis in axes and text(axes[axis]) in map(text, values) for axis, values in select)
+    return all(
+        axis in axes and axis_text(axes[axis]) in map(axis_text, values) for axis, values in select
+    )
 
 
-def refusals(select: Select, cells: Iterable[Cell]) -> list[str]:
+def unselectable(select: Select, cells: Iterable[Cell]) -> list[str]:
     """Return what is wrong with a selection from these cells, one message per mistake.
 
     Args:
@@ -37,7 +39,7 @@ def refusals(select: Select, cells: Iterable[Cell]) -> list[str]:
     known: dict[str, dict[str, None]] = {}
     for cell in cells:
         for axis, value in axes_of(cell).items():
-            known.setdefault(axis, {})[text(value)] = None
+            known.setdefault(axis, {})[axis_text(value)] = None
     wrong = []
     for axis, values in select:
         if axis not in known:
@@ -49,7 +51,7 @@ def refusals(select: Select, cells: Iterable[Cell]) -> list[str]:
             f"--precision-select: expected {axis} to be one of {', '.join(known[axis])} but got "
             f"{axis}={value}; these are the values of the collected cells"
             for value in values
-            if axis in known and text(value) not in known[axis]
+            if axis in known and axis_text(value) not in known[axis]
         ]
     if not wrong and not any(matches(cell, select) for cell in cells):
         together = " and ".join(f"{axis}={','.join(values)}" for axis, values in select)

@@ -76,7 +76,7 @@ OPERATIONS = {operation.name: operation for operation in _ROWS}
 LOADS = frozenset(operation.name for operation in _ROWS if operation.needs_save)
 """Operations that restore the training state of the last save."""
 
-LONGEST = 100_000
+MOST_OPERATIONS = 100_000
 """The most operations that a sequence may have; a typing error could otherwise fill the memory."""
 
 MOST_RANKS = 4096
@@ -127,8 +127,10 @@ def _operations(text: str) -> tuple[str, ...]:
             raise _refused(text, position, f"{word!r} has no save before it")
         count = match[2] or "1"
         # The number of digits first: Python refuses to convert thousands of digits.
-        if len(count) > len(str(LONGEST)) or len(operations) + int(count) > LONGEST:
-            raise _refused(text, position, f"{word!r} makes it longer than {LONGEST} operations")
+        if len(count) > len(str(MOST_OPERATIONS)) or len(operations) + int(count) > MOST_OPERATIONS:
+            raise _refused(
+                text, position, f"{word!r} makes it longer than {MOST_OPERATIONS} operations"
+            )
         operations += [word if match[3] else operation.name] * int(count)
         position += len(word) + 1
     if "train" not in operations:
@@ -149,7 +151,7 @@ def unparse(operations: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=256)
-def names(text: str) -> tuple[str, ...]:
+def operation_names(text: str) -> tuple[str, ...]:
     """Return the names of the operations of a sequence, without numbers of ranks."""
     return tuple(map(name_of, parse(text)))
 

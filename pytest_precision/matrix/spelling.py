@@ -22,7 +22,7 @@ def meant(name: str, known: Iterable[str], *, plurals: bool = True) -> str | Non
     return None
 
 
-SHORTEST = 6
+LEAST_LETTERS = 6
 """Letters of a name from which one slip is told from another word: `bank` and `rank` are words."""
 
 
@@ -35,7 +35,7 @@ def _slipped(name: str, known: str) -> bool:
     if re.search(rf"(?<![a-z]){known}(?![a-z])", name):
         return False
     ours, theirs = _folded(name), _folded(known)
-    if min(len(ours), len(theirs)) < SHORTEST or ours == theirs:
+    if min(len(ours), len(theirs)) < LEAST_LETTERS or ours == theirs:
         return False
     if len(ours) == len(theirs):
         others = sum(a != b for a, b in zip(ours, theirs, strict=True))

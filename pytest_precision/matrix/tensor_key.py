@@ -19,7 +19,7 @@ from typing import NamedTuple
 OPERANDS = ("quantized", "scale", "amax", "recorded_amax", "used_quantized")
 """Kinds whose names end with an operand, one of its tensors, or a history."""
 
-CHOICES = ("decision", "margin")
+WITHOUT_BLANK = ("decision", "margin")
 """Kinds that write the number of a microbatch without a blank before it."""
 
 _MICROBATCH = re.compile(r"microbatch ?(\d+): ")
@@ -68,7 +68,7 @@ class TensorKey(NamedTuple):
             joined = f"{self.owner}.{self.part}"
         if self.microbatch is None:
             return joined
-        return f"microbatch{'' if kind in CHOICES else ' '}{self.microbatch}: {joined}"
+        return f"microbatch{'' if kind in WITHOUT_BLANK else ' '}{self.microbatch}: {joined}"
 
     @property
     def operand(self) -> OperandPart | None:

@@ -18,7 +18,7 @@ Variables = tuple[tuple[str, str], ...]
 """Names and values, sorted by name; this form can be compared and hashed."""
 
 
-def plain(variables: object, argument: str = "environment") -> Variables:
+def plain_variables(variables: object, argument: str = "environment") -> Variables:
     """Convert a mapping from name to value into plain data that a cell can hold.
 
     Args:

@@ -18,7 +18,7 @@ from pytest_precision.modules.multiply import (
     Product,
     QuantizedProduct,
 )
-from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.modules.parameter import QuantizedParameter, quantized_parameters
 from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
@@ -128,7 +128,7 @@ class Layer(nn.Module):
         elif self.is_first_microbatch is not False or not self.used_weights:
             each = weights[0].detach().unbind() if grouped else weights
             self.used_weights = [
-                quantize(cast(Quantizers, quantizers).weight, weight.detach().to(COMPUTE))
+                quantize_padded(cast(Quantizers, quantizers).weight, weight.detach().to(COMPUTE))
                 for quantizers, weight in zip(self.quantizers, each, strict=True)
             ]
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from pytest_precision.formats.product import matmul
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.modules.main_grad import main_grad
-from pytest_precision.modules.padding import padded_shape, quantize
+from pytest_precision.modules.padding import padded_shape, quantize_padded
 from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
 
@@ -66,7 +66,7 @@ class QuantizedProduct:
         self, x: Tensor, bias: Tensor | None, *, backward: bool
     ) -> tuple[Tensor, QuantizedTensor]:
         """Quantize x and multiply it by the weight; the bias is added in fp32, before rounding."""
-        kept = quantize(self.quantizers.input, x, usage="both" if backward else "rowwise")
+        kept = quantize_padded(self.quantizers.input, x, usage="both" if backward else "rowwise")
         y = matmul(kept.rowwise, self.weight.rowwise, turn_right=True)
         y = y[: x.shape[0], : self.shape[0]]
         return (y if bias is None else y + bias.float()).to(COMPUTE), kept
@@ -75,7 +75,9 @@ class QuantizedProduct:
         """Quantize dy and multiply it by the weight and by x."""
         format = self.quantizers.gradient
         shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
-        made = quantize(format, gradient, format.random_bits(self.rng, shape, gradient.device))
+        made = quantize_padded(
+            format, gradient, format.random_bits(self.rng, shape, gradient.device)
+        )
         dx = matmul(made.rowwise, self.weight.columnwise)
         dw = matmul(made.columnwise, kept.columnwise, turn_left=True)
         out, columns = self.shape

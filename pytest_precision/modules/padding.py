@@ -21,7 +21,7 @@ def padded_shape(format: Format, shape: Shape) -> Shape:
     return rows, columns
 
 
-def quantize(
+def quantize_padded(
     format: Format, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
 ) -> QuantizedTensor:
     """Quantize a matrix, padded at the end with rows and columns of zeros if `format` needs them.

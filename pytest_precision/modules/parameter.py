@@ -15,8 +15,8 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.format import Format
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
 from pytest_precision.matrix.tensor_key import OperandPart
-from pytest_precision.modules.padding import quantize
-from pytest_precision.modules.read_only import ReadOnly, plain
+from pytest_precision.modules.padding import quantize_padded
+from pytest_precision.modules.read_only import ReadOnly, writable
 
 NOMINAL = torch.bfloat16
 """The dtype that a quantized parameter shows, and that values are rounded to before quantizing."""
@@ -40,7 +40,7 @@ class _Storage:
         """Quantize each matrix of a value with its own format."""
         matrices = value.unbind() if self.grouped else (value,)
         for matrix, format in zip(matrices, self.formats, strict=True):
-            yield quantize(format, matrix)
+            yield quantize_padded(format, matrix)
 
     def rebase(self, key: str, tensor: Tensor) -> None:
         """Store `tensor` under `key`, and make the members views of it."""
@@ -247,7 +247,7 @@ class QuantizedParameter(ReadOnly):
         if func is _aten.detach.default:
             return cls(args[0]._storage, args[0].shape, args[0].device)
         if func is _aten.copy_.default and isinstance(args[0], cls):
-            return args[0].requantize_(plain(args[1]))
+            return args[0].requantize_(writable(args[1]))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

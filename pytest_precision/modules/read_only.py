@@ -53,7 +53,7 @@ class ReadOnly(Tensor):
                         "update a master in high precision and copy all of it",
                     )
                 )
-        result = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+        result = func(*tree_map(writable, args), **tree_map(writable, kwargs))
         return tree_map(_view, result) if returns_view(func) else result
 
 
@@ -73,7 +73,7 @@ class View(ReadOnly):
         return self._held
 
 
-def plain(value: Any) -> Any:
+def writable(value: Any) -> Any:
     """Return the values of a `ReadOnly` tensor; any other value is returned as it is."""
     return value.dequantize() if isinstance(value, ReadOnly) else value
 

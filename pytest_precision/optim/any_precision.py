@@ -17,7 +17,7 @@ from pytest_precision.optim.exact_state import ExactStateOptimizer
 from pytest_precision.optim.hyperparameters import check_dtype, check_grad, check_group
 from pytest_precision.optim.kernel import sqrt
 
-DTYPES = (torch.bfloat16, torch.float32)
+STATE_DTYPES = (torch.bfloat16, torch.float32)
 
 
 class AnyPrecisionAdamW(ExactStateOptimizer):
@@ -83,9 +83,9 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         return self._state_dtypes(group)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        check_group(group, DTYPES)
+        check_group(group, STATE_DTYPES)
         for name in ("momentum_dtype", "variance_dtype", "compensation_buffer_dtype"):
-            check_dtype(name, group[name], DTYPES)
+            check_dtype(name, group[name], STATE_DTYPES)
 
     def _step_group(self, group: dict[str, Any]) -> None:
         for param in group["params"]:

@@ -15,8 +15,8 @@ from torch.optim.optimizer import ParamsT
 from pytest_precision.optim import remainder
 from pytest_precision.optim.exact_state import ExactStateOptimizer
 from pytest_precision.optim.hyperparameters import check, check_dtype, check_grad, check_group
-from pytest_precision.optim.kernel import Scalars, adam_
-from pytest_precision.optim.scaled_state import RANGES, decode, encode_, scale_name
+from pytest_precision.optim.kernel import KernelScalars, adam_
+from pytest_precision.optim.scaled_state import RANGES, decode_scaled, encode_, scale_name
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MASTER_DTYPES = (torch.float32, torch.float16)
@@ -136,7 +136,7 @@ class FusedAdam(ExactStateOptimizer):
 
     def _step_group(self, group: dict[str, Any]) -> None:
         group["step"] += 1
-        scalars = Scalars.of(group, self.adam_w_mode)
+        scalars = KernelScalars.of(group, self.adam_w_mode)
         for param in group["params"]:
             if not self.state[param]:
                 self._initialize(param)
@@ -164,7 +164,7 @@ class FusedAdam(ExactStateOptimizer):
         if "master_param" in state and state["master_param"].dtype != torch.int16:
             self._encode(state, "master_param", param.float())
 
-    def _update(self, param: Tensor, grad: Tensor, scalars: Scalars) -> None:
+    def _update(self, param: Tensor, grad: Tensor, scalars: KernelScalars) -> None:
         state = self.state[param]
         master = self.master(param)
         exp_avg, exp_avg_sq = self._decode(state, "exp_avg"), self._decode(state, "exp_avg_sq")
@@ -183,7 +183,7 @@ class FusedAdam(ExactStateOptimizer):
 
     @staticmethod
     def _decode(state: dict[str, Tensor], name: str) -> Tensor:
-        return decode(state[name], state.get(scale_name(name)))
+        return decode_scaled(state[name], state.get(scale_name(name)))
 
     @staticmethod
     def _encode(state: dict[str, Tensor], name: str, values: Tensor) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 16
+CHUNK_ELEMENTS = 1 << 16
 """Elements updated at once on a CPU, so few that their temporaries stay in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scalars:
+class KernelScalars:
     """The kernel's scalar arguments, rounded to fp32.
 
     Attributes:
@@ -48,7 +48,7 @@ class Scalars:
     adam_w_mode: bool
 
     @classmethod
-    def of(cls, group: dict[str, Any], adam_w_mode: bool) -> Scalars:
+    def of(cls, group: dict[str, Any], adam_w_mode: bool) -> KernelScalars:
         """Compute the scalars of a group whose step counter was already advanced."""
         betas = [fp32(beta) for beta in group["betas"]]
         # The kernel's host code also computes the power of the fp32 beta in fp64, and rounds once.
@@ -69,7 +69,7 @@ class Scalars:
         )
 
 
-def adam_(p: Tensor, grad: Tensor, m: Tensor, v: Tensor, scalars: Scalars) -> None:
+def adam_(p: Tensor, grad: Tensor, m: Tensor, v: Tensor, scalars: KernelScalars) -> None:
     """Update fp32 weights and moments in place; of DTensors, this rank's shards.
 
     Args:
@@ -91,11 +91,13 @@ def _held(tensor: Tensor) -> Tensor:
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     # On a GPU, few large kernels are faster than many small ones, whatever its cache holds.
     if tensors[0].device.type == "cpu" and all(tensor.is_contiguous() for tensor in tensors):
-        return zip(*(torch.split(tensor.view(-1), CHUNK) for tensor in tensors), strict=True)
+        return zip(
+            *(torch.split(tensor.view(-1), CHUNK_ELEMENTS) for tensor in tensors), strict=True
+        )
     return iter([tensors])
 
 
-def _update_(tensors: tuple[Tensor, ...], s: Scalars) -> None:
+def _update_(tensors: tuple[Tensor, ...], s: KernelScalars) -> None:
     p, grad, m, v = tensors
     g = grad.float()
     if not s.adam_w_mode:

@@ -26,7 +26,7 @@ def scale_name(name: str) -> str:
     return f"{name}_scale"
 
 
-def decode(stored: Tensor, scale: Tensor | None) -> Tensor:
+def decode_scaled(stored: Tensor, scale: Tensor | None) -> Tensor:
     """Return the fp32 values; if `stored` is fp32, `stored` itself, so that updates reach it."""
     if scale is None:
         return stored.float()

@@ -39,7 +39,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(option.key, named, ini_type, None)
 
 
-def read(config: pytest.Config) -> Settings:
+def read_options(config: pytest.Config) -> Settings:
     """Read every option from the first source that has it.
 
     Raises:

@@ -57,7 +57,7 @@ OPTIONS = (
     ),
     Option(
         "ranks_per_device",
-        values.count,
+        values.whole_count,
         "an int from 1",
         "N",
         "how many ranks may share a GPU; ranks that share one communicate by gloo",
@@ -82,7 +82,7 @@ OPTIONS = (
     ),
     Option(
         "jitter",
-        values.count,
+        values.whole_count,
         "an int from 1",
         "N",
         "record each candidate N more times, one rank after the other late, and expect its bits",
@@ -90,7 +90,7 @@ OPTIONS = (
     ),
     Option(
         "fuzz",
-        values.count,
+        values.whole_count,
         "an int from 1",
         "N",
         "run each matrix test in N more cells, whose sequences hypothesis draws",
@@ -98,7 +98,7 @@ OPTIONS = (
     ),
     Option(
         "mutate",
-        values.planted,
+        values.planted_share,
         "true, false, or a share above 0 and at most 1, after '=' on the command line,",
         "SHARE",
         "plant known defects into each candidate that passes, say which go unnoticed, and fail a "

@@ -56,7 +56,7 @@ def seconds(text: str) -> float:
     return seconds
 
 
-def count(text: str) -> int:
+def whole_count(text: str) -> int:
     """Return an int from 1."""
     count = int(text)
     if count < 1:
@@ -72,7 +72,7 @@ def share(text: str) -> float:
     return share
 
 
-def planted(text: str) -> float | None:
+def planted_share(text: str) -> float | None:
     """Return the share of planted defects that must be noticed; None if none are to be planted."""
     if text.lower() in _FLAGS and text != "1":
         return 0.0 if _FLAGS[text.lower()] else None

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from pytest_precision.errors import expect_one_of
 
-KINDS = (
+CULPRIT_KINDS = (
     *("constant", "missing", "extra", "inputs", "order", "cast", "collective"),
     *("data", "grown", "setting", "unknown"),
 )
 """What kind of error an operation made; `docs/reference/report.md` says what each one means."""
 
-SIDES = ("candidate", "reference")
+BOTH_SIDES = ("candidate", "reference")
 
 
 class SourceLine(NamedTuple):
@@ -65,7 +65,7 @@ class Culprit:
         text: the second line of a failure: what the operation did and where, such as `first wrong
             value: aten.mul.Tensor in clip_grad_norm_, called at train.py:69: the reference
             multiplied by 0.3 here, this by 100.0`.
-        kind: one of `KINDS`.
+        kind: one of `CULPRIT_KINDS`.
         operation: name of the operation, such as `aten.mul.Tensor`; for a setting, what was set.
         function: the function of a library that the line calls and that ran the operation, or the
             one that the line stands in; None where it is unknown.
@@ -100,12 +100,12 @@ class Culprit:
     modules: tuple[ModuleErrors, ...] = ()
 
     def __post_init__(self) -> None:
-        expect_one_of("kind", self.kind, KINDS)
+        expect_one_of("kind", self.kind, CULPRIT_KINDS)
 
     @property
     def where(self) -> str:
         """Return `file:line`, or as much of it as is known."""
-        return place_of(self.file, self.line)
+        return source_place(self.file, self.line)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of report.json: builtins only; what is None or empty is left out."""
@@ -119,7 +119,7 @@ class Culprit:
         if self.constants:
             data["constants"] = {
                 side: {name: _plain(value) for name, value in self.constants[side].items()}
-                for side in SIDES
+                for side in BOTH_SIDES
             }
         return data
 
@@ -139,7 +139,7 @@ class Culprit:
         return cls(**known | rows | {"reference": next(iter(called), None)})
 
 
-def place_of(file: str | None, line: int | None) -> str:
+def source_place(file: str | None, line: int | None) -> str:
     """Return `file:line`, or as much of it as is known."""
     return ":".join(str(part) for part in (file, line) if part is not None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-PLAIN = 10
+PLAIN_EXPONENT = 10
 """Exponent below which a power of two is read as easily as a number."""
 
 
@@ -19,4 +19,4 @@ def percent(part: float, whole: float) -> str:
 def power_of_two(value: float) -> str:
     """Format a power of two that nobody knows by its digits, such as 2^22; nothing for others."""
     mantissa, exponent = math.frexp(value)
-    return f"2^{exponent - 1}" if mantissa == 0.5 and abs(exponent - 1) >= PLAIN else ""
+    return f"2^{exponent - 1}" if mantissa == 0.5 and abs(exponent - 1) >= PLAIN_EXPONENT else ""

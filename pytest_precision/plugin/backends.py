@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pytest_precision.formats.backend import installed, refusal, release
+from pytest_precision.formats.backend import installed_version, native_refusal, release_of
 from pytest_precision.matrix.precisions import PRECISIONS
 
 
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 def refusals(asked: Iterable[Asked]) -> list[str]:
     """Return a message for each test that asks for native formats which no GPU could give here."""
     return [
-        f"{one.test}: {refusal(one.precision, lacks)}"
+        f"{one.test}: {native_refusal(one.precision, lacks)}"
         for one in asked
         if one.backend == "native" and (lacks := _missing(one.precision, one.device))
     ]
@@ -47,18 +47,18 @@ def _announced(one: Asked) -> str:
     if one.backend == "emulated" or lacks:
         return "number formats emulated" + (f": {lacks}" if one.backend == "auto" else "")
     where = " where the GPU has them" if one.backend == "auto" else ""
-    return f"number formats native{where}: Transformer Engine {installed()}"
+    return f"number formats native{where}: Transformer Engine {installed_version()}"
 
 
 def _missing(precision: str, device: str) -> str:
     """Return what is missing for a native format, as far as is known; empty if nothing is."""
     lacks = []
-    engine, native = installed(), PRECISIONS[precision].native
+    engine, native = installed_version(), PRECISIONS[precision].native
     if not native:
         lacks.append(f"no {precision} in Transformer Engine")
     elif engine is None:
         lacks.append("no Transformer Engine")
-    elif release(engine) < min(one.since for one in native):
+    elif release_of(engine) < min(one.since for one in native):
         lacks.append(f"a Transformer Engine too old for {precision} ({engine})")
     if device == "cpu":
         lacks.append("ranks on the CPU")

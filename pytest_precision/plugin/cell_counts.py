@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_precision.check.transformer_engine import announced
 from pytest_precision.options import Settings
-from pytest_precision.ranks.process.preloaded import installed
+from pytest_precision.ranks.process.preloaded import installed_modules
 
 
 class CellCounts(NamedTuple):
@@ -47,7 +47,7 @@ class CellCounts(NamedTuple):
 
 def _preloaded(names: Sequence[str]) -> Iterator[str]:
     """Yield what is imported before ranks start, and what cannot be."""
-    there = installed(names)
+    there = installed_modules(names)
     if there:
         yield f"{', '.join(there)} preloaded"
     if missing := [name for name in names if name not in there]:

@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     settings: Settings
 
 
-Entry = tuple[pytest.Item, str, "Cell"]
+CollectedCell = tuple[pytest.Item, str, "Cell"]
 """A collected cell: its item, the node id of its test without parameters, and the cell."""
 
 
@@ -210,22 +210,22 @@ class Collection:
         return self._matrices[key]
 
     def _refusals(self) -> list[str]:
-        from pytest_precision.matrix.selection import refusals as not_selectable
+        from pytest_precision.matrix.selection import unselectable as not_selectable
 
         matrices = {id(plan.matrix): plan.matrix for plan in self.plans.values()}
         return not_selectable(self.settings.select, (c for m in matrices.values() for c in m.cells))
 
-    def _entries(self, items: Iterable[pytest.Item]) -> Iterator[Entry]:
+    def _entries(self, items: Iterable[pytest.Item]) -> Iterator[CollectedCell]:
         for item in items:
             if isinstance(item, pytest.Function) and "cell" in _parameters(item):
                 test = test_of(item.nodeid)
                 if test in self.plans:
                     yield item, test, _parameters(item)["cell"]
 
-    def _chosen(self, entries: list[Entry]) -> list[pytest.Item]:
+    def _chosen(self, entries: list[CollectedCell]) -> list[pytest.Item]:
         from pytest_precision.matrix.selection import covering, in_shard, matches
 
-        tests: dict[str, list[Entry]] = {}
+        tests: dict[str, list[CollectedCell]] = {}
         for item, test, cell in entries:
             if is_drawn(item) or matches(cell, self.settings.select):
                 tests.setdefault(test, []).append((item, test, cell))
@@ -248,7 +248,7 @@ def is_drawn(item: pytest.Item) -> bool:
     return item.get_closest_marker("precision_drawn") is not None
 
 
-def cell_of(request: pytest.FixtureRequest) -> Cell:
+def cell_of_test(request: pytest.FixtureRequest) -> Cell:
     """Return the cell of the test that uses the fixture `cell`; fail a test that has none."""
     if not hasattr(request, "param"):
         pytest.fail(

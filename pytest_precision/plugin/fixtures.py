@@ -15,7 +15,7 @@ from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declarations import Declared
-from pytest_precision.matrix.reads import reads
+from pytest_precision.matrix.reads import axes_read
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.session import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -100,7 +100,7 @@ class Ranks:
             pytest.skip(str(error))
 
 
-def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
+def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
     """Return the fixture `parity`; the reports of `item` read its verdicts."""
     shared = _resources(item.config)
     found = Parity(
@@ -116,7 +116,7 @@ def parity(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
     return found
 
 
-def ranks(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
+def ranks_fixture(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
     """Return the fixture `ranks`, with as many ranks as the marker `world_size` says."""
     item = request.node
     marker = item.get_closest_marker("world_size")
@@ -150,7 +150,7 @@ def require_check(item: pytest.Item) -> None:
         )
 
 
-def attach(
+def attach_verdicts(
     report: pytest.TestReport,
     item: pytest.Item,
     cell: Cell,
@@ -183,7 +183,9 @@ def attach(
     )
 
 
-def headline(report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException] | None) -> None:
+def short_headline(
+    report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException] | None
+) -> None:
     """Leave the first line of a verdict to pytest's short summary, which has room for no more.
 
     In CI pytest does not cut it there, and all tables of a failure were printed twice.
@@ -227,7 +229,7 @@ READS = pytest.StashKey[set[str]]()
 @contextmanager
 def noted(item: pytest.Item) -> Iterator[None]:
     """Keep with a test the names of the axes that are read in the block."""
-    with reads() as item.stash[READS]:
+    with axes_read() as item.stash[READS]:
         yield
 
 

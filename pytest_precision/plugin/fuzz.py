@@ -50,11 +50,11 @@ class Fuzz:
         if not is_drawn(pyfuncitem):
             return None
         settings = self.collection.settings_of(pyfuncitem)
-        run(pyfuncitem, self.collection.written(pyfuncitem), settings)
+        run_drawn(pyfuncitem, self.collection.written(pyfuncitem), settings)
         return True
 
 
-def run(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> None:
+def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> None:
     """Call a test in as many drawn cells as `--precision-fuzz` says.
 
     Args:
@@ -105,7 +105,7 @@ def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
 
 def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:
     """Call the test in one cell; `reject` the cell if it says nothing about the layout."""
-    parity = fixtures.parity(item, cell, settings)
+    parity = fixtures.parity_fixture(item, cell, settings)
     own = {"cell": cell, "parity": parity}
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     try:

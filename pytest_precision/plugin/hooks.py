@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._interrupts import WholeTorch
-from pytest_precision.options import OPTIONS, SETTINGS, add_options, read
-from pytest_precision.plugin.collection import Collection, cell_of
+from pytest_precision.options import OPTIONS, SETTINGS, add_options, read_options
+from pytest_precision.plugin.collection import Collection, cell_of_test
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
 
@@ -71,14 +71,14 @@ def _tell_the_launch(error: Exception) -> None:
         if launch is not None:
             from pytest_precision.plugin import launched
 
-            launched.refuse(launch, launched.reason(error))
+            launched.refuse_rank(launch, launched.reason(error))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings, and register the hooks of this process: reporter, part of a launch."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    config.stash[SETTINGS] = read(config)
+    config.stash[SETTINGS] = read_options(config)
     if config.stash[SETTINGS].strict_isolation:
         if not config.pluginmanager.hasplugin("warnings"):
             raise pytest.UsageError(
@@ -89,7 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.stash[SETTINGS].te == "cpu":
         from pytest_precision.check import transformer_engine
 
-        transformer_engine.refuse(config.stash[SETTINGS])
+        transformer_engine.refuse_stand_in(config.stash[SETTINGS])
     config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
     if config.stash[SETTINGS].enabled:
         imports = ExitStack()
@@ -140,7 +140,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput") and Launch.of(os.environ) is not None:
         from pytest_precision.plugin import launched
 
-        collection.errors += launched.refusal(session.items, collection)
+        collection.errors += launched.launch_refusal(session.items, collection)
     collection.finish(session)
     if collection.settings.enabled and collection.planned and not session.config.option.collectonly:
         from pytest_precision.plugin import fixtures
@@ -191,8 +191,8 @@ def pytest_runtest_makereport(
     if (cell := collection.cell_to_run(item)) is not None:
         from pytest_precision.plugin import fixtures
 
-        fixtures.attach(report, item, cell, collection.counts.cells, call.excinfo)
-        fixtures.headline(report, call.excinfo)
+        fixtures.attach_verdicts(report, item, cell, collection.counts.cells, call.excinfo)
+        fixtures.short_headline(report, call.excinfo)
     return report
 
 
@@ -250,7 +250,7 @@ def cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
     from pytest_precision.plugin.fixtures import noted
 
     with noted(request.node):
-        yield cell_of(request)
+        yield cell_of_test(request)
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
-    return fixtures.parity(request.node, cell, settings)
+    return fixtures.parity_fixture(request.node, cell, settings)
 
 
 @pytest.fixture
@@ -276,4 +276,4 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
-    return fixtures.ranks(request, settings)
+    return fixtures.ranks_fixture(request, settings)

@@ -26,7 +26,7 @@ from pytest_precision.ranks.launch.launch import Launch
 from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, forget
 from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
-from pytest_precision.ranks.process.preloaded import installed
+from pytest_precision.ranks.process.preloaded import installed_modules
 
 HOSTS = pytest.StashKey[Hosts]()
 """Key of the processes of the launch, set in the process of rank 0 before it runs tests."""
@@ -50,7 +50,7 @@ class Process:
         """Tell the other processes what could not be collected here, if anything."""
         failures = [*self._failures, *self.collection.errors]
         if failures:
-            refuse(self.launch, "\n".join(failures))
+            refuse_rank(self.launch, "\n".join(failures))
 
 
 class LaunchController(Process):
@@ -126,14 +126,14 @@ class RankHolder(Process):
         if not runs(session):
             self.refuse()
             _leave()
-        preload = installed(session.config.stash[SETTINGS].preload)
+        preload = installed_modules(session.config.stash[SETTINGS].preload)
         try:
             status = serve(self.launch, self._say, preload)
         except RefusedError:  # rank 0 reports its own failure
             status = 0
         except (OSError, EOFError, RuntimeError) as error:
             self._say(f"precision: {error}")
-            refuse(self.launch, str(error))
+            refuse_rank(self.launch, str(error))
             status = 1
         _leave(status)
 
@@ -170,7 +170,7 @@ def runs(session: pytest.Session) -> bool:
     return not (option.collectonly or broken)
 
 
-def refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
+def launch_refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
     """Return why an xdist worker cannot run these tests under a launcher; empty if it can."""
     launch = Launch.of(os.environ)
     if launch is None or not needs_ranks(items, collection):
@@ -191,7 +191,7 @@ def reason(error: BaseException) -> str:
     return Raised.of(error.__cause__ or error, 0.0).traceback
 
 
-def refuse(launch: Launch, reason: str) -> None:
+def refuse_rank(launch: Launch, reason: str) -> None:
     """Tell the other processes of a launch that this one will hold no rank."""
     with contextlib.suppress(OSError):  # the others then learn no more than of a process that died
         LaunchRendezvous(launch).refuse(reason)

@@ -7,7 +7,7 @@ import contextlib
 from pytest_precision.options import Settings
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.pool import RankPool
-from pytest_precision.ranks.process.preloaded import installed
+from pytest_precision.ranks.process.preloaded import installed_modules
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.server import ensure_running
 from pytest_precision.trace.cache import TraceCache
@@ -28,7 +28,7 @@ class Resources:
 
     def ranks(self, settings: Settings) -> RankPool:
         """Return the rank pool that fits `settings`; it is kept between tests."""
-        preload = installed(settings.preload)
+        preload = installed_modules(settings.preload)
         if not self._ranks and settings.ranks != "inline":
             # It imports torch while this process does, which takes seconds in each.
             with contextlib.suppress(OSError):  # the start of the ranks says why

@@ -72,7 +72,7 @@ def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
     return isinstance(what, Raised) and what.when >= overdue
 
 
-def judge(evidence: Evidence) -> RankError:
+def failure_of(evidence: Evidence) -> RankError:
     """Return the one error for a run in which not every rank completed the job."""
     first = first_failure(evidence.received)
     if is_hang(evidence.received, evidence.overdue):

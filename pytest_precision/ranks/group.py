@@ -9,7 +9,7 @@ from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.state.sources import Sources
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     """N ranks in one process group, which run one job after the other.
 
     After any exception from `run` the group is unusable: the caller kills it and opens another one.

@@ -70,7 +70,7 @@ class InlineGroup:
                     finally:
                         baseline.code.put_back(job.may_leave)
             finally:
-                process_groups.close()
+                process_groups.close_unused()
                 dist.destroy_process_group()
         leaks.warn(
             job.name, [outcome.leaks], "In inline mode, it may affect later tests in this process"

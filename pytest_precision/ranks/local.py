@@ -178,7 +178,7 @@ class LocalGroup:
         silent = [rank for rank in self._ranks if rank.number not in received]
         stacks = watch.stacks(silent) if blame.is_hang(received, overdue) else {}
         process.end(self._ranks)  # their logs are complete now
-        return blame.judge(
+        return blame.failure_of(
             blame.Evidence(
                 world_size=len(self._ranks),
                 received=received,

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_precision.errors import RankError, expect_one_of, expected_but_got, named
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.group import Group
+from pytest_precision.ranks.group import RankGroup
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
 from pytest_precision.ranks.job import Job
@@ -40,7 +40,7 @@ RANK_BYTES = {"cpu": 200 << 20, "cuda": 3 << 30}
 INTERPRETER_BYTES = 200 << 20
 """Extra memory of a rank with declared variables, which shares almost none: 190 MiB."""
 
-Key = tuple[int, Needs]
+GroupKey = tuple[int, Needs]
 
 
 class RankPool:
@@ -84,8 +84,8 @@ class RankPool:
         self._start = start
         self._preload = preload
         self._room = for_waiting_ranks() if memory is None else memory
-        self._groups: OrderedDict[Key, Group] = OrderedDict()
-        self._late: dict[tuple[Key, tuple[str, ...]], tuple[ImportPath, ...]] = {}
+        self._groups: OrderedDict[GroupKey, RankGroup] = OrderedDict()
+        self._late: dict[tuple[GroupKey, tuple[str, ...]], tuple[ImportPath, ...]] = {}
         self._owner = os.getpid()
         self._lock = threading.Lock()
         # The fallback for a caller that does not close; `lifeline` covers a killed process.
@@ -139,7 +139,7 @@ class RankPool:
         with self._lock:
             return self._run(key, job, seconds, Sources() if sources is None else sources)
 
-    def _run(self, key: Key, job: Job, seconds: float, sources: Sources) -> list[Any]:
+    def _run(self, key: GroupKey, job: Job, seconds: float, sources: Sources) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
         # Another sys.path may find another module of the same name.
@@ -165,7 +165,7 @@ class RankPool:
         while self._groups:
             self._groups.popitem()[1].close()
 
-    def _group(self, key: Key, seconds: float) -> Group:
+    def _group(self, key: GroupKey, seconds: float) -> RankGroup:
         group = self._groups.get(key)
         if group is not None:
             if group.serves(seconds):
@@ -177,16 +177,16 @@ class RankPool:
         self._groups[key] = self._open(*key, max(seconds, self.timeout))
         return self._groups[key]
 
-    def _has_room(self, key: Key) -> bool:
+    def _has_room(self, key: GroupKey) -> bool:
         """Return whether one more group of idle ranks may be kept with the present ones."""
         return len(self._groups) < KEPT or sum(map(self._bytes, [key, *self._groups])) <= self._room
 
-    def _bytes(self, key: Key) -> int:
+    def _bytes(self, key: GroupKey) -> int:
         world_size, needs = key
         own = INTERPRETER_BYTES if needs.environment.declared else 0
         return world_size * (RANK_BYTES[self.device] + own)
 
-    def _open(self, world_size: int, needs: Needs, longest: float) -> Group:
+    def _open(self, world_size: int, needs: Needs, longest: float) -> RankGroup:
         if self.mode == "inline":
             return InlineGroup(world_size, self.device, needs.environment.declared)
         return LocalGroup(
@@ -205,7 +205,7 @@ def _expect_seconds(timeout: float) -> None:
         raise ValueError(expected_but_got("seconds above 0", named("timeout", timeout)))
 
 
-SHARE = 0.25
+MEMORY_SHARE = 0.25
 """Share of the memory that idle ranks may use."""
 
 
@@ -223,4 +223,4 @@ def for_waiting_ranks(limits: tuple[str, ...] = LIMITS) -> int:
     for file in limits:
         with contextlib.suppress(OSError, ValueError):  # no such control group, or "max"
             sizes.append(int(Path(file).read_text()))
-    return int(min(sizes) * SHARE) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return int(min(sizes) * MEMORY_SHARE) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -13,7 +13,7 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recipes.release import expect_release
 from pytest_precision.recorders.scripts.locate import Locate, PieceFields
 
-TESTED = "0.19"
+TESTED_RELEASE = "0.19"
 
 Names = dict[Tensor, str]
 Flat = Iterator[tuple[Tensor, list[PieceFields]]]
@@ -29,13 +29,13 @@ def locate(engine: Any) -> Locate:
         RuntimeError: the release is another one.
         TypeError: DeepSpeed keeps what it updates in a way that this recipe does not know.
     """
-    expect_release("deepspeed", TESTED)
+    expect_release("deepspeed", TESTED_RELEASE)
     names = {parameter: name for name, parameter in engine.module.named_parameters()}
     kind = type(engine.optimizer).__name__
-    if kind not in KINDS and not isinstance(engine.optimizer, Optimizer):
-        known = "one of torch's optimizers, " + " or ".join(KINDS)
+    if kind not in OPTIMIZER_CLASSES and not isinstance(engine.optimizer, Optimizer):
+        known = "one of torch's optimizers, " + " or ".join(OPTIMIZER_CLASSES)
         raise TypeError(expected_but_got(known, named("engine.optimizer", engine.optimizer)))
-    pieces = dict(KINDS.get(kind, _nothing)(engine.optimizer, names))
+    pieces = dict(OPTIMIZER_CLASSES.get(kind, _nothing)(engine.optimizer, names))
     return lambda tensor: [] if _is_released(tensor) else pieces.get(tensor)
 
 
@@ -86,7 +86,7 @@ def _shards(optimizer: Any, names: Names) -> Flat:
         yield partition, pieces
 
 
-KINDS = {
+OPTIMIZER_CLASSES = {
     "FP16_UnfusedOptimizer": _copies,
     "DeepSpeedZeroOptimizer": _partitions,
     "DeepSpeedZeroOptimizer_Stage3": _shards,
@@ -98,6 +98,6 @@ def on_cpu() -> None:
     """Set DeepSpeed up in the process group that is there, without compiling collectives."""
     import deepspeed
 
-    expect_release("deepspeed", TESTED)
+    expect_release("deepspeed", TESTED_RELEASE)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)

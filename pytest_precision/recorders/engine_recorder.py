@@ -24,7 +24,7 @@ from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.recorders.environment import SEED, environment_of
 from pytest_precision.recorders.perturb import mutants
-from pytest_precision.recorders.perturb.noise import noise
+from pytest_precision.recorders.perturb.noise import rounding_noise
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.skipped_step import SkippedStep
@@ -44,7 +44,7 @@ FRESH_SEED = 4321
 """Seed of the weights that a checkpoint overwrites, so that one that loads nothing is seen."""
 
 
-def record(
+def record_engine(
     layout: Layout,
     other: Layout,
     workload: Callable[[], Workload],
@@ -238,7 +238,7 @@ class EngineRecorder:
         return self.watcher.around(self.engine, call, self.step)
 
     def _noise(self, phase: str) -> AbstractContextManager[object]:
-        return noise(self.perturbation.noise, self.engine, phase, self.step)
+        return rounding_noise(self.perturbation.noise, self.engine, phase, self.step)
 
     def skip(self) -> None:
         """Run the next step with an overflow on one rank; all ranks must leave state as it was."""

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.recorders.oracle.exact_update import Rule, gradient, rule
-from pytest_precision.recorders.weights import CHUNK, Watched, Weight
+from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.update_log import path_of
 
@@ -99,7 +99,7 @@ class UpdateMeter:
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
     """Return the fields of `Counts` for one piece."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
-    chunk = CHUNK[after.device.type]
+    chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]
     for old, new, *chunks in zip(*flat, strict=True):
         weight = old.double()

@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 
-CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}
+MEASURED_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 24}
 """Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
 
 

@@ -11,12 +11,12 @@ from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold
 from pytest_precision.report.status import FAILING, count
 
-MOST = 10
+MOST_ANNOTATIONS = 10
 """Errors that GitHub shows of one step; further ones are dropped without a word."""
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """Return at most `MOST` lines; the last one counts what has none of its own."""
+    """Return at most `MOST_ANNOTATIONS` lines; the last one counts what has none of its own."""
     found = [_annotation(reason) for reason in fold(report.cells, FAILING)]
     if not report.finished:
         planned = "an unknown number" if report.planned is None else report.planned
@@ -27,7 +27,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def at_most(found: list[str], level: str, title: str, noun: str, words: str) -> list[str]:
-    """Return `MOST` workflow commands of one level; the last one counts what has none of its own.
+    """Return `MOST_ANNOTATIONS` workflow commands of one level; the last one counts the others.
 
     Args:
         found: one per thing.
@@ -36,10 +36,10 @@ def at_most(found: list[str], level: str, title: str, noun: str, words: str) -> 
         noun: what a thing is called.
         words: what follows the number of things.
     """
-    if len(found) <= MOST:
+    if len(found) <= MOST_ANNOTATIONS:
         return found
-    more = count(len(found) - MOST + 1, f"more {noun}")
-    return [*found[: MOST - 1], workflow_command(level, f"{more} {words}", title=title)]
+    more = count(len(found) - MOST_ANNOTATIONS + 1, f"more {noun}")
+    return [*found[: MOST_ANNOTATIONS - 1], workflow_command(level, f"{more} {words}", title=title)]
 
 
 def workflow_command(level: str, text: str, **properties: object) -> str:

@@ -50,7 +50,9 @@ def attach(
         "precision_raised": list(raised),
     }
     vars(report).update(extra)
-    others = [entry for entry in item.user_properties if not entry[0].startswith(junit.PREFIX)]
+    others = [
+        entry for entry in item.user_properties if not entry[0].startswith(junit.PROPERTY_PREFIX)
+    ]
     item.user_properties[:] = [*others, *junit.properties(axes, verdicts)]
     report.user_properties = list(item.user_properties)
 

@@ -19,7 +19,7 @@ from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.verdict import again
 from pytest_precision.report.attributes import test_of
-from pytest_precision.report.status import PASSING, STATUSES, worst
+from pytest_precision.report.status import PASSING, STATUSES, worst_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class CellResult:
     @property
     def status(self) -> str:
         """The worst status of the checks."""
-        return worst(check.status for check in self.checks)
+        return worst_status(check.status for check in self.checks)
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class CellResult:
 PHASES = ("setup", "call", "teardown")
 """pytest's phases of a test; the report of a crashed worker belongs to none of them."""
 
-Key = tuple[str, str]
+RunKey = tuple[str, str]
 """Node id and xdist worker: `--dist=each` runs the same test on every worker."""
 
 
@@ -151,13 +151,13 @@ class Results:
     """
 
     def __init__(self) -> None:
-        self.cells: dict[Key, CellResult] = {}
+        self.cells: dict[RunKey, CellResult] = {}
         self.total = 0
         self._known: dict[str, Mapping[str, Any]] = {}
         self._tests: set[str] = set()
-        self._runs: dict[Key, _TestRun] = {}
+        self._runs: dict[RunKey, _TestRun] = {}
 
-    def add(self, report: pytest.TestReport) -> tuple[Key, CellResult] | None:
+    def add(self, report: pytest.TestReport) -> tuple[RunKey, CellResult] | None:
         """Take any report of any test; return the cell at the last report of its test."""
         cell = self._cell(report)
         if cell is None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_precision.errors import expected_but_got
 
-LARGEST = sys.float_info.max
+LARGEST_NUMBER = sys.float_info.max
 """JSON has larger whole numbers, which no float holds; and Python reads NaN and Infinity in it."""
 
 TYPES: Mapping[str, Callable[[Any], bool]] = {
@@ -28,7 +28,9 @@ TYPES: Mapping[str, Callable[[Any], bool]] = {
     "boolean": lambda value: type(value) is bool,
     "null": lambda value: value is None,
     "integer": lambda value: type(value) is int,
-    "number": lambda value: type(value) in (int, float) and -LARGEST <= value <= LARGEST,
+    "number": lambda value: (
+        type(value) in (int, float) and -LARGEST_NUMBER <= value <= LARGEST_NUMBER
+    ),
 }
 
 

@@ -19,7 +19,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 from pytest_precision.report.collect import CellResult
-from pytest_precision.report.status import STATUSES, worst
+from pytest_precision.report.status import STATUSES, worst_status
 
 INDENT = 2
 GAP = 2
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
         return max(map(len, self.values))
 
 
-Place = tuple[int, ...]
+GridPlace = tuple[int, ...]
 """Place of one cell: for each axis the position of its value."""
 
 
@@ -68,22 +68,22 @@ def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
     """
     table, found = arranged(cells, width - INDENT)
     statuses = {place: [cell.status for cell in own] for place, own in found.items()}
-    return table.lines({place: worst(own) for place, own in statuses.items()})
+    return table.lines({place: worst_status(own) for place, own in statuses.items()})
 
 
 def arranged(
     cells: Sequence[CellResult], width: int
-) -> tuple[GridTable, dict[Place, list[CellResult]]]:
+) -> tuple[GridTable, dict[GridPlace, list[CellResult]]]:
     """Return the table of the cells of one test, and the cells at each place of it."""
     axes, places = _axes(cells)
     varying = [index for index, axis in enumerate(axes) if len(axis.values) > 1]
-    found: dict[Place, list[CellResult]] = {}
+    found: dict[GridPlace, list[CellResult]] = {}
     for cell, place in zip(cells, places, strict=True):
         found.setdefault(tuple(place[index] for index in varying), []).append(cell)
     return _smallest([axes[index] for index in varying], found, width), found
 
 
-def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[Place]]:
+def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[GridPlace]]:
     """Return the axes of all cells, and the places of the cells in the order of `cells`."""
     ordered = sorted(cells, key=lambda cell: cell.number)
     names = list(dict.fromkeys(name for cell in ordered for name in cell.axes))
@@ -110,7 +110,7 @@ def _text(value: str) -> str:
     return value[1:-1] if value[:1] in ("'", '"') else value
 
 
-def _smallest(axes: Sequence[Axis], marks: Iterable[Place], width: int) -> GridTable:
+def _smallest(axes: Sequence[Axis], marks: Iterable[GridPlace], width: int) -> GridTable:
     # Two axes are easiest to read with one across and one down.
     most = 1 if len(axes) <= 2 else 2
     across = [c for size in range(most + 1) for c in permutations(range(len(axes)), size)]
@@ -148,7 +148,7 @@ class GridTable:
     def __init__(
         self,
         axes: Sequence[Axis],
-        marks: Iterable[Place],
+        marks: Iterable[GridPlace],
         headings: Sequence[int],
         rows: Sequence[int],
         columns: Sequence[int],
@@ -167,7 +167,7 @@ class GridTable:
         """Return where each column starts, right of the labels, and the width of all columns."""
         start, end = 0, 0
         starts: list[int] = []
-        outer: Place = ()
+        outer: GridPlace = ()
         for key in self.column_keys:
             if starts:
                 end += 1 if len(key) > 1 and key[:1] == outer else GAP
@@ -181,7 +181,7 @@ class GridTable:
             end = max(end, start + self._label(0, outer))
         return starts, end
 
-    def _label(self, level: int, value: Place) -> int:
+    def _label(self, level: int, value: GridPlace) -> int:
         """Return the width of a column's label; without a column axis, that of a mark."""
         return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
 
@@ -201,7 +201,7 @@ class GridTable:
         """Height in lines."""
         return len(self.columns) + bool(self.rows) + len(self.groups) + len(self.row_keys)
 
-    def lines(self, marks: dict[Place, str]) -> list[Line]:
+    def lines(self, marks: dict[GridPlace, str]) -> list[Line]:
         """Return the lines of the table, with the given status at each place."""
         lines = [self._header(level) for level in range(len(self.columns))]
         if self.rows:
@@ -211,7 +211,7 @@ class GridTable:
         order = (*self.headings, *self.rows, *self.columns)
         by_key = {_pick(place, order): status for place, status in marks.items()}
         split = len(self.headings)
-        previous: Place = ()
+        previous: GridPlace = ()
         for key in self.row_keys:
             if split and key[:split] != previous[:split]:
                 lines.append([(" " * INDENT + self._heading(key), "")])
@@ -223,18 +223,18 @@ class GridTable:
     def _header(self, level: int) -> Line:
         axis = self.axes[self.columns[level]]
         text = axis.name.rjust(self.left)
-        previous: Place = ()
+        previous: GridPlace = ()
         for key, start in zip(self.column_keys, self.starts, strict=True):
             if key[: level + 1] != previous:
                 text = text.ljust(self.left + GAP + start) + axis.values[key[level]]
                 previous = key[: level + 1]
         return self._line(text)
 
-    def _heading(self, key: Place) -> str:
+    def _heading(self, key: GridPlace) -> str:
         pairs = zip(self.headings, key, strict=False)
         return ", ".join(f"{self.axes[i].name}={self.axes[i].values[value]}" for i, value in pairs)
 
-    def _row(self, key: Place, previous: Place, by_key: dict[Place, str]) -> Line:
+    def _row(self, key: GridPlace, previous: GridPlace, by_key: dict[GridPlace, str]) -> Line:
         own = key[len(self.headings) :]
         labels = [
             # A value is shown once for consecutive rows that share it and all values left of it.
@@ -258,5 +258,5 @@ class GridTable:
         return (" " * GAP).join(label.ljust(width) for label, width in padded)
 
 
-def _pick(place: Place, indices: Sequence[int]) -> Place:
+def _pick(place: GridPlace, indices: Sequence[int]) -> GridPlace:
     return tuple(place[index] for index in indices)

@@ -3,9 +3,10 @@
 The cells are encoded once, kept in memory and joined into a temporary file next to `report.json`,
 which then replaces it in one step: a reader finds either the whole old file or the whole new one.
 Each write takes time in proportion to the file, so writing after every test would cost the square
-of the number of cells. Therefore a write waits until writing has taken at most one `SHARE`-th of
-the time. With a few hundred cells, the file is still written after every test. A timer does a write
-that had to wait, so that the file has the results of all cells before a long or hanging one.
+of the number of cells. Therefore a write waits until writing has taken at most one
+`WRITING_SHARE`-th of the time. With a few hundred cells, the file is still written after every
+test. A timer does a write that had to wait, so that the file has the results of all cells before a
+long or hanging one.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from pytest_precision._interrupts import postponed
 from pytest_precision.errors import expected_but_got
 from pytest_precision.report.environment import differing
 
-NAME = "report.json"
+JSON_NAME = "report.json"
 
-SCHEMA = 1
+SCHEMA_VERSION = 1
 
-SHARE = 20
+WRITING_SHARE = 20
 """Writing takes at most one in this many seconds. The file is never older than this many times the
 duration of the last write (20 times 25 ms at 10,000 cells)."""
 
@@ -62,7 +63,7 @@ class JsonFile:
         clock: Callable[[], float] = time.monotonic,
         option: str = "--precision-report",
     ) -> None:
-        self.path = folder / NAME
+        self.path = folder / JSON_NAME
         self.planned: int | None = None
         self.problem = ""
         self._temporary = folder / f"report.json.{os.getpid()}.tmp"
@@ -141,14 +142,14 @@ class JsonFile:
         except OSError as error:
             self.problem = f"{self.path} could not be written: {error.strerror or error}"
         end = self._clock()
-        self._due = end + (SHARE - 1) * (end - start)
+        self._due = end + (WRITING_SHARE - 1) * (end - start)
 
     def _write(self, seconds: float, *, finished: bool) -> None:
         environment = {**self._environment, "world_sizes": sorted(self._world_sizes)}
         if self._ranks:
             environment["ranks"] = [self._ranks[key] for key in sorted(self._ranks)]
         head = {
-            "schema": SCHEMA,
+            "schema": SCHEMA_VERSION,
             "finished": finished,
             "planned": self.planned,
             "seconds": seconds,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_precision.matrix.cell import AxisValue
-from pytest_precision.report.status import worst
+from pytest_precision.report.status import worst_status
 
-PREFIX = "precision."
+PROPERTY_PREFIX = "precision."
 
 _FIELDS = (
     "outcome",
@@ -38,21 +38,23 @@ def properties(
         axes: axis name to value of the cell.
         verdicts: verdicts as `Verdict.as_dict()`; none if the test ended without a check.
     """
-    found = [(f"{PREFIX}axis.{name}", str(value)) for name, value in axes.items()]
+    found = [(f"{PROPERTY_PREFIX}axis.{name}", str(value)) for name, value in axes.items()]
     if not verdicts:
         return found
-    outcome = worst(str(verdict["outcome"]) for verdict in verdicts)
+    outcome = worst_status(str(verdict["outcome"]) for verdict in verdicts)
     verdict = next(verdict for verdict in verdicts if verdict["outcome"] == outcome)
     if len(verdicts) > 1:
-        found.append((f"{PREFIX}checks", str(len(verdicts))))
+        found.append((f"{PROPERTY_PREFIX}checks", str(len(verdicts))))
     found += [
-        (PREFIX + name, str(verdict[name])) for name in _FIELDS if verdict.get(name, "") != ""
+        (PROPERTY_PREFIX + name, str(verdict[name]))
+        for name in _FIELDS
+        if verdict.get(name, "") != ""
     ]
     divergence = verdict.get("divergence", {})
     culprit = {name: verdict.get("culprit", {}).get(name) for name in _CULPRIT}
     for group, values in (("divergence", divergence), ("culprit", culprit)):
         found += [
-            (f"{PREFIX}{group}.{name}", str(value))
+            (f"{PROPERTY_PREFIX}{group}.{name}", str(value))
             for name, value in values.items()
             if value is not None
         ]

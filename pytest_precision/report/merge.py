@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pytest_precision.report.json_file import SCHEMA
+from pytest_precision.report.json_file import SCHEMA_VERSION
 
 AXIS = "report"
 """The axis that tells cells apart which several reports have: those of two machines, say."""
@@ -25,7 +25,7 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     twice = any(count > 1 for count in Counter(chain.from_iterable(own.values())).values())
     planned = [data["planned"] for data in reports.values()]
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA_VERSION,
         "finished": all(data["finished"] for data in reports.values()),
         "planned": None if None in planned else sum(planned),
         **_longest([data["seconds"] for data in reports.values() if "seconds" in data]),

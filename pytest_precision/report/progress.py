@@ -43,7 +43,7 @@ class Progress:
         )
 
 
-def write(terminal: pytest.TerminalReporter, line: str) -> None:
+def write_line(terminal: pytest.TerminalReporter, line: str) -> None:
     """Write a separate line between the dots, however pytest prints them."""
     # The reporter's own `ensure_newline` does not count the dots that it writes under xdist.
     writer = terminal.config.get_terminal_writer()

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.described import expect_described
-from pytest_precision.report.json_file import NAME, SCHEMA
+from pytest_precision.report.json_file import JSON_NAME, SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Report:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
-        """Return what the content of a file says, as `read` returns it."""
+        """Return what the content of a file says, as `read_report` returns it."""
         cells = sorted(_cells(data["cells"]), key=lambda cell: cell.position)
         seconds = data.get("seconds", sum(cell.seconds for cell in cells))
         return cls(data["finished"], data["planned"], seconds, data["environment"], tuple(cells))
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_report(path: Path) -> dict[str, Any]:
     """Return the content of a report.json.
 
     Args:
@@ -49,7 +49,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         ReportError: there is none, or it is not one that this release can read.
     """
-    file = path if path.is_file() else path / NAME
+    file = path if path.is_file() else path / JSON_NAME
     try:
         data = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -58,10 +58,12 @@ def read(path: Path) -> dict[str, Any]:
             expected_but_got("a report.json", f"{file} ({why})", "run with --precision-report=DIR")
         ) from error
     schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
+    if schema != SCHEMA_VERSION:
         raise ReportError(
             expected_but_got(
-                f"a report.json of schema {SCHEMA}", f"{file} of schema={schema!r}", "update this"
+                f"a report.json of schema {SCHEMA_VERSION}",
+                f"{file} of schema={schema!r}",
+                "update this",
             )
         )
     # What is wrong with an entry is said now, and not by whoever needs it.

@@ -117,7 +117,7 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
     return found.most_common()
 
 
-def unread(cells: Iterable[CellResult]) -> list[str]:
+def unread_axes(cells: Iterable[CellResult]) -> list[str]:
     """Say which axes of the user's own no code has read, where it came to compare or to pass.
 
     An axis may change what is read, so that one that some cell of its test reads is not told.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pytest_precision._visible import visible
-from pytest_precision.report.json_file import NAME
+from pytest_precision.report.json_file import JSON_NAME
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold
 from pytest_precision.report.status import FAILING, count
@@ -95,7 +95,7 @@ def reasons(report: Report) -> list[SarifResult]:
     if not report.finished:
         planned = "an unknown number" if report.planned is None else report.planned
         text = f"not finished: {count(len(report.cells), 'cell')} of {planned} ran"
-        first = report.cells[0].test.partition("::")[0] if report.cells else NAME
+        first = report.cells[0].test.partition("::")[0] if report.cells else JSON_NAME
         found.append(SarifResult(UNFINISHED, "error", text, (first, 1), ()))
     return found
 

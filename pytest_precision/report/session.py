@@ -70,7 +70,7 @@ class SessionReport:
         if self._folder is not None and not runs_nothing(self._config):
             self._file = JsonFile(self._folder, self._environment)
             # The page of an earlier session would pass for that of one that is killed.
-            (self._folder / page.NAME).unlink(missing_ok=True)
+            (self._folder / page.PAGE_NAME).unlink(missing_ok=True)
 
     def plan(self, cells: int | None) -> None:
         """Write how many cells are to run; do nothing while that is unknown."""
@@ -94,7 +94,7 @@ class SessionReport:
         line = self._progress.line(self.results)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if line and reporter is not None and reporter.verbosity >= 0:
-            progress.write(reporter, line)
+            progress.write_line(reporter, line)
 
     def end(self) -> None:
         """Note that the test loop has returned, so nothing interrupted it."""
@@ -113,16 +113,16 @@ class SessionReport:
 
     def _write_page(self, file: JsonFile) -> None:
         # Only here, so that no session waits for the template engine before its tests.
-        from pytest_precision.report.page.render import write
+        from pytest_precision.report.page.render import write_page
 
         if not file.problem:
             try:
-                self._page = write(file.path.parent)
+                self._page = write_page(file.path.parent)
             except (OSError, ReportError) as error:
-                file.problem = f"{page.NAME} could not be written: {error}"
+                file.problem = f"{page.PAGE_NAME} could not be written: {error}"
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:
         """Write the section of the terminal summary."""
         problem = "" if self._file is None else self._file.problem
         seconds = time.monotonic() - self._started
-        terminal.summary(reporter, self.results, seconds, problem, self._page)
+        terminal.write_summary(reporter, self.results, seconds, problem, self._page)

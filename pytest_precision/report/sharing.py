@@ -21,7 +21,7 @@ MAX_CONDITIONS = 3
 MAX_VALUES = 3
 """Most values of one axis in a statement."""
 
-Values = tuple["str | None", ...]
+AxisValues = tuple["str | None", ...]
 
 TEST = "test"
 """The name under which the test itself counts as an axis."""
@@ -95,7 +95,7 @@ def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> lis
         return [whole]
     found: list[Shared] = []
     rest = list(failing)
-    taken: dict[tuple[str, ...], set[Values]] = {}
+    taken: dict[tuple[str, ...], set[AxisValues]] = {}
     while (part := _largest_part(rest, without, taken)) is not None:
         found.append(part)
         rest = [cell for cell in rest if not part.holds(cell)]
@@ -136,7 +136,7 @@ def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) 
 def _largest_part(
     failing: Sequence[CellResult],
     passing: Sequence[Mapping[str, str]],
-    taken: dict[tuple[str, ...], set[Values]],
+    taken: dict[tuple[str, ...], set[AxisValues]],
 ) -> Shared | None:
     """Return the most failing cells that share values which no passing cell has together.
 

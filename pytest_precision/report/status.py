@@ -42,7 +42,7 @@ FAILING = tuple(name for name, status in STATUSES.items() if status.failing)
 _RANK = {name: rank for rank, name in enumerate(STATUSES)}
 
 
-def worst(statuses: Iterable[str]) -> str:
+def worst_status(statuses: Iterable[str]) -> str:
     """Return the worst of one or more statuses, which one place in a grid shows."""
     return min(statuses, key=_RANK.__getitem__)
 

@@ -13,20 +13,20 @@ from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.grid import by_test, fixed, grid
 from pytest_precision.report.read import Report
-from pytest_precision.report.reasons import Reason, fold, not_compared, unread
+from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES, count, duration
 
-MOST = 900 * 1024
+SUMMARY_BYTES = 900 * 1024
 """Bytes. GitHub drops a summary above 1 MiB as a whole."""
 
-ROOM = 200
+CUT_BYTES = 200
 """Bytes for the sentence that says what was cut off."""
 
-WIDTH = 120
+LINE_CHARACTERS = 120
 
 
-def summary(report: Report, most: int = MOST) -> str:
+def markdown_summary(report: Report, most: int = SUMMARY_BYTES) -> str:
     """Return the Markdown, cut off after a whole section where it would be too long.
 
     Args:
@@ -36,7 +36,7 @@ def summary(report: Report, most: int = MOST) -> str:
     sections = [*_sections(report)]
     text = ""
     for number, section in enumerate(sections):
-        if len((text + section).encode()) > most - ROOM:
+        if len((text + section).encode()) > most - CUT_BYTES:
             return f"{text}\n{count(len(sections) - number, 'more section')} did not fit here.\n"
         text += section
     return text
@@ -63,7 +63,7 @@ def _sections(report: Report) -> Iterator[str]:
     left_out = [f"in {count(number, 'cell')}: {text}" for text, number in not_compared(cells)]
     if left_out:
         yield "\n### Not compared\n" + _pre(left_out)
-    notes = unread(cells)
+    notes = unread_axes(cells)
     if notes:
         yield "\n### Not read\n" + _pre(notes)
 
@@ -85,7 +85,7 @@ def _grid(cells: Sequence[CellResult]) -> list[str]:
     alike = ", ".join(f"{name}={value}" for name, value in fixed(cells))
     if all(cell.passing for cell in cells):
         return [f"{head}: {count(len(cells), 'cell')}, all passed"]
-    lines = ["".join(text for text, _ in line).rstrip() for line in grid(cells, WIDTH)]
+    lines = ["".join(text for text, _ in line).rstrip() for line in grid(cells, LINE_CHARACTERS)]
     return [head, *([f"  with {alike}"] if alike else []), *lines]
 
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
-from pytest_precision.report.reasons import Reason, fold, not_compared, unread
+from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES, count, duration
 
@@ -26,7 +26,7 @@ MAX_LINES = 200
 """If all grids together have more lines, a test whose cells all pass gets one line."""
 
 
-def summary(
+def write_summary(
     terminal: pytest.TerminalReporter,
     results: Results,
     seconds: float,
@@ -159,7 +159,7 @@ class _Section:
             mark = STATUSES["xfail"].mark
             text = f"pytest counts {caught} of the {mark} as passed: their tests expected a failure"
             self.terminal.write_line(text)
-        for note in unread(cells):
+        for note in unread_axes(cells):
             self.paragraph(note, "", "  ")
         self.mutants(cells)
         if self.terminal.verbosity > 0:

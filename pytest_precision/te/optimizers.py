@@ -13,7 +13,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.elements import E4M3
 from pytest_precision.formats.scaling import e8m0_ceil, scale_from_amax
 from pytest_precision.optim import remainder
-from pytest_precision.optim.kernel import Scalars, adam_
+from pytest_precision.optim.kernel import KernelScalars, adam_
 from pytest_precision.te.storages import ELEMENTS
 
 Lists = Sequence[Sequence[Tensor]]
@@ -177,7 +177,7 @@ def _scalars(
     mode: int,
     bias_correction: Any,
     weight_decay: float,
-) -> Scalars:
+) -> KernelScalars:
     group = {
         "lr": float(lr),
         "betas": (beta1, beta2),
@@ -186,7 +186,7 @@ def _scalars(
         "bias_correction": bool(bias_correction),
         "weight_decay": weight_decay,
     }
-    return Scalars.of(group, adam_w_mode=bool(mode))
+    return KernelScalars.of(group, adam_w_mode=bool(mode))
 
 
 def _expect_memory(tensor_lists: Lists) -> None:
@@ -202,7 +202,9 @@ def _expect_memory(tensor_lists: Lists) -> None:
             )
 
 
-def _update(gradient: Tensor, exact: Tensor, first: Tensor, second: Tensor, by: Scalars) -> None:
+def _update(
+    gradient: Tensor, exact: Tensor, first: Tensor, second: Tensor, by: KernelScalars
+) -> None:
     """Update an fp32 weight and its moments, which may be stored in a narrower dtype."""
     moments = first.float(), second.float()
     adam_(exact, gradient, *moments, by)

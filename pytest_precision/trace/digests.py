@@ -19,7 +19,7 @@ memcmp = ctypes.CDLL(None).memcmp
 interpreter."""
 memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
-SMALL = 64
+UNDIGESTED_BYTES = 64
 """Bytes up to which a tensor is kept as it is: a digest and its place would take as much."""
 
 READ = frozenset({"loss", "grad_norm"})
@@ -57,7 +57,7 @@ def digested(seen: Observation) -> Observation:
 
 def kept_as_it_is(kind: str, nbytes: int) -> bool:
     """Return whether a trace of digests keeps the bytes of such a tensor themselves."""
-    return nbytes <= SMALL or kind in READ
+    return nbytes <= UNDIGESTED_BYTES or kind in READ
 
 
 def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:

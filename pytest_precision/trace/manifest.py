@@ -29,7 +29,14 @@ from pytest_precision.trace.sealed import (
     read_signed,
     signed,
 )
-from pytest_precision.trace.sound import rows, table, text, texts, whole, words
+from pytest_precision.trace.sound import (
+    sound_list,
+    sound_object,
+    sound_text,
+    sound_texts,
+    sound_whole,
+    texts,
+)
 
 __tracebackhide__ = is_bad_input
 
@@ -37,10 +44,10 @@ FORMAT = 2
 """Format of a recording: of this file and of all others in its folder. Since 2, it names the digest
 of each of them."""
 
-MOST_RANKS = 1 << 16
+RECORDED_RANKS = 1 << 16
 """Ranks that a recording may have; more than any launch, and few enough to look for each."""
 
-PACKAGES = ("pytest-precision", "torch", "numpy")
+RECORDED_PACKAGES = ("pytest-precision", "torch", "numpy")
 
 STAND_IN = "transformer_engine"
 """Key in `versions` for the release of Transformer Engine that ran over the stand-in."""
@@ -48,7 +55,7 @@ STAND_IN = "transformer_engine"
 GIT_SECONDS = 10
 """Time that git has to name the revision of a large work tree."""
 
-LONGEST = 400
+ERROR_CHARACTERS = 400
 """Characters of an error that are shown: it may quote the file."""
 
 AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
@@ -154,7 +161,7 @@ class Manifest:
 def damaged(folder: Path, error: Exception) -> RecordingError:
     """Return the error of a recording whose files cannot be read."""
     why = " ".join(str(error).split())
-    why = why if len(why) <= LONGEST else f"{why[:LONGEST]} ..."
+    why = why if len(why) <= ERROR_CHARACTERS else f"{why[:ERROR_CHARACTERS]} ..."
     what = f"{folder}, whose files are damaged: {type(error).__name__}: {why}"
     return RecordingError(visible(expected_but_got("the folder of a recording", what, AGAIN)))
 
@@ -165,31 +172,33 @@ def _manifest(found: dict[str, Any]) -> Manifest:
     Raises:
         ValueError: it names what cannot be.
     """
-    table("recording.json", found, [field.name for field in fields(Manifest)])
-    ranks = whole("world_size", found["world_size"], 1, MOST_RANKS)
-    files = table("files", found["files"])
+    sound_object("recording.json", found, [field.name for field in fields(Manifest)])
+    ranks = sound_whole("world_size", found["world_size"], 1, RECORDED_RANKS)
+    files = sound_object("files", found["files"])
     if files:
         expected = [name for rank in range(ranks) for name in files_of(rank)]
         logged = [log_of(rank) for rank in range(ranks) if log_of(rank) in files]
-        table("files", files, [*expected, *logged])
+        sound_object("files", files, [*expected, *logged])
     return Manifest(
         format=FORMAT,
         command=texts("command", found["command"]),
-        script=text("script", found["script"]),
+        script=sound_text("script", found["script"]),
         arguments=texts("arguments", found["arguments"]),
-        steps=whole("steps", found["steps"]),
-        values=tuple(whole("a step of values", step) for step in rows("values", found["values"])),
+        steps=sound_whole("steps", found["steps"]),
+        values=tuple(
+            sound_whole("a step of values", step) for step in sound_list("values", found["values"])
+        ),
         world_size=ranks,
-        date=text("date", found["date"]),
-        revision=text("revision", found["revision"]),
-        versions=words("versions", found["versions"]),
+        date=sound_text("date", found["date"]),
+        revision=sound_text("revision", found["revision"]),
+        versions=sound_texts("versions", found["versions"]),
         files={name: _seal(value) for name, value in files.items()},
     )
 
 
 def _seal(value: Any) -> Seal:
-    size, own = rows("the seal of a file", value, 2)
-    return whole("the size of a file", size), text("the digest of a file", own)
+    size, own = sound_list("the seal of a file", value, 2)
+    return sound_whole("the size of a file", size), sound_text("the digest of a file", own)
 
 
 def _expect_format(folder: Path, found: Mapping[str, Any]) -> None:
@@ -226,7 +235,7 @@ def _revision(folder: Path) -> str:
 
 def _versions() -> Iterator[tuple[str, str]]:
     yield "python", platform.python_version()
-    for name in PACKAGES:
+    for name in RECORDED_PACKAGES:
         with suppress(PackageNotFoundError):  # run from its sources
             yield name, version(name)
     if te.running():

@@ -18,7 +18,7 @@ from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.sealed import SealedFiles, files_of
 from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
 from pytest_precision.trace.store import Header, Trace
-from pytest_precision.trace.stretches import recorded
+from pytest_precision.trace.stretches import recorded_stretches
 from pytest_precision.trace.update_log import UpdateLog
 
 __tracebackhide__ = is_bad_input
@@ -55,7 +55,7 @@ class Recording:
         way_in: WayIn = LAYOUT,
     ) -> Recording:
         """Read what all ranks of `cell` wrote into `folder`."""
-        trace = Trace(folder, *(stretch.world_size for stretch in recorded(cell, window)))
+        trace = Trace(folder, *(stretch.world_size for stretch in recorded_stretches(cell, window)))
         note(trace.header.read)  # the ranks' cells were copies, and the trace may be a kept one
         return cls(name, cell, trace, way_in=way_in)
 

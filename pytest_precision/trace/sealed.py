@@ -27,7 +27,7 @@ __tracebackhide__ = is_bad_input
 Seal = tuple[int, str]
 """Number of bytes of a file, and their xxh3-128."""
 
-LARGEST = 16 << 20
+SEAL_BYTES = 16 << 20
 """Bytes that `recording.json` may have: those of 40,000 ranks."""
 
 
@@ -84,8 +84,8 @@ def read_signed(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
     """
     with regular(path) as (file, size):
-        if size > LARGEST:
-            raise ValueError(expected_but_got(f"at most {LARGEST} bytes of {path.name}", size))
+        if size > SEAL_BYTES:
+            raise ValueError(expected_but_got(f"at most {SEAL_BYTES} bytes of {path.name}", size))
         content = json.loads(_content(file, size))
     if type(content) is not dict:
         raise ValueError(expected_but_got(f"an object in {path.name}", type(content).__name__))

@@ -19,14 +19,14 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import kept_as_it_is
 from pytest_precision.trace.moment import END, INIT
 
-MOST = 1 << 60
+LARGEST_COUNT = 1 << 60
 """The largest number that anything is counted up to; sums of two fit into 64 bits."""
 
 DIGEST = 32
 """Characters of an xxh3-128, hexadecimal."""
 
 
-def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
+def sound_whole(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
     """Return a whole number in a range; True and 1.0 are none.
 
     Raises:
@@ -37,7 +37,7 @@ def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
     return value
 
 
-def text(what: str, value: Any) -> str:
+def sound_text(what: str, value: Any) -> str:
     """Return a text.
 
     Raises:
@@ -54,10 +54,10 @@ def texts(what: str, value: Any) -> tuple[str, ...]:
     Raises:
         ValueError: `value` is none.
     """
-    return tuple(text(what, one) for one in rows(what, value))
+    return tuple(sound_text(what, one) for one in sound_list(what, value))
 
 
-def rows(what: str, value: Any, length: int | None = None) -> list[Any]:
+def sound_list(what: str, value: Any, length: int | None = None) -> list[Any]:
     """Return a list, of `length` entries where that is given.
 
     Raises:
@@ -70,7 +70,7 @@ def rows(what: str, value: Any, length: int | None = None) -> list[Any]:
     return value
 
 
-def table(what: str, value: Any, names: Collection[str] | None = None) -> dict[str, Any]:
+def sound_object(what: str, value: Any, names: Collection[str] | None = None) -> dict[str, Any]:
     """Return a JSON object, with exactly these names where they are given.
 
     Raises:
@@ -81,13 +81,13 @@ def table(what: str, value: Any, names: Collection[str] | None = None) -> dict[s
     return value
 
 
-def words(what: str, value: Any) -> dict[str, str]:
+def sound_texts(what: str, value: Any) -> dict[str, str]:
     """Return a JSON object of texts.
 
     Raises:
         ValueError: `value` is none.
     """
-    return {name: text(what, one) for name, one in table(what, value).items()}
+    return {name: sound_text(what, one) for name, one in sound_object(what, value).items()}
 
 
 def is_digest(value: Any) -> bool:
@@ -107,15 +107,15 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
     Raises:
         ValueError: it names what cannot be.
     """
-    table("an index", index, (*header, "slots", "moments"))
-    whole("world_size of an index", index["world_size"], ranks, ranks)
+    sound_object("an index", index, (*header, "slots", "moments"))
+    sound_whole("world_size of an index", index["world_size"], ranks, ranks)
     for name in ("unobservable", "environment", "unshown"):
-        words(name, index[name])
+        sound_texts(name, index[name])
     _one_of("digests", index["digests"], (False, True))
     for name in ("paths", "violations", "products", "given", "read"):
         texts(name, index[name])
-    slots = [_slot(slot) for slot in rows("slots", index["slots"])]
-    moments = [rows("a moment", one, 2) for one in rows("moments", index["moments"])]
+    slots = [_slot(slot) for slot in sound_list("slots", index["slots"])]
+    moments = [sound_list("a moment", one, 2) for one in sound_list("moments", index["moments"])]
     _expect_course([moment for moment, _ in moments])
     for _, entries in moments:
         _expect_entries(entries, slots, nbytes)
@@ -130,7 +130,7 @@ def _expect_course(moments: list[Any]) -> None:
         [steps - 1, "train", steps, END],
     ]
     for moment, right in zip(moments, expected, strict=False):
-        rows("a moment", moment, len(right))
+        sound_list("a moment", moment, len(right))
         if moment != right or [*map(type, moment)] != [*map(type, right)]:
             raise _wrong(f"the moment {right}", moment)
     if len(moments) != len(expected) or not steps:
@@ -146,30 +146,30 @@ class _Extent(NamedTuple):
 
 
 def _slot(slot: Any) -> _Extent:
-    kind, name, dtype, piece, shape, place, local, nbytes = rows("a slot", slot, 8)
-    text("a kind", kind)
-    text("a name", name)
+    kind, name, dtype, piece, shape, place, local, nbytes = sound_list("a slot", slot, 8)
+    sound_text("a kind", kind)
+    sound_text("a name", name)
     _one_of("local", local, (False, True))
-    known = getattr(torch, text("a dtype", dtype), None)
+    known = getattr(torch, sound_text("a dtype", dtype), None)
     if not isinstance(known, torch.dtype) or str(known) != f"torch.{dtype}":
         raise _wrong("a dtype that this torch has", dtype)
-    _expect_place(rows("a place", place), _sizes(piece), _sizes(shape))
+    _expect_place(sound_list("a place", place), _sizes(piece), _sizes(shape))
     size = math.prod(piece) * known.itemsize
-    whole(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
+    sound_whole(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
     return _Extent(size, known.itemsize, not kept_as_it_is(kind, size))
 
 
 def _sizes(shape: Any) -> list[int]:
-    sizes = [whole("a size", size) for size in rows("a shape", shape)]
+    sizes = [sound_whole("a size", size) for size in sound_list("a shape", shape)]
     # Also of an empty tensor, whose strides torch computes.
-    whole("elements", math.prod(max(1, size) for size in sizes))
+    sound_whole("elements", math.prod(max(1, size) for size in sizes))
     return sizes
 
 
 def _expect_place(place: list[Any], piece: list[int], shape: list[int]) -> None:
     kind, *starts = place or [None]
     for start in starts:
-        whole("the start of a piece", start)
+        sound_whole("the start of a piece", start)
     if kind == "chunk" and len(starts) == len(piece) == len(shape):
         ends = [start + size for start, size in zip(starts, piece, strict=True)]
         fits = all(end <= size for end, size in zip(ends, shape, strict=True))
@@ -182,11 +182,13 @@ def _expect_place(place: list[Any], piece: list[int], shape: list[int]) -> None:
 
 
 def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
-    for number, at in (rows("an entry", entry, 2) for entry in rows("entries", entries)):
-        slot = slots[whole("the number of a slot", number, 0, len(slots) - 1)]
+    for number, at in (
+        sound_list("an entry", entry, 2) for entry in sound_list("entries", entries)
+    ):
+        slot = slots[sound_whole("the number of a slot", number, 0, len(slots) - 1)]
         if slot.digested and is_digest(at):
             continue
-        whole("an offset", at, 0, nbytes - slot.nbytes)
+        sound_whole("an offset", at, 0, nbytes - slot.nbytes)
         if at % slot.element:
             raise _wrong(f"an offset that is a multiple of {slot.element}", at)
 
@@ -197,19 +199,19 @@ def expect_data(log: Any) -> None:
     Raises:
         ValueError: it names what cannot be.
     """
-    table("a log of data", log, ("given", "unsteady", "tokens"))
+    sound_object("a log of data", log, ("given", "unsteady", "tokens"))
     for digests in _by_step(log["given"]):
         texts("digests of data", digests)
     for counts in _by_step(log["tokens"]):
-        for count in rows("numbers of tokens", counts):
-            whole("a number of tokens", count)
-    for step in rows("unsteady", log["unsteady"]):
-        whole("a step", step)
+        for count in sound_list("numbers of tokens", counts):
+            sound_whole("a number of tokens", count)
+    for step in sound_list("unsteady", log["unsteady"]):
+        sound_whole("a step", step)
 
 
 def _by_step(value: Any) -> Iterable[Any]:
-    for step in table("what steps have", value):
-        if not (step.isascii() and step.isdecimal() and len(step) < len(str(MOST))):
+    for step in sound_object("what steps have", value):
+        if not (step.isascii() and step.isdecimal() and len(step) < len(str(LARGEST_COUNT))):
             raise _wrong("the number of a step", step)
     return list(value.values())
 
@@ -220,14 +222,19 @@ def expect_updates(log: Any) -> None:
     Raises:
         ValueError: it names what cannot be.
     """
-    table("a log of updates", log, ("pieces", "steps", "unmeasured"))
-    words("unmeasured", log["unmeasured"])
-    pieces = [texts("a piece", rows("a piece", one, 2)) for one in rows("pieces", log["pieces"])]
-    for step, found in (rows("a step", one, 2) for one in rows("steps", log["steps"])):
-        whole("a step", step)
-        for number, updates, lost, *sums in (rows("counts", row, 7) for row in rows("rows", found)):
-            whole("the number of a piece", number, 0, len(pieces) - 1)
-            whole("lost updates", lost, 0, whole("updates", updates))
+    sound_object("a log of updates", log, ("pieces", "steps", "unmeasured"))
+    sound_texts("unmeasured", log["unmeasured"])
+    pieces = [
+        texts("a piece", sound_list("a piece", one, 2))
+        for one in sound_list("pieces", log["pieces"])
+    ]
+    for step, found in (sound_list("a step", one, 2) for one in sound_list("steps", log["steps"])):
+        sound_whole("a step", step)
+        for number, updates, lost, *sums in (
+            sound_list("counts", row, 7) for row in sound_list("rows", found)
+        ):
+            sound_whole("the number of a piece", number, 0, len(pieces) - 1)
+            sound_whole("lost updates", lost, 0, sound_whole("updates", updates))
             for figure in sums:
                 if type(figure) is not float or not 0 <= figure < math.inf:
                     raise _wrong("a sum to be a number that is finite and not negative", figure)

@@ -10,7 +10,7 @@ from pytest_precision.matrix.stretches import Stretch
 from pytest_precision.trace.moment import Window
 
 
-def recorded(cell: Cell, window: Window | None) -> tuple[Stretch, ...]:
+def recorded_stretches(cell: Cell, window: Window | None) -> tuple[Stretch, ...]:
     """Return the stretches of a cell's sequence that begin before the window ends."""
     return tuple(
         stretch for stretch in cell.stretches if window is None or stretch.done <= window.last

@@ -13,7 +13,7 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.workloads.batches import IGNORED, LONGEST, Extent, Microbatch
 from pytest_precision.workloads.initial import initialised
 from pytest_precision.workloads.recipe import TrainingRecipe
-from pytest_precision.workloads.routing import CHOICES, Router, over_capacity
+from pytest_precision.workloads.routing import EXPERTS_PER_TOKEN, Router, over_capacity
 from pytest_precision.workloads.token_chain import token_chain
 
 if TYPE_CHECKING:
@@ -93,15 +93,17 @@ class MoeBlock(nn.Module):
         # Each token is copied per expert, and the copies are sorted by expert and sorted back. No
         # index occurs twice, so the backward of the indexing has no additions in varying order.
         order = chosen.flatten().sort(stable=True).indices
-        copies = rows.unsqueeze(1).expand(-1, CHOICES, -1).flatten(0, 1)[order]
+        copies = rows.unsqueeze(1).expand(-1, EXPERTS_PER_TOKEN, -1).flatten(0, 1)[order]
         results = self.experts(copies, load.tolist())[order.argsort()]
-        mixed = (results.view(-1, CHOICES, x.shape[-1]) * shares.to(x.dtype).unsqueeze(-1)).sum(1)
+        mixed = (
+            results.view(-1, EXPERTS_PER_TOKEN, x.shape[-1]) * shares.to(x.dtype).unsqueeze(-1)
+        ).sum(1)
         result: torch.Tensor = x + self.scale * mixed.view_as(x)
         return result
 
     def most(self, tokens: int) -> int:
         """Return how many of so many tokens an expert takes."""
-        return math.ceil(self.capacity * CHOICES * tokens / len(self.load))
+        return math.ceil(self.capacity * EXPERTS_PER_TOKEN * tokens / len(self.load))
 
 
 class Mixture(nn.Module):
@@ -164,11 +166,11 @@ class Moe(TrainingRecipe):
         capacity: float = 1.25,
         rounded: bool = False,
     ) -> None:
-        if experts <= CHOICES:
+        if experts <= EXPERTS_PER_TOKEN:
             raise ValueError(
                 expected_but_got(
-                    f"more than {CHOICES} experts, since a token goes to {CHOICES} and the last "
-                    "one is reserved,",
+                    f"more than {EXPERTS_PER_TOKEN} experts, since a token goes to "
+                    f"{EXPERTS_PER_TOKEN} and the last one is reserved,",
                     named("experts", experts),
                     "leave the argument out to have 5",
                 )

@@ -31,20 +31,20 @@ WARMUP = 2
 HORIZON = 256
 """Train steps until the cosine ends."""
 
-FLOOR = 0.1
+LEAST_RATE = 0.1
 """The learning rate from `HORIZON` on, as a share of the full one."""
 
 
 def warmup_cosine(steps: int) -> float:
     """Return the share of the full learning rate after `steps` train steps.
 
-    The share rises linearly from `1 / (WARMUP + 1)` to 1, then falls as half a cosine to `FLOOR`.
-    Until `HORIZON` no two steps have the same share.
+    The share rises linearly from `1 / (WARMUP + 1)` to 1, then falls as half a cosine to
+    `LEAST_RATE`. Until `HORIZON` no two steps have the same share.
     """
     if steps < WARMUP:
         return (steps + 1) / (WARMUP + 1)
     progress = min(1.0, (steps - WARMUP) / (HORIZON - WARMUP))
-    return FLOOR + (1 - FLOOR) * (1 + cos(pi * progress)) / 2
+    return LEAST_RATE + (1 - LEAST_RATE) * (1 + cos(pi * progress)) / 2
 
 
 class TrainingRecipe(Workload):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-CHOICES = 2
+EXPERTS_PER_TOKEN = 2
 """The number of experts that a token goes to."""
 
 
@@ -51,8 +51,11 @@ class Router(nn.Module):
         wish[:, -1] = torch.where(rare, torch.inf, -torch.inf)
         # A stable sort, unlike topk, defines which of two equal logits comes first.
         wish, order = wish.sort(dim=-1, descending=True, stable=True)
-        chosen = order[:, :CHOICES]
-        self.chosen, self.margin = chosen, wish[:, CHOICES - 1] - wish[:, CHOICES]
+        chosen = order[:, :EXPERTS_PER_TOKEN]
+        self.chosen, self.margin = (
+            chosen,
+            wish[:, EXPERTS_PER_TOKEN - 1] - wish[:, EXPERTS_PER_TOKEN],
+        )
         return chosen, logits.gather(1, chosen).softmax(-1)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_precision.auditing.rounding import MOST, lost_share, lost_together, peak_rate
+from pytest_precision.auditing.rounding import (
+    SAMPLED_ELEMENTS,
+    lost_share,
+    lost_together,
+    peak_rate,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -39,8 +44,10 @@ def test_fp32_loses_nothing_there() -> None:
 
 def test_large_tensors_are_sampled() -> None:
     """Evenly; the size is that of all elements."""
-    halves = torch.cat((torch.full((MOST,), 4.0), torch.full((MOST,), 1e-6))).bfloat16()
-    assert lost_share(halves, 1e-3) == (0.5, 2 * MOST)
+    halves = torch.cat(
+        (torch.full((SAMPLED_ELEMENTS,), 4.0), torch.full((SAMPLED_ELEMENTS,), 1e-6))
+    ).bfloat16()
+    assert lost_share(halves, 1e-3) == (0.5, 2 * SAMPLED_ELEMENTS)
 
 
 def test_tensors_count_by_their_sizes() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from pytest_precision import audit, auditing
-from pytest_precision.auditing.rules import RULES
+from pytest_precision.auditing.rules import AUDIT_RULES
 from pytest_precision.commands.audit import BuiltAt, results
 from pytest_precision.report.sarif import log
 
@@ -76,4 +76,4 @@ def test_every_rule_has_a_sentence() -> None:
     ]
     calls = [node for node in nodes if isinstance(node, ast.Call) and node.args]
     made = {ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "AuditFinding"}
-    assert {ast.literal_eval(rule) for rule in made} == {*RULES}
+    assert {ast.literal_eval(rule) for rule in made} == {*AUDIT_RULES}

@@ -16,7 +16,7 @@ from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.parity.self_checks.consistency import Consistency
-from pytest_precision.recorders.engine_recorder import record
+from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.recording import Recording
 from pytest_precision.workloads.base import Workload
@@ -47,7 +47,7 @@ def found(one_rank: None, tmp_path: Path) -> Found:
     def look(
         layout: Callable[..., Engine], cell: Cell, workload: type[Workload] = workloads.mlp
     ) -> Consistency:
-        record(layout, layout, workload, cell, tmp_path, EVERYTHING)
+        record_engine(layout, layout, workload, cell, tmp_path, EVERYTHING)
         side = Recording.read("candidate", cell, tmp_path, EVERYTHING)
         return Consistency.of(side, side.oracle)
 

@@ -244,7 +244,9 @@ def test_a_pipe_with_a_name_is_not_read_twice(
     assert traces.recordings == 2
 
 
-@pytest.mark.parametrize(("size", "recordings"), [(sources.LARGEST, 1), (sources.LARGEST + 1, 2)])
+@pytest.mark.parametrize(
+    ("size", "recordings"), [(sources.COMPARED_BYTES, 1), (sources.COMPARED_BYTES + 1, 2)]
+)
 def test_a_large_file_is_not_compared(
     check: Callable[..., str], traces: CountingCache, tmp_path: Path, size: int, recordings: int
 ) -> None:

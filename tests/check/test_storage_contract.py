@@ -16,7 +16,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.contract import DTYPES, Contract
+from pytest_precision.matrix.contract import DTYPE_NAMES, Contract
 from pytest_precision.parity.compare import tensors
 from pytest_precision.workloads.base import Workload
 
@@ -241,7 +241,7 @@ def test_a_contract_of_other_types_is_refused(given: dict[str, Any], words: str)
 
 def test_the_dtypes_of_a_contract_are_those_that_are_compared() -> None:
     """By torch's names: the list cannot be made from torch, which collecting must not import."""
-    assert {getattr(torch, name) for name in DTYPES} == set(tensors.DTYPES)
+    assert {getattr(torch, name) for name in DTYPE_NAMES} == set(tensors.COMPARABLE)
 
 
 def test_what_is_no_contract_is_refused(parity_in: ParityIn) -> None:

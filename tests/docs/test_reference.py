@@ -17,7 +17,7 @@ from pytest_precision.matrix.contract import PATHS
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.options import OPTIONS, Option
 from pytest_precision.parity.compare.calls import CALLS
-from pytest_precision.parity.culprit import KINDS
+from pytest_precision.parity.culprit import CULPRIT_KINDS
 from pytest_precision.parity.verdict import OUTCOMES
 from pytest_precision.report.page.culprit import MEANING
 from pytest_precision.report.status import STATUSES
@@ -111,7 +111,7 @@ def test_names() -> None:
         ("verdicts.md", "outcome", OUTCOMES),
         ("verdicts.md", "path", PATHS),
         ("report.md", "mark", [status.mark for status in STATUSES.values()]),
-        ("report.md", "kind of error", KINDS),
+        ("report.md", "kind of error", CULPRIT_KINDS),
         ("workloads.md", "workload", ("mlp", "gpt", "moe")),
         ("criteria.md", "criterion", CALLS),
     ],
@@ -125,7 +125,9 @@ def test_tables(page: str, heading: str, known) -> None:  # type: ignore[no-unty
 def test_the_page_leads_to_a_row_of_each_kind_of_error() -> None:
     """The address of it is in pages that leave the machine, so that the row keeps its name."""
     marked = [row[0] for row in rows("report.md", "kind of error")]
-    assert [re.findall(r'id="kind-(\w+)"', mark) for mark in marked] == [[kind] for kind in KINDS]
+    assert [re.findall(r'id="kind-(\w+)"', mark) for mark in marked] == [
+        [kind] for kind in CULPRIT_KINDS
+    ]
     assert MEANING.endswith("/docs/reference/report.md")
 
 

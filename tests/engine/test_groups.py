@@ -19,7 +19,7 @@ def numbers(group: dict[str, Any]) -> dict[str, float]:
 def test_every_parameter_has_the_rate_of_its_group() -> None:
     """Whatever groups they are in, and whether or not the rate is a tensor."""
     named = [({"lr": 0.5}, ["w", "b"]), ({"lr": torch.tensor(0.25)}, ["head"])]
-    rates = {one.name: one.tensor.item() for one in groups.rates(named)}
+    rates = {one.name: one.tensor.item() for one in groups.learning_rates(named)}
     assert rates == {"w": 0.5, "b": 0.5, "head": 0.25}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from pytest_precision.engine.modes import Settings, modes, settings
+from pytest_precision.engine.modes import ModuleSettings, modes, module_settings
 
 
-def seen(model: nn.Module, start: Settings) -> list[str]:
+def seen(model: nn.Module, start: ModuleSettings) -> list[str]:
     """The names of what is said of a model."""
     return [flag.name for flag in modes(model.named_modules(), start=start)]
 
@@ -24,7 +24,7 @@ def test_what_is_in_the_mode_of_the_whole_is_left_out() -> None:
 def test_dropout_that_was_changed_is_named() -> None:
     """An evaluation that turns it off for good would show in the next step's loss alone."""
     model = nn.Sequential(nn.Dropout(0.25), nn.AlphaDropout(0.5))
-    start = settings(model.named_modules())
+    start = module_settings(model.named_modules())
     assert seen(model, start) == ["training"]
     model[0].p = 0.0
     assert seen(model, start) == ["training", "dropout 0 with p=0 instead of 0.25"]
@@ -40,6 +40,6 @@ def test_dropout_that_was_changed_is_named() -> None:
 def test_every_dropout_of_torch_is_known(kind: type[nn.Dropout]) -> None:
     """One that is not would be turned off unseen."""
     model = nn.Sequential(kind(0.25))
-    start = settings(model.named_modules())
+    start = module_settings(model.named_modules())
     model[0].p = 0.0
     assert seen(model, start)[1:] == ["dropout 0 with p=0 instead of 0.25"]

@@ -121,7 +121,7 @@ def test_a_rank_on_the_cpu_emulates() -> None:
 
 def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is none, and the reason is told: on a GPU that has the format, a rank tries."""
-    monkeypatch.setattr(backend, "installed", lambda: "2.19")
+    monkeypatch.setattr(backend, "installed_version", lambda: "2.19")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: BLACKWELL)
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", None)
     choice = decide("auto", "mxfp8", "cuda")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_precision.formats import e2m1
-from pytest_precision.formats.elements import ELEMENTS, e8m0_decode, element_named
+from pytest_precision.formats.elements import ELEMENT_OF_NAME, e8m0_decode, element_named
 from pytest_precision.formats.scaling import e8m0_ceil, e8m0_floor
 
 # exponent bits, mantissa bits, bias; whether the top exponent holds numbers
@@ -55,7 +55,7 @@ def same_values(ours: torch.Tensor, theirs: list[float]) -> bool:
     return bool(((ours.view(torch.int32) == theirs.view(torch.int32)) | both_nan).all())
 
 
-@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize("name", ELEMENT_OF_NAME)
 def test_every_byte_is_decoded(name: str) -> None:
     """All 256 bytes have the value that the definition gives them."""
     data = torch.arange(256).to(torch.uint8)
@@ -63,7 +63,7 @@ def test_every_byte_is_decoded(name: str) -> None:
     assert same_values(decoded, [defined_value(name, code) for code in range(256)])
 
 
-@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize("name", ELEMENT_OF_NAME)
 def test_finite_bytes_come_back(name: str) -> None:
     """Casting a value that a byte stands for gives that byte, -0 included."""
     element = element_named(name)
@@ -73,7 +73,7 @@ def test_finite_bytes_come_back(name: str) -> None:
     assert torch.equal(cast(name, values)[finite], data[finite])
 
 
-@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize("name", ELEMENT_OF_NAME)
 def test_values_between_bytes_go_to_the_nearest(name: str) -> None:
     """A tie goes to the even byte, and one ulp to either side of it to the nearer byte."""
     last = 0x7E if name == "e4m3" else 0x7B
@@ -85,7 +85,7 @@ def test_values_between_bytes_go_to_the_nearest(name: str) -> None:
     assert torch.equal(cast(name, torch.nextafter(middle, values[1:])), below + 1)
 
 
-@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize("name", ELEMENT_OF_NAME)
 def test_beyond_the_largest_value_a_cast_saturates(name: str) -> None:
     """Everything above the maximum, infinity too, becomes the maximum; NaN stays NaN."""
     element = element_named(name)
@@ -100,7 +100,7 @@ def test_beyond_the_largest_value_a_cast_saturates(name: str) -> None:
 
 def test_the_reciprocal_is_that_of_fp32() -> None:
     """The constant equals the rounded quotient."""
-    for element in ELEMENTS.values():
+    for element in ELEMENT_OF_NAME.values():
         assert element.reciprocal == float(torch.tensor(element.maximum).reciprocal())
 
 
@@ -160,7 +160,7 @@ def test_every_e8m0_code_is_decoded() -> None:
     assert same_values(decoded, [2.0 ** (code - 127) for code in range(255)] + [math.nan])
 
 
-@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize("name", ELEMENT_OF_NAME)
 def test_e8m0_ceil_is_the_least_scale_that_does_not_saturate(name: str) -> None:
     """At and around maximum * 2**k for every k; the multiplier is the inverse of the scale."""
     element = element_named(name)
@@ -177,7 +177,7 @@ def test_e8m0_ceil_is_the_least_scale_that_does_not_saturate(name: str) -> None:
 def test_e8m0_at_the_ends() -> None:
     """Zero and subnormal quotients have code 0, infinity code 254."""
     amax = torch.tensor([0.0, 1e-45, 448 * 2.0**-127, 448 * 2.0**-126, 3.4e38, math.inf])
-    scale, multiplier = e8m0_ceil(amax, ELEMENTS["e4m3"])
+    scale, multiplier = e8m0_ceil(amax, ELEMENT_OF_NAME["e4m3"])
     assert scale.tolist() == [0, 0, 0, 1, 247, 254]
     assert multiplier.tolist() == [2.0**127, 2.0**127, 2.0**127, 2.0**126, 2.0**-120, 2.0**-127]
 
@@ -185,6 +185,6 @@ def test_e8m0_at_the_ends() -> None:
 def test_e8m0_floor_is_the_exponent() -> None:
     """OCP: the largest power of two of the amax over that of the element; NaN is kept."""
     amax = torch.tensor([500.0, 256.0, 255.0, 1e-37, 0.0, math.inf, math.nan])
-    scale, multiplier = e8m0_floor(amax, ELEMENTS["e4m3"])
+    scale, multiplier = e8m0_floor(amax, ELEMENT_OF_NAME["e4m3"])
     assert scale.tolist() == [127, 127, 126, 0, 0, 247, 255]
     assert multiplier.tolist() == [1.0, 1.0, 2.0, 2.0**126, 2.0**126, 2.0**-120, 0.0]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_precision import formats
-from pytest_precision.formats.elements import ELEMENTS
+from pytest_precision.formats.elements import ELEMENT_OF_NAME
 
 NEAREST = [name for name in formats.names() if "_sr" not in name]
 NO_TRANSFORM = [name for name in NEAREST if "rht" not in name]
@@ -134,7 +134,7 @@ def test_the_largest_element_is_near_its_value(name: str, seed: int, spread: flo
 @pytest.mark.parametrize("name", SATURATING)
 def test_the_floor_scale_saturates(name: str) -> None:
     """Above 1.75 times a power of two, rounding the scale down clips the element."""
-    element = ELEMENTS["e4m3" if "e4m3" in name else "e5m2"]
+    element = ELEMENT_OF_NAME["e4m3" if "e4m3" in name else "e5m2"]
     x = torch.full((1, 32), element.maximum * 1.1)
     assert torch.equal(quantize(name, x).dequantize(), torch.full((1, 32), element.maximum))
 

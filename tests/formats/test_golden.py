@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_precision import formats
-from pytest_precision.formats.elements import ELEMENTS
+from pytest_precision.formats.elements import ELEMENT_OF_NAME
 from pytest_precision.formats.hadamard import transformed
 from pytest_precision.formats.scaling import scale_from_amax
 
@@ -113,7 +113,7 @@ def one_nan(name: str, field: str, values: torch.Tensor) -> torch.Tensor:
         return values.masked_fill(values.isnan(), torch.nan)
     if name.startswith("nvfp4") or not field.startswith("data"):
         return values
-    element = ELEMENTS["e5m2" if "e5m2" in name else "e4m3"]
+    element = ELEMENT_OF_NAME["e5m2" if "e5m2" in name else "e4m3"]
     return values.masked_fill(values.view(element.dtype).float().isnan(), 0x7F)
 
 

@@ -36,8 +36,8 @@ def need(name: str) -> None:
     if name.endswith("_f32") and torch.cuda.get_device_capability() >= (10, 0):
         pytest.skip(f"{name}: from compute capability 10.0 on, scales must be powers of two")
     if name.startswith("mxfp8") and name.endswith("_2d"):
-        engine = backend.installed()
-        if engine is not None and backend.release(engine) < (2, 19):
+        engine = backend.installed_version()
+        if engine is not None and backend.release_of(engine) < (2, 19):
             pytest.skip(f"{name}: since Transformer Engine 2.19, but here is {engine}")
 
 

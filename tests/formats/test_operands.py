@@ -66,9 +66,9 @@ def test_the_size_of_tiles_does_not_show(name: str, monkeypatch: pytest.MonkeyPa
     """Many small tiles and one large tile give the same bits."""
     large = formats.by_name(name).quantize(sample())
     monkeypatch.setattr(tiles, "CPU_ELEMENTS", 1)
-    monkeypatch.setattr(tiles, "WIDTH", 128)
+    monkeypatch.setattr(tiles, "TILE_WIDTH", 128)
     small = formats.by_name(name).quantize(sample())
-    assert len(list(tiles.spans(160, 272, torch.device("cpu")))) == 9
+    assert len(list(tiles.tile_spans(160, 272, torch.device("cpu")))) == 9
     assert same(small.rowwise, large.rowwise)
     assert same(small.columnwise, large.columnwise)
     assert torch.equal(small.dequantize(), large.dequantize())

@@ -19,7 +19,7 @@ from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.replicated import MainGradEngine
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.workloads.base import Workload
 
 
@@ -71,8 +71,8 @@ class ColumnwiseOfRowwise(Format):
         return self.format.name
 
     def quantize(self, x: Tensor, random_bits: Any = None, *, usage: Any = "both") -> Any:
-        rowwise = quantize(self.format, x, random_bits)
-        again = quantize(self.format, rowwise.dequantize(x.dtype), random_bits)
+        rowwise = quantize_padded(self.format, x, random_bits)
+        again = quantize_padded(self.format, rowwise.dequantize(x.dtype), random_bits)
         operands = {"rowwise": rowwise.rowwise, "columnwise": again.columnwise}
         return QuantizedTensor(rowwise.format, rowwise.shape, operands)
 

@@ -13,10 +13,10 @@ from pytest_precision.matrix import drawn
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import OPERATIONS, parse
 
-WORDS = drawn.words(["train-save-swap@2-train"])
+WORDS = drawn.drawable(["train-save-swap@2-train"])
 
 
-@given(st.lists(st.sampled_from(WORDS), max_size=drawn.LONGEST))
+@given(st.lists(st.sampled_from(WORDS), max_size=drawn.LONGEST_DRAWN))
 def test_every_list_of_operations_is_a_sequence(operations: list[str]) -> None:
     """It trains, loads nothing that was not saved, and saves nothing that was not trained."""
     sequence = drawn.sequence(operations)
@@ -35,9 +35,9 @@ def test_every_operation_is_drawn(name: str) -> None:
 
 def test_what_a_layout_need_not_know_is_drawn_where_the_test_has_it() -> None:
     """Other layouts' checkpoints, and other numbers of ranks."""
-    assert drawn.words(["train"]) == [name for name in OPERATIONS if name != "swap"]
-    assert drawn.words(["train-save-swap"]) == [*OPERATIONS]
-    assert drawn.words(["train-save-load@2"])[-1] == "load@2"
+    assert drawn.drawable(["train"]) == [name for name in OPERATIONS if name != "swap"]
+    assert drawn.drawable(["train-save-swap"]) == [*OPERATIONS]
+    assert drawn.drawable(["train-save-load@2"])[-1] == "load@2"
 
 
 @pytest.mark.parametrize("own", ["save-train", "train-save-load-train"])

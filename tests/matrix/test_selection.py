@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_precision.matrix.axes import build
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.selection import covering, in_shard, matches, refusals
+from pytest_precision.matrix.selection import covering, in_shard, matches, unselectable
 
 CELL = Cell("mxfp8", grad_accum_fusion=True, world_size=2, extra=(("glu", None), ("lr", 0.1)))
 
@@ -60,7 +60,7 @@ def test_matches_every_axis() -> None:
 def test_unknown(axis: str, value: str, known: str) -> None:
     """An axis or a value that no collected cell has is refused with those that they have."""
     cells = build((), {"precision": ["bf16", "mxfp8"], "glu": [0, 32]}).cells
-    (refusal,) = refusals(((axis, (value,)),), cells)
+    (refusal,) = unselectable(((axis, (value,)),), cells)
     assert known in refusal
     assert value in refusal or axis in refusal
 
@@ -69,16 +69,16 @@ def test_unknown_beside_known() -> None:
     """A known value does not excuse an unknown one, nor one unknown axis another."""
     cells = build((), {"precision": ["bf16", "mxfp8"]}).cells
     select = (("precision", ("bf16", "bf8")), ("glu", ("1",)), ("tp", ("1",)))
-    assert len(refusals(select, cells)) == 3
+    assert len(unselectable(select, cells)) == 3
 
 
 def test_known_but_not_together() -> None:
     """A selection that no cell fulfils is refused, although each value occurs."""
     cells = [Cell("mxfp8", "quantized"), Cell("bf16", "bf16")]
     select = (("precision", ("bf16",)), ("primary_weight", ("quantized",)))
-    (refusal,) = refusals(select, cells)
+    (refusal,) = unselectable(select, cells)
     assert "precision=bf16 and primary_weight=quantized" in refusal
-    assert refusals(select[:1], cells) == []
+    assert unselectable(select[:1], cells) == []
 
 
 def test_coverages() -> None:

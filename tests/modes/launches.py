@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 import pytest_precision
-from pytest_precision.ranks.launch.launch import SERVED, plain
+from pytest_precision.ranks.launch.launch import SERVED, without_launch
 
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:randomly")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -41,7 +41,7 @@ class Session:
 def clean() -> dict[str, str]:
     """The environment of a session that knows nothing of the one that these tests run in."""
     foreign = ("RANK", "LOCAL_", "WORLD_SIZE", "PRECISION_", "PYTEST_", "SLURM_", SERVED)
-    kept = {n: v for n, v in plain(os.environ).items() if not n.startswith(foreign)}
+    kept = {n: v for n, v in without_launch(os.environ).items() if not n.startswith(foreign)}
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
     root = str(Path(pytest_precision.__file__).parents[1])
     kept.update(PYTHONPATH=os.pathsep.join([root, path]), OMP_NUM_THREADS="1")

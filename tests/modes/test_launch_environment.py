@@ -5,7 +5,7 @@ from __future__ import annotations
 import launches
 import pytest
 
-from pytest_precision.ranks.launch.launch import SERVED, Launch, first_host, plain
+from pytest_precision.ranks.launch.launch import SERVED, Launch, first_host, without_launch
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -81,7 +81,7 @@ def test_what_a_launched_process_starts() -> None:
 def test_plain_takes_the_launcher_away_and_nothing_else() -> None:
     """What ranks see is what they see without a launcher."""
     kept = {"PATH": "/bin", "SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "3", "ROLE": "x"}
-    assert plain({**TORCHRUN, **launches.of_srun(0), **kept}) == {
+    assert without_launch({**TORCHRUN, **launches.of_srun(0), **kept}) == {
         **kept,
         **{name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")},
     }

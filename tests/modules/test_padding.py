@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_precision.formats import by_name
-from pytest_precision.modules.padding import padded_shape, quantize
+from pytest_precision.modules.padding import padded_shape, quantize_padded
 
 LARGEST_BLOCK = 128
 FORMATS = [
@@ -31,7 +31,7 @@ def test_a_partial_block_is_a_block_with_zeros(
     """Both operands have the values of a matrix that was padded to whole blocks of every format."""
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)).bfloat16()
     whole = F.pad(x, (0, -columns % LARGEST_BLOCK, 0, -rows % LARGEST_BLOCK))
-    made, padded = quantize(by_name(name), x), by_name(name).quantize(whole)
+    made, padded = quantize_padded(by_name(name), x), by_name(name).quantize(whole)
     for one, other in ((made.rowwise, padded.rowwise), (made.columnwise, padded.columnwise)):
         held = one.dequantize()
         assert held.shape == padded_shape(by_name(name), (rows, columns))

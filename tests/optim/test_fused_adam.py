@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_precision.optim import FusedAdam
-from pytest_precision.optim.kernel import CHUNK
+from pytest_precision.optim.kernel import CHUNK_ELEMENTS
 
 STORAGES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -224,11 +224,11 @@ def test_an_idle_expert_with_fp8_moments_becomes_nan() -> None:
 
 def test_chunks_do_not_show() -> None:
     """A tensor that is updated in pieces gets the bits of the pieces updated alone."""
-    whole = parameter(CHUNK + 5, dtype=torch.float32)
-    pieces = [nn.Parameter(piece.clone()) for piece in whole.detach().split(CHUNK)]
-    gradient = torch.linspace(-1, 1, CHUNK + 5)
+    whole = parameter(CHUNK_ELEMENTS + 5, dtype=torch.float32)
+    pieces = [nn.Parameter(piece.clone()) for piece in whole.detach().split(CHUNK_ELEMENTS)]
+    gradient = torch.linspace(-1, 1, CHUNK_ELEMENTS + 5)
     whole.grad = gradient
-    for piece, part in zip(pieces, gradient.split(CHUNK), strict=True):
+    for piece, part in zip(pieces, gradient.split(CHUNK_ELEMENTS), strict=True):
         piece.grad = part
     FusedAdam([whole], weight_decay=0.1).step()
     FusedAdam(pieces, weight_decay=0.1).step()

@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
 from pytest_precision.optim.remainder import join, split
-from pytest_precision.optim.scaled_state import decode
+from pytest_precision.optim.scaled_state import decode_scaled
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "golden"
 GOLDEN = np.load(Path(os.environ.get("PRECISION_GOLDEN_DIR", FOLDER)) / "optim_fused_adam.npz")
@@ -54,7 +54,7 @@ def observed(optimizer: FusedAdam | AnyPrecisionAdamW, param: nn.Parameter, name
     if name == "compensation":
         return state["compensation"].float().numpy()
     key = {"m": "exp_avg", "v": "exp_avg_sq"}[name]
-    return decode(state[key], state.get(f"{key}_scale")).numpy()
+    return decode_scaled(state[key], state.get(f"{key}_scale")).numpy()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

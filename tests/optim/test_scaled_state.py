@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_precision.optim.scaled_state import NAN_BYTE, decode, encode_
+from pytest_precision.optim.scaled_state import NAN_BYTE, decode_scaled, encode_
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.uint8])
 LARGEST = {torch.float16: 32752.0, torch.uint8: 448.0}
@@ -33,7 +33,7 @@ def test_what_is_read_is_what_was_written_to_half_a_step_of_the_format(
     """The format's own bound, and the fp32 roundings of the scale, the product and the quotient."""
     values = torch.tensor([*data, 1.0]) * 2.0**exponent
     state, scale = stored(values, dtype)
-    error = (decode(state, scale).double() - values.double()).abs()
+    error = (decode_scaled(state, scale).double() - values.double()).abs()
     bound = torch.maximum(values.abs() * RELATIVE[dtype], scale * ABSOLUTE[dtype])
     fp32_roundings = values.abs() * 5 * 2.0**-24 + 2.0**-149
     assert (error <= bound + fp32_roundings).all()
@@ -55,7 +55,7 @@ def test_fp16_stores_zeros_as_zeros() -> None:
     """The scale of an all-zero tensor is 0, and its reciprocal is not used."""
     state, scale = stored(torch.zeros(5), torch.float16)
     assert state.tolist() == [0.0] * 5
-    assert decode(state, scale).tolist() == [0.0] * 5
+    assert decode_scaled(state, scale).tolist() == [0.0] * 5
 
 
 def test_fp8_stores_zeros_as_nan() -> None:
@@ -63,7 +63,7 @@ def test_fp8_stores_zeros_as_nan() -> None:
     state, scale = stored(torch.zeros(5), torch.uint8)
     assert state.tolist() == [NAN_BYTE] * 5
     assert scale == 0
-    assert decode(state, scale).isnan().all()
+    assert decode_scaled(state, scale).isnan().all()
 
 
 def test_fp8_reads_with_the_reciprocal_of_what_it_wrote_with() -> None:
@@ -85,7 +85,7 @@ def test_the_scale_is_a_correctly_rounded_quotient() -> None:
 def test_fp32_state_is_read_and_written_in_place() -> None:
     """No copy is made of what needs none."""
     state = torch.randn(4)
-    assert decode(state, None) is state
+    assert decode_scaled(state, None) is state
 
 
 def test_bf16_state_has_no_scale() -> None:

@@ -9,7 +9,7 @@ import torch
 from made_up import culprit, verdict
 from written import SCHEMA, validator
 
-from pytest_precision.parity.culprit import KINDS, SIDES, CalledAt, Culprit
+from pytest_precision.parity.culprit import BOTH_SIDES, CULPRIT_KINDS, CalledAt, Culprit
 from pytest_precision.parity.verdict import Ruling, Verdict
 from pytest_precision.report.json_file import encode
 
@@ -61,7 +61,7 @@ def test_what_is_unknown_is_left_out() -> None:
 
 def test_constants_are_builtins() -> None:
     """Anything else on a report ends a whole xdist run: a dtype is its text, a list stays one."""
-    sides = {side: {"dtype": torch.bfloat16, "size": (2, torch.Size([3]))} for side in SIDES}
+    sides = {side: {"dtype": torch.bfloat16, "size": (2, torch.Size([3]))} for side in BOTH_SIDES}
     found = culprit(constants=sides).as_dict()["constants"]
     assert found["candidate"] == {"dtype": "torch.bfloat16", "size": [2, [3]]}
 
@@ -75,6 +75,6 @@ def test_a_kind_that_is_none_is_refused() -> None:
 def test_the_schema_has_the_kinds() -> None:
     """All of them, in their order, and a key for each field."""
     described = json.loads(SCHEMA.read_text())["$defs"]["culprit"]["properties"]
-    assert described["kind"]["enum"] == [*KINDS]
+    assert described["kind"]["enum"] == [*CULPRIT_KINDS]
     assert set(culprit().as_dict()) == set(described)
     assert set(CalledAt._fields) == set(described["reference"]["properties"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.ranks.blame import Evidence, judge
+from pytest_precision.ranks.blame import Evidence, failure_of
 from pytest_precision.ranks.process.messages import Done, Payload, Raised
 from pytest_precision.ranks.watch import Died, Received
 
@@ -17,7 +17,7 @@ def raised(when: float, *, seen: float | None = None, exited: bool = False) -> R
 
 
 def error_of(received: dict[int, Received], stacks: dict[int, str] | None = None):
-    return judge(
+    return failure_of(
         Evidence(
             world_size=3,
             received=received,

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_precision.layouts import with_environment
 from pytest_precision.matrix.declarations import Declared
-from pytest_precision.matrix.variables import plain
+from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import KEPT, RANK_BYTES
@@ -47,7 +47,7 @@ def undeclared():
 
 
 def declaring(**variables):
-    return Needs(Environment.now(plain(variables)))
+    return Needs(Environment.now(plain_variables(variables)))
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_partial_adds_to_what_its_function_declares():
 def test_variables_are_text(variables, got):
     """Anything else is refused with its name, value and type."""
     with pytest.raises(TypeError) as refusal:
-        plain(variables)
+        plain_variables(variables)
     assert got in str(refusal.value)
 
 
@@ -168,4 +168,4 @@ def test_variables_are_text(variables, got):
 def test_variables_that_no_process_can_have(name, value):
     """They are refused where they are written, and not when a process is to start with them."""
     with pytest.raises(ValueError, match=r"^expected environment variables .* but got "):
-        plain({name: value})
+        plain_variables({name: value})

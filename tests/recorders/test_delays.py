@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_precision.recorders.perturb.delays import LONGEST, delays, late_rank
+from pytest_precision.recorders.perturb.delays import LONGEST_DELAY, delays, late_rank
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -36,7 +36,7 @@ def test_the_late_rank_sleeps_before_each_collective(slept: list[float]) -> None
         with delays(3):
             communicate()
     assert slept[:4] == slept[4:]
-    assert all(0 <= length <= LONGEST for length in slept)
+    assert all(0 <= length <= LONGEST_DELAY for length in slept)
     assert len(set(slept)) == 4
 
 

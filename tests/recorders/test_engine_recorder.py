@@ -11,7 +11,7 @@ import torch
 from pytest_precision import Engine, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.engine_recorder import record
+from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.perturb.perturbation import Perturbation
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.store import Trace
@@ -47,13 +47,13 @@ def test_each_phase_of_a_train_step_can_be_delayed(tmp_path: Path) -> None:
     cell = Cell(sequence="train-eval-train")
     layout = layouts.adamw
     late = Perturbation(pause=partial(pauses.append, None))
-    record(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, perturbation=late)
+    record_engine(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, perturbation=late)
     assert len(pauses) == 2 * len(STEP_PHASES)
 
 
 def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:
     """Those of the step before are forgotten, whoever has written the loop."""
-    record(own_loop, own_loop, workloads.mlp, Cell(sequence="train2"), tmp_path, EVERYTHING)
+    record_engine(own_loop, own_loop, workloads.mlp, Cell(sequence="train2"), tmp_path, EVERYTHING)
     trace = Trace(tmp_path, 1)
     updated = tensors(trace, Moment(0, "train", 1, "optimizer_step"), "param")
     used = tensors(trace, Moment(1, "train", 2, "forward_backward"), "used_param")
@@ -64,7 +64,7 @@ def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:
 def test_each_step_shows_as_many_losses_as_it_has_microbatches(tmp_path: Path) -> None:
     """Steps have unequal numbers of them."""
     cell = Cell(sequence="train3", world_size=1)
-    record(layouts.adamw, layouts.adamw, workloads.mlp, cell, tmp_path, EVERYTHING)
+    record_engine(layouts.adamw, layouts.adamw, workloads.mlp, cell, tmp_path, EVERYTHING)
     trace = Trace(tmp_path, 1)
     for op, step in enumerate((1, 2, 3)):
         moment = Moment(op, "train", step, "forward_backward")

@@ -14,7 +14,7 @@ import pytest
 from made_up import divergence, verdict
 from written import read_report
 
-from pytest_precision.report.json_file import SHARE, JsonFile, encode
+from pytest_precision.report.json_file import WRITING_SHARE, JsonFile, encode
 
 ADD_FOREVER = """
 import sys
@@ -153,7 +153,7 @@ def test_writes_wait_for_their_share(tmp_path):
     file.put("a", [verdict()])
     file.put("b", [verdict()])
     assert len(read(tmp_path)["cells"]) == 1
-    clock.now += SHARE
+    clock.now += WRITING_SHARE
     file.put("c", [verdict()])
     assert len(read(tmp_path)["cells"]) == 3
     file.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from made_up import cell, culprit, matrix
 
 from pytest_precision.report.read import Report
-from pytest_precision.report.summary import summary
+from pytest_precision.report.summary import markdown_summary
 
 
 def report(*cells, finished=True):
@@ -22,7 +22,7 @@ def failing(number, reason="why"):
 def test_what_it_says():
     """Verdict, counts, what failing cells share, reasons with the command, grids."""
     cells = matrix(lambda a: "fail" if a["w"] == 2 else "pass", w=[1, 2, 3], seed=[0, 1])
-    text = summary(report(*cells, finished=False))
+    text = markdown_summary(report(*cells, finished=False))
     assert text.startswith(
         "## Precision matrix: 2 of 6 cells failed\n\n2 failed, 4 passed in 75 s."
     )
@@ -34,13 +34,13 @@ def test_what_it_says():
 def test_the_culprit_stands_below_its_reason():
     """As in the terminal, before the cell and the command that repeats it."""
     own = {"axes": {}, "reason": "why", "repeat": "pytest x", "culprit": culprit().as_dict()}
-    text = summary(report(cell("fail", {}, reason="why", entry=own)))
+    text = markdown_summary(report(cell("fail", {}, reason="why", entry=own)))
     assert f"<pre>F why\n  {culprit().text}\n  test_moe.py::test_experts[]\n  pytest x" in text
 
 
 def test_text_of_others_stays_in_its_box():
     """Neither Markdown nor HTML in a reason ends the box that it stands in."""
-    text = summary(report(failing(0, "</pre># **x** <img src=y>\x1b[31m")))
+    text = markdown_summary(report(failing(0, "</pre># **x** <img src=y>\x1b[31m")))
     assert "&lt;/pre&gt;# **x** &lt;img src=y&gt;\\x1b[31m" in text
     assert text.count("<pre>") == text.count("</pre>")
 
@@ -48,7 +48,7 @@ def test_text_of_others_stays_in_its_box():
 def test_it_is_cut_after_a_whole_section():
     """GitHub drops what is too long as a whole; the text says what is missing."""
     cells = [failing(number, f"reason {number} " + "é" * 50) for number in range(50)]
-    text = summary(report(*cells), most=2000)
+    text = markdown_summary(report(*cells), most=2000)
     assert 1000 < len(text.encode()) <= 2000
     assert text.count("<pre>") == text.count("</pre>")
     assert text.endswith(" more sections did not fit here.\n")

@@ -15,7 +15,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.layouts.optimizers import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
-from pytest_precision.layouts.transformer_engine.casting import store
+from pytest_precision.layouts.transformer_engine.casting import store_master
 from pytest_precision.layouts.transformer_engine.layers import (
     RECIPES,
     recipe_of,
@@ -44,7 +44,7 @@ class NeverRead(OutsideMasters):
         self.optimizer.step()
         with torch.no_grad():
             for parameter, master in self.pairs:
-                store(parameter.detach().clone(), master)
+                store_master(parameter.detach().clone(), master)
 
 
 class StaleCache(OutsideMasters):

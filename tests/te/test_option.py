@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision.check.transformer_engine import announced, refuse, skip_without
+from pytest_precision.check.transformer_engine import announced, refuse_stand_in, skip_without
 from pytest_precision.options import Settings
 from pytest_precision.te import stand_in
 
@@ -36,7 +36,7 @@ def test_cells_run_where_the_stand_in_can() -> None:
     assert skipped(Settings()) == skipped(Settings(te="cpu")) == ""
     assert announced(Settings()) == []
     assert announced(Settings(te="cpu")) == ["Transformer Engine on the CPU"]
-    refuse(Settings(te="cpu"))
+    refuse_stand_in(Settings(te="cpu"))
 
 
 @pytest.mark.usefixtures("without_wheel")
@@ -44,7 +44,7 @@ def test_cells_are_skipped_with_the_command_that_installs_what_is_missing() -> N
     """By default; if the stand-in was asked for, the session ends with a usage error."""
     assert "got none installed; pip install 'pytest-precision[te-cpu]'" in skipped(Settings())
     with pytest.raises(pytest.UsageError, match=r"--precision-te=cpu: expected Transformer Engine"):
-        refuse(Settings(te="cpu"))
+        refuse_stand_in(Settings(te="cpu"))
 
 
 @pytest.mark.usefixtures("with_wheel")
@@ -65,7 +65,7 @@ def test_it_never_runs_in_the_process_of_pytest() -> None:
 def test_the_stand_in_and_a_gpu_exclude_each_other() -> None:
     """On the command line, before anything runs."""
     with pytest.raises(pytest.UsageError, match="ranks on the CPU but got --precision-device=cuda"):
-        refuse(Settings(te="cpu", device="cuda"))
+        refuse_stand_in(Settings(te="cpu", device="cuda"))
 
 
 @pytest.mark.parametrize(

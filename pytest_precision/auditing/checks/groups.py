@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding
 
-OPTIONS = frozenset(
+GROUP_OPTIONS = frozenset(
     {"amsgrad", "betas", "capturable", "dampening", "decoupled_weight_decay", "differentiable"}
     | {"eps", "foreach", "fused", "maximize", "momentum", "nesterov", "weight_decay"}
 )
@@ -42,7 +42,7 @@ def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
     for holder in facts.ownership.holders:
         for number, group in enumerate(holder.optimizer.param_groups):
             known = getattr(holder.optimizer, "defaults", {}).keys()
-            for option in sorted(OPTIONS & group.keys() - known) if known else ():
+            for option in sorted(GROUP_OPTIONS & group.keys() - known) if known else ():
                 yield AuditFinding(
                     "option-ignored",
                     "warning",
@@ -63,7 +63,7 @@ def refused_option(error: BaseException) -> AuditFinding | None:
         error: raised while the set-up was built.
     """
     found = REFUSED.search(str(error))
-    if found is None or found[2] not in OPTIONS:
+    if found is None or found[2] not in GROUP_OPTIONS:
         return None
     return AuditFinding(
         "option-refused",

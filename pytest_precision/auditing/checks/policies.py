@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from pytest_precision.auditing.facts import SetupFacts
-from pytest_precision.auditing.finding import AuditFinding, below_fp32, short
+from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dtype
 
 
 def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
@@ -17,8 +17,8 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
         yield AuditFinding(
             "reduce-below-fp32",
             "warning",
-            f"{found[0].kind} reduces gradients in {short(found[0].reduces)}, in which each sum "
-            "over ranks or microbatches is rounded",
+            f"{found[0].kind} reduces gradients in {short_dtype(found[0].reduces)}, in which "
+            "each sum over ranks or microbatches is rounded",
             "store the model in fp32, whose gradients are fp32"
             if found[0].kind == "DDP"
             else "give the policy reduce_dtype=torch.float32",
@@ -26,15 +26,15 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
         )
 
 
-def outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
+def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Find units whose outputs are cast to fewer digits than they were computed in."""
     found = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
     if found:
         yield AuditFinding(
             "output-rounded",
             "warning",
-            f"{found[0].kind} computes in {short(found[0].computes)} and casts outputs to "
-            f"{short(found[0].outputs)}",
+            f"{found[0].kind} computes in {short_dtype(found[0].computes)} and casts outputs to "
+            f"{short_dtype(found[0].outputs)}",
             "leave output_dtype out, or give the dtype of the computation",
             tuple(unit.name or "the model" for unit in found),
         )
@@ -58,8 +58,9 @@ def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
             yield AuditFinding(
                 "stage-sends-rounded",
                 "warning",
-                f"the stage computes in {short(stage.computes)} and sends {_words(stage.sends)}: "
-                "the boundary rounds activations that one model would not round",
+                f"the stage computes in {short_dtype(stage.computes)} and sends "
+                f"{_words(stage.sends)}: the boundary rounds activations that one model would "
+                "not round",
                 "give its policy no output_dtype, or that of the computation",
                 (stage.name,),
             )
@@ -70,4 +71,4 @@ def _narrower(made: torch.dtype | None, computed: torch.dtype | None) -> bool:
 
 
 def _words(dtypes: list[torch.dtype] | tuple[torch.dtype, ...]) -> str:
-    return " and ".join(dict.fromkeys(map(short, dtypes)))
+    return " and ".join(dict.fromkeys(map(short_dtype, dtypes)))

@@ -74,7 +74,7 @@ def _groups(scheduler: Any) -> Iterator[Any]:
         yield from holder.optimizer.param_groups
 
 
-NAMES = (
+HORIZON_NAMES = (
     "T_max",
     "total_steps",
     "total_iters",
@@ -90,7 +90,7 @@ def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
     """Yield the numbers of steps that a scheduler, and those in it, were made with."""
     for part in (scheduler, *getattr(scheduler, "lr_lambdas", ())):
         known = part.keywords if isinstance(part, functools.partial) else vars(part)
-        for name in NAMES:
+        for name in HORIZON_NAMES:
             value = known.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 yield name, int(value)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from pytest_precision.auditing.facts import SetupFacts
-from pytest_precision.auditing.finding import AuditFinding, below_fp32, short
+from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dtype
 from pytest_precision.auditing.masters import Updated
-from pytest_precision.auditing.optimizers import MASTERS, PRECISE
+from pytest_precision.auditing.optimizers import MASTER_NAMES, PRECISE
 from pytest_precision.auditing.rounding import lost_together, peak_rate
 
 REMEDY = (
@@ -23,7 +23,7 @@ REMEDY = (
     "or Transformer Engine's FusedAdam(master_weights=True)"
 )
 
-LATER = "audit once more after one step, when its state can be read"
+AFTER_A_STEP = "audit once more after one step, when its state can be read"
 
 
 def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
@@ -65,7 +65,7 @@ def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
         for one in facts.ownership.updated
         if one.relation == "own"
         and one.tensor.dtype in PRECISE
-        and not MASTERS.isdisjoint(one.holder.states(one.tensor, one.group) or {})
+        and not MASTER_NAMES.isdisjoint(one.holder.states(one.tensor, one.group) or {})
     ]
     for kind, several in groupby(sorted(found, key=_kind), key=_kind):
         name, dtype = kind
@@ -78,7 +78,7 @@ def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
         )
 
 
-def decay(facts: SetupFacts) -> Iterator[AuditFinding]:
+def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Find decay that compensation does not hold, since it multiplies the parameter itself.
 
     `1 - rate * decay` times a bf16 parameter rounds to the parameter where `rate * decay < 2**-9`.
@@ -101,7 +101,7 @@ def decay(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def _kind(one: Updated) -> tuple[str, str]:
-    return one.holder.name, short(one.tensor.dtype)
+    return one.holder.name, short_dtype(one.tensor.dtype)
 
 
 def _lost(several: list[Updated]) -> AuditFinding:
@@ -124,7 +124,7 @@ def _unknown(several: list[Updated]) -> AuditFinding:
         "update-unknown",
         "warning",
         f"{name} on {dtype} parameters: no master of them is to be seen{_estimate(several)}",
-        LATER,
+        AFTER_A_STEP,
         tuple(name for one in several for name in one.names),
     )
 
@@ -147,4 +147,4 @@ def _local(one: Updated) -> Any:
 
 
 def _low(states: Mapping[str, torch.dtype]) -> str:
-    return ", ".join(f"{name} in {short(d)}" for name, d in states.items() if below_fp32(d))
+    return ", ".join(f"{name} in {short_dtype(d)}" for name, d in states.items() if below_fp32(d))

@@ -17,11 +17,11 @@ from torch import Tensor
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts import exact_checkpoint
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
-from pytest_precision.layouts.megatron.packing import values
+from pytest_precision.layouts.megatron.packing import logical_values
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
 from pytest_precision.optim.fused_adam import FusedAdam
-from pytest_precision.optim.scaled_state import decode, encode_, scale_name
+from pytest_precision.optim.scaled_state import decode_scaled, encode_, scale_name
 
 
 def state_dict(engine: GatheredEngine) -> dict[str, Any]:
@@ -39,13 +39,13 @@ def state_dict(engine: GatheredEngine) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load(engine: GatheredEngine, folder: Path) -> None:
+def load_state(engine: GatheredEngine, folder: Path) -> None:
     """Load what `state_dict` of an engine of any world size returned.
 
     Raises:
         ValueError: where a tensor would have to be cast, or the options differ.
     """
-    state = exact_checkpoint.read(folder)
+    state = exact_checkpoint.read_checkpoint(folder)
     if ("master" in state) != engine.has_masters:
         wanted = "with masters" if engine.has_masters else "without separate masters"
         raise ValueError(
@@ -83,7 +83,7 @@ def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
                 for key, tensor in tensors_of(member):
                     yield f"{part.name}.{key}", tensor
         else:
-            yield from values(parts, parameter.detach())
+            yield from logical_values(parts, parameter.detach())
     yield from engine.named_buffers()
 
 
@@ -141,7 +141,7 @@ def _kept_of(
         scale = _one_scale(scales)
         if scale.dim():
             scale = scales.new_empty(())
-            encode_(kept[scaled], scale, decode(kept[scaled], scales))
+            encode_(kept[scaled], scale, decode_scaled(kept[scaled], scales))
         kept[scale_name(scaled)] = scale
     return kept | {key: first[key].clone() for key in first if key == "step"}
 
@@ -192,7 +192,7 @@ def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, T
                 buffer.part(shard.slot, shard.owned, flat).copy_(held[shard.name])
         dist.all_reduce(flat.view(torch.uint8))  # a sum of bytes of which all but one are 0
         for slot in buffer.slots:
-            whole.update(values(engine.parts[slot.name], buffer.view(slot, flat)))
+            whole.update(logical_values(engine.parts[slot.name], buffer.view(slot, flat)))
     return whole
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import Tensor
 
 from pytest_precision.engine.observation import Span
-from pytest_precision.layouts.megatron.packing import Parts, cut, values
+from pytest_precision.layouts.megatron.packing import Parts, logical_values, split_flat
 from pytest_precision.layouts.megatron.shards import Shard
 
 
-class Names:
+class LogicalNames:
     """Knows which logical tensors one rank stores where.
 
     Args:
@@ -28,7 +28,7 @@ class Names:
         self._places = {
             part.name: span
             for shard in self._shards.values()
-            for part, span, _ in cut(shard.parts, shard.master, shard.owned)
+            for part, span, _ in split_flat(shard.parts, shard.master, shard.owned)
         }
 
     def split(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -37,10 +37,10 @@ class Names:
         if name not in self._parts:
             yield self.of(name), tensor
         elif shard is not None and tensor.shape == shard.master.shape:
-            for part, _, piece in cut(shard.parts, tensor, shard.owned):
+            for part, _, piece in split_flat(shard.parts, tensor, shard.owned):
                 yield part.name, piece
         else:
-            yield from values(self._parts[name], tensor)
+            yield from logical_values(self._parts[name], tensor)
 
     def held(self, name: str) -> list[str]:
         """Return the logical tensors of which this rank's shard of a parameter has elements."""

@@ -12,7 +12,7 @@ from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.parameter import QuantizedParameter, tensors_of
 
 
-def violations(engine: GatheredEngine) -> Iterator[str]:
+def outside_buffers(engine: GatheredEngine) -> Iterator[str]:
     """Yield, in words, what is stored elsewhere than it must be."""
     owned = {id(p): name for name, p in engine.model.named_parameters()}
     for buffer in engine.buffers:

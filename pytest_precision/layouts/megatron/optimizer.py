@@ -19,8 +19,8 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron import checkpoint, memory_checks
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot, buffers_of
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
-from pytest_precision.layouts.megatron.logical_names import Names
-from pytest_precision.layouts.megatron.shards import optimizer_of, shards_of
+from pytest_precision.layouts.megatron.logical_names import LogicalNames
+from pytest_precision.layouts.megatron.shards import adam_on_masters, shards_of
 from pytest_precision.layouts.megatron.stored_model import (
     Arrange,
     Arrangement,
@@ -57,7 +57,7 @@ class DistributedOptimizer(GatheredEngine):
             for slot in buffer.slots:
                 self.move_into(buffer, slot)
         self.shards = shards_of(self.buffers, arrangement, options)
-        self.names = Names(arrangement.parts, arrangement.names, self.shards)
+        self.names = LogicalNames(arrangement.parts, arrangement.names, self.shards)
         self._lost_starts = [
             f"master {name} was initialised from dequantized weights"
             for name in arrangement.from_dequantized
@@ -66,7 +66,7 @@ class DistributedOptimizer(GatheredEngine):
             name: number for number, group in enumerate(arrangement.groups) for name in group.names
         }
         self._last_microbatch = False
-        optimizer = optimizer_of(self.shards, arrangement, options)
+        optimizer = adam_on_masters(self.shards, arrangement, options)
         super().__init__(workload, cell, arrangement.model, optimizer)
         self.unobservable = options.unobservable(cell)  # type: ignore[misc]
         self.needs_even_shares = options.overlap_grad_reduce or options.overlap_param_gather  # type: ignore[misc]
@@ -178,7 +178,7 @@ class DistributedOptimizer(GatheredEngine):
 
     def load(self, folder: Path) -> None:
         """Load a checkpoint by logical names, in the dtypes that it was saved in."""
-        checkpoint.load(self, folder)
+        checkpoint.load_state(self, folder)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield buffers by logical name, those of quantizers included."""
@@ -188,7 +188,7 @@ class DistributedOptimizer(GatheredEngine):
     def violations(self) -> Iterator[str]:
         """Yield masters that did not start from the model, and tensors outside the buffers."""
         yield from self._lost_starts
-        yield from memory_checks.violations(self)
+        yield from memory_checks.outside_buffers(self)
 
     # --- what can be observed -------------------------------------------------------------------
 

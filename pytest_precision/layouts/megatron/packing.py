@@ -39,7 +39,9 @@ def overlap(one: Span, other: Span) -> Span | None:
     return Span(start, stop) if start < stop else None
 
 
-def cut(parts: tuple[Part, ...], flat: Tensor, held: Span) -> Iterator[tuple[Part, Span, Tensor]]:
+def split_flat(
+    parts: tuple[Part, ...], flat: Tensor, held: Span
+) -> Iterator[tuple[Part, Span, Tensor]]:
     """Split `flat`, the elements `held` of the stored tensor, into its parts.
 
     Yields:
@@ -52,7 +54,7 @@ def cut(parts: tuple[Part, ...], flat: Tensor, held: Span) -> Iterator[tuple[Par
             yield part, span, flat[both.start - held.start : both.stop - held.start]
 
 
-def values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:
+def logical_values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the logical tensors in a whole stored tensor, as views of it, by name."""
     flat = stored.view(-1)
     for part in parts:

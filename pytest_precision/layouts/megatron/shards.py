@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
-from pytest_precision.layouts.megatron.packing import Part, cut
+from pytest_precision.layouts.megatron.packing import Part, split_flat
 from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
 from pytest_precision.optim.fused_adam import FusedAdam
 
@@ -44,7 +44,7 @@ class Shard:
     @property
     def held_parts(self) -> list[Part]:
         """Return those of `parts` of which the shard has elements."""
-        return [part for part, _, _ in cut(self.parts, self.master, self.owned)]
+        return [part for part, _, _ in split_flat(self.parts, self.master, self.owned)]
 
     @property
     def param(self) -> Tensor:
@@ -58,7 +58,7 @@ class Shard:
 
     def of(self, whole: Mapping[str, Tensor]) -> Tensor:
         """Return these elements, flat, from whole logical tensors."""
-        held = cut(self.parts, self.master, self.owned)
+        held = split_flat(self.parts, self.master, self.owned)
         return torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
 
 
@@ -80,7 +80,7 @@ def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Opti
     return shards
 
 
-def optimizer_of(
+def adam_on_masters(
     shards: Iterable[Shard], arrangement: Arrangement, options: Options
 ) -> torch.optim.Optimizer:
     """Return Adam on the masters, in the workload's groups; a rank's part of one may be empty.

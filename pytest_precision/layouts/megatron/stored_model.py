@@ -10,8 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.layouts.dtypes import MASTERS, MOMENTS, UNSCALED, resident, state_dtype
-from pytest_precision.layouts.megatron.packing import Parts, alone, values
+from pytest_precision.layouts.dtypes import (
+    STORED_MASTERS,
+    STORED_MOMENTS,
+    UNSCALED,
+    resident,
+    state_dtype,
+)
+from pytest_precision.layouts.megatron.packing import Parts, alone, logical_values
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
@@ -35,9 +41,9 @@ Arrange = Callable[[nn.Module, Cell], Arranged]
 
 _DTYPES = {
     "main_grads_dtype": UNSCALED,
-    "main_params_dtype": MASTERS,
-    "exp_avg_dtype": MOMENTS,
-    "exp_avg_sq_dtype": MOMENTS,
+    "main_params_dtype": STORED_MASTERS,
+    "exp_avg_dtype": STORED_MOMENTS,
+    "exp_avg_sq_dtype": STORED_MOMENTS,
 }
 """Megatron-LM's options to the dtypes that they take."""
 
@@ -219,7 +225,7 @@ class Arrangement:
             if isinstance(parameter, QuantizedParameter):
                 if parameter.high_precision_init is None:
                     lost += [part.name for part in parts[name]]
-                    left = values(parts[name], parameter.dequantize())
+                    left = logical_values(parts[name], parameter.dequantize())
                     initial |= {name: value.float() for name, value in left}
                 parameter.clear_high_precision_init()
         return cls(model, parts, arranged.names, initial, tuple(lost), groups)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from pytest_precision.errors import expect_one_of, expected_but_got
 from pytest_precision.layouts.transformer_engine.layers import (
-    ROWS,
+    PADDED_ROWS,
     EngineLayer,
     Padded,
     expect_sizes,
@@ -98,7 +98,7 @@ class Apart(nn.Module):
         return result
 
 
-def whole(cell: Cell, block: GptBlock) -> nn.Module:
+def whole_block(cell: Cell, block: GptBlock) -> nn.Module:
     """Return the whole block as one `TransformerLayer`."""
     engine = import_module("transformer_engine.pytorch")
     first = iter([block.attention.qkv, block.up])
@@ -122,7 +122,7 @@ def whole(cell: Cell, block: GptBlock) -> nn.Module:
 
 
 BLOCKS: dict[str, Callable[[Cell, GptBlock], nn.Module]] = {
-    "TransformerLayer": whole,
+    "TransformerLayer": whole_block,
     "LayerNormMLP": Fused,
     "Linear": Apart,
 }
@@ -184,7 +184,7 @@ class PaddedBlock(Padded):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the block; `[rows, length, width]` in and out."""
         length = x.shape[1]
-        padded = F.pad(x, (0, 0, 0, -length % ROWS))
+        padded = F.pad(x, (0, 0, 0, -length % PADDED_ROWS))
         result: Tensor = self.block(padded, is_first_microbatch=self.first)
         return result[:, :length]
 

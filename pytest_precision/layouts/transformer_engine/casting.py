@@ -16,7 +16,7 @@ BYTES = ("_data", "_rowwise_data", "_columnwise_data")
 """Attributes of Transformer Engine's tensors with the bytes that a shard of masters decides."""
 
 
-def store(parameter: Any, master: Tensor) -> None:
+def store_master(parameter: Any, master: Tensor) -> None:
     """Round or quantize a master into a parameter, member by member."""
     if not is_group(parameter):
         parts: list[tuple[Any, Tensor]] = [(parameter, master)]
@@ -41,7 +41,7 @@ def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) 
     quantized = [(weight, master) for weight, master in pairs if family(weight)]
     for weight, master in pairs:
         if not family(weight):
-            store(weight, master)
+            store_master(weight, master)
     weights = [weight for weight, _ in quantized]
     own = [_range(weight, rank, ranks) for weight in weights]
     shards = [

@@ -121,7 +121,7 @@ class TransformerEngine(Engine):
             first, _ = next(iter(self.logical(name, parameter)))
             for key, scale in shown.state_scales(self.optimizer, parameter):
                 yield from self.show(f"{key}_scale", first, scale, capture, split=False)
-        for kind, name, tensor in shown.quantized_state(self.model):
+        for kind, name, tensor in shown.te_quantized_state(self.model):
             local = kind == "recorded_amax"
             yield from self.show(kind, name, tensor, capture, split=False, local=local)
 
@@ -130,7 +130,7 @@ class TransformerEngine(Engine):
         yield from super().observe(phase, capture)
         yield from capture.kept("used_quantized")
         if phase in ("forward_backward", "evaluate"):
-            for name, tensor in shown.used_quantized(self.model):
+            for name, tensor in shown.te_used_quantized(self.model):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
 
     def paths(self) -> set[str]:

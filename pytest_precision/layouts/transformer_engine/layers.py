@@ -23,10 +23,10 @@ from pytest_precision.workloads.mixture import Expert, Experts
 
 _WEIGHT = re.compile(r"weight\d*|fc\d_weight")
 
-ROWS = 32
+PADDED_ROWS = 32
 """Rows of each weight's input are padded to a multiple, which is a whole block of each recipe."""
 
-SINGLE = "NVTE_GROUPED_LINEAR_SINGLE_PARAM"
+SINGLE_PARAMETER = "NVTE_GROUPED_LINEAR_SINGLE_PARAM"
 """Without this variable, Transformer Engine makes discrete weights in place of a single one."""
 
 RECIPES = {
@@ -111,7 +111,7 @@ class PaddedLayer(Padded):
         """
         flat = rows.reshape(-1, rows.shape[-1])
         shares = [len(flat)] if load is None else list(load)
-        padded = [-(-share // ROWS) * ROWS for share in shares]
+        padded = [-(-share // PADDED_ROWS) * PADDED_ROWS for share in shares]
         if load is None:
             x = F.pad(flat, (0, 0, 0, padded[0] - shares[0]))
             kept: Tensor = self.layer(x, is_first_microbatch=self.first)[: shares[0]]
@@ -198,7 +198,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
         ValueError: for a model without experts, or with sizes that are no multiples of 32.
     """
     if single_grouped_weight:
-        os.environ[SINGLE] = "1"
+        os.environ[SINGLE_PARAMETER] = "1"
     found = [(name, one) for name, one in model.named_modules() if isinstance(one, Experts)]
     for name, experts in found:
         layers = {}
@@ -263,10 +263,10 @@ def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
 
 def expect_sizes(name: str, linear: nn.Linear) -> None:
     """Refuse a layer whose sizes are no whole blocks."""
-    if linear.in_features % ROWS or linear.out_features % ROWS:
+    if linear.in_features % PADDED_ROWS or linear.out_features % PADDED_ROWS:
         raise ValueError(
             expected_but_got(
-                f"sizes that are multiples of {ROWS}",
+                f"sizes that are multiples of {PADDED_ROWS}",
                 f"{name} of {linear.in_features} x {linear.out_features}",
                 "give the workload another width",
             )

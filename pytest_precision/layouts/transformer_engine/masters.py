@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.layouts.dtypes import MASTERS, MOMENTS, state_dtype
-from pytest_precision.layouts.transformer_engine.casting import store, store_by_shards
+from pytest_precision.layouts.dtypes import STORED_MASTERS, STORED_MOMENTS, state_dtype
+from pytest_precision.layouts.transformer_engine.casting import store_by_shards, store_master
 from pytest_precision.layouts.transformer_engine.engine import TransformerEngine
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.matrix.cell import Cell
@@ -36,8 +36,8 @@ def initial_of(parameter: Any) -> Tensor:
 def moments(exp_avg_dtype: str, exp_avg_sq_dtype: str) -> dict[str, torch.dtype]:
     """Return the dtypes of the moments as arguments of `FusedAdam`."""
     return {
-        "exp_avg_dtype": state_dtype("exp_avg_dtype", exp_avg_dtype, MOMENTS),
-        "exp_avg_sq_dtype": state_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, MOMENTS),
+        "exp_avg_dtype": state_dtype("exp_avg_dtype", exp_avg_dtype, STORED_MOMENTS),
+        "exp_avg_sq_dtype": state_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, STORED_MOMENTS),
     }
 
 
@@ -71,7 +71,9 @@ class OptimizerMasters(TransformerEngine):
             master_weights=True,
             use_decoupled_grad=True,
             store_param_remainders=store_param_remainders,
-            master_weight_dtype=state_dtype("master_weight_dtype", master_weight_dtype, MASTERS),
+            master_weight_dtype=state_dtype(
+                "master_weight_dtype", master_weight_dtype, STORED_MASTERS
+            ),
             **moments(exp_avg_dtype, exp_avg_sq_dtype),
         )
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
@@ -178,7 +180,7 @@ class OutsideMasters(TransformerEngine):
         with torch.no_grad():
             for (parameter, master), saved in zip(self.pairs, state["master"], strict=True):
                 master.copy_(saved)
-                store(parameter, master)
+                store_master(parameter, master)
 
     def store_masters(self) -> None:
         """Round or quantize the masters to the weights."""
@@ -186,4 +188,4 @@ class OutsideMasters(TransformerEngine):
             store_by_shards(self.pairs, self.rank, self.cell.world_size)
             return
         for parameter, master in self.pairs:
-            store(parameter, master)
+            store_master(parameter, master)

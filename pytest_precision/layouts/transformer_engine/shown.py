@@ -13,7 +13,7 @@ from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import SIDES, family, operand
 
-KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
+SHOWN_KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 def values_of(tensor: Tensor) -> Tensor:
@@ -62,12 +62,12 @@ def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
         yield from zip(names, _each(held, names), strict=True)
 
 
-def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+def te_quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     """Yield kind, name and tensor of all quantized state that outlives a step."""
     for part in parts_of(model):
         for name, weight in stored_weights(part):
             for side, field, tensor in operands_of(weight):
-                yield KINDS[field], TensorKey(name, side).name(KINDS[field]), tensor
+                yield SHOWN_KINDS[field], TensorKey(name, side).name(SHOWN_KINDS[field]), tensor
         for name, scale, history in _delayed(part):
             yield "scale", name, scale
             key = TensorKey(name, "history")
@@ -95,7 +95,7 @@ def _delayed(part: EngineLayer) -> Iterator[tuple[str, Tensor, Tensor]]:
                 yield f"{gemm.removesuffix('.weight')}.{direction}", scale, history
 
 
-def used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def te_used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of the quantized weights that the last forward multiplied by."""
     for part in parts_of(model):
         for name, weight in used_weights(part):
@@ -115,7 +115,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
         held = operand(weight, side)
         if held is not None:
             both = family(weight) == "tensor" and side == "columnwise"
-            for field in KINDS:
+            for field in SHOWN_KINDS:
                 tensor = getattr(held, field)
                 if both and field == "data" and not held.storage.transposed:
                     tensor = tensor.t().contiguous()  # one piece of memory serves both orders

@@ -20,7 +20,7 @@ DEFAULT = "default"
 
 WILDCARDS = frozenset("*?[]")
 
-FEW = 5
+LISTED_NAMES = 5
 """Number of names that a message lists."""
 
 
@@ -63,7 +63,7 @@ class KeyedCriterion(NamedTuple):
         return not self.pattern or fnmatchcase(name, self.pattern)
 
 
-EXACT = KeyedCriterion(DEFAULT, "", Bitwise())
+OTHERWISE_BITWISE = KeyedCriterion(DEFAULT, "", Bitwise())
 """What holds where no other rule does."""
 
 
@@ -72,10 +72,10 @@ class Criteria:
     """A criterion for every tensor.
 
     Attributes:
-        rules: the first one that fits a tensor decides, else `EXACT`.
+        rules: the first one that fits a tensor decides, else `OTHERWISE_BITWISE`.
     """
 
-    rules: tuple[KeyedCriterion, ...] = (EXACT,)
+    rules: tuple[KeyedCriterion, ...] = (OTHERWISE_BITWISE,)
 
     @classmethod
     def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
@@ -127,7 +127,7 @@ class Criteria:
 
     def of_kind(self, kind: str) -> list[KeyedCriterion]:
         """Return the rules for tensors of a kind; the last one is for all of them."""
-        rules = [*(rule for rule in self.rules if rule.may_fit(kind)), EXACT]
+        rules = [*(rule for rule in self.rules if rule.may_fit(kind)), OTHERWISE_BITWISE]
         whole = next(number for number, rule in enumerate(rules) if not rule.pattern)
         return rules[: whole + 1]
 
@@ -159,10 +159,10 @@ class Criteria:
                 )
             there = list(dict.fromkeys(name for kind in kinds for name in names[kind]))
             if not any(map(rule.fits_name, there)):
-                more = f" and {len(there) - FEW} more" if len(there) > FEW else ""
+                more = f" and {len(there) - LISTED_NAMES} more" if len(there) > LISTED_NAMES else ""
                 return (
                     f"the criterion names {rule.key}, but no tensor has such a name; there are "
-                    f"{', '.join(there[:FEW])}{more}"
+                    f"{', '.join(there[:LISTED_NAMES])}{more}"
                 )
         return ""
 

@@ -18,10 +18,16 @@ import torch
 
 from pytest_precision.parity.compare.bit_patterns import IEEE, SIGNED_FLOATS, Bits, differ
 from pytest_precision.parity.compare.criterion import Measure
-from pytest_precision.parity.compare.scratch import LIMITS, Working, finite_norm, scratch, widened
+from pytest_precision.parity.compare.scratch import (
+    FLOAT_LIMITS,
+    Working,
+    finite_norm,
+    scratch,
+    widened,
+)
 from pytest_precision.parity.compare.statistics import Accumulator, excess
 
-CHUNK = 2**15
+DENSE_ELEMENTS = 2**15
 """Elements per chunk. With fewer, the calls cost more than the work; more do not fit the cache."""
 
 SPARSE = 16
@@ -77,16 +83,16 @@ def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> N
     """
     # Infinities, NaN and zero references are what this is for, so numpy need not warn of them.
     with np.errstate(all="ignore"):
-        for begin in range(0, len(candidate), CHUNK):
-            chunk = slice(begin, begin + CHUNK)
+        for begin in range(0, len(candidate), DENSE_ELEMENTS):
+            chunk = slice(begin, begin + DENSE_ELEMENTS)
             _add_chunk(figures, start + begin, candidate[chunk], reference[chunk])
 
 
 def add_equal(figures: Accumulator, reference: Bits) -> None:
     """Add elements that are equal on both sides: only the norm of the reference grows."""
     with np.errstate(all="ignore"):
-        for begin in range(0, len(reference), CHUNK):
-            _add_reference(figures, reference[begin : begin + CHUNK])
+        for begin in range(0, len(reference), DENSE_ELEMENTS):
+            _add_reference(figures, reference[begin : begin + DENSE_ELEMENTS])
 
 
 def _add_reference(figures: Accumulator, r: Bits) -> None:
@@ -126,7 +132,7 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
         max_abs = max(difference.max().item(), -difference.min().item())
     bound = _bound(figures, b)
     largest_bound = 0.0 if bound is None else bound.max().item()
-    if not max_abs + largest_bound < LIMITS[b.dtype].max:
+    if not max_abs + largest_bound < FLOAT_LIMITS[b.dtype].max:
         return False
     figures.mismatched += count
     figures.max_abs = max(figures.max_abs, max_abs)
@@ -246,7 +252,7 @@ def _judge_values(
     `chunk.difference` is overwritten.
     """
     start, c, r = chunk.start, chunk.c, chunk.r
-    doubt = DOUBT * (2 * figures.max_abs + largest_bound) + LIMITS[chunk.b.dtype].tiny
+    doubt = DOUBT * (2 * figures.max_abs + largest_bound) + FLOAT_LIMITS[chunk.b.dtype].tiny
     over = np.abs(chunk.difference, out=chunk.difference)
     over -= bound
     at = int(over.argmax())

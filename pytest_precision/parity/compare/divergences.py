@@ -15,7 +15,7 @@ from pytest_precision.parity.compare.optional import OptionalPairs
 from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes, statistics
-from pytest_precision.parity.compare.uncalled import Uncalled, reads
+from pytest_precision.parity.compare.uncalled import Uncalled, shows_reads
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -149,7 +149,7 @@ def _explained(judgement: Judgement) -> Finding | None:
     A script's generator is seen where the next step begins, which may have drawn its data already.
     """
     first = judgement.first
-    if first is None or reads(first.pair.kind):
+    if first is None or shows_reads(first.pair.kind):
         return first
     op = first.pair.moment.op
     if first.pair.kind in GENERATORS:

@@ -15,15 +15,15 @@ from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
 
 FLIPPED = 1e-3
-"""Share of the elements, one at least, that may be off in any case, see `flipped`.
+"""Share of the elements, one at least, that may be off in any case, see `error_of_flips`.
 
 The runs draw few roundings of a tensor that has few of them; the candidate may have others.
 """
 
-LARGEST = 0.99
+LARGEST_NOISE = 0.99
 """Largest relative error that a bound can be: what differs more is not the same tensor."""
 
-Key = tuple[str, str, int | None]
+NoisyTensor = tuple[str, str, int | None]
 """Kind and name of a tensor, and its rank where each rank has one of its own."""
 
 
@@ -38,7 +38,7 @@ class NoiseMeter:
 
     def __init__(self, reference: Trace, runs: Sequence[Trace], unit: float) -> None:
         self._reference, self._runs, self._unit = reference, runs, unit
-        self._spreads: dict[Moment, dict[Key, float]] = {}
+        self._spreads: dict[Moment, dict[NoisyTensor, float]] = {}
         self._reached: dict[Moment, set[str]] = {}
 
     def bound(self, pair: Pair, moment: Moment, safety: float) -> float:
@@ -56,8 +56,8 @@ class NoiseMeter:
         tensor = None if pair.reference is None else pair.reference.tensor
         floor = 0.0
         if pair.kind in self._reached[moment] and tensor is not None:
-            floor = flipped(tensor, self._unit, self._starts.get((pair.kind, pair.name)))
-        return min(max(safety * spread, floor), LARGEST)
+            floor = error_of_flips(tensor, self._unit, self._starts.get((pair.kind, pair.name)))
+        return min(max(safety * spread, floor), LARGEST_NOISE)
 
     @cached_property
     def _starts(self) -> dict[tuple[str, str], Tensor]:
@@ -75,8 +75,8 @@ class NoiseMeter:
                     found[key] = whole
         return found
 
-    def _measured(self, moment: Moment) -> dict[Key, float]:
-        found: dict[Key, float] = {}
+    def _measured(self, moment: Moment) -> dict[NoisyTensor, float]:
+        found: dict[NoisyTensor, float] = {}
         for run in self._runs:
             for pair in align(run, self._reference, (moment, moment)):
                 key = pair.kind, pair.name, pair.rank
@@ -94,10 +94,10 @@ def error_of(pair: Pair) -> float:
     if common_dtype(ours.dtype, theirs.dtype, check_dtype=True) is None:
         return 0.0
     error = statistics(ours, theirs).rel_l2
-    return error if math.isfinite(error) else LARGEST
+    return error if math.isfinite(error) else LARGEST_NOISE
 
 
-def flipped(tensor: Tensor, unit: float, start: Tensor | None = None) -> float:
+def error_of_flips(tensor: Tensor, unit: float, start: Tensor | None = None) -> float:
     """Return the relative L2 error of a tensor of which a few elements are off by the most.
 
     Args:

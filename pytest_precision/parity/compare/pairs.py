@@ -21,7 +21,7 @@ from pytest_precision.parity.compare.tensors import Difference, compare
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.store import Entry, Trace
 
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Bytes per element to a dtype that moves them unchanged."""
 
 
@@ -221,7 +221,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
         text = f"no rank holds {lacking} of {size} elements"
         return LogicalTensor(trace, pieces, Fault("uncovered", text))
     # As integers: not every dtype can be indexed, and no conversion may touch the bits.
-    whole = torch.zeros(pieces[0].shape, dtype=BITS[dtype.itemsize])
+    whole = torch.zeros(pieces[0].shape, dtype=MOVED_AS[dtype.itemsize])
     covered = torch.zeros(pieces[0].shape, dtype=torch.bool)
     for piece in pieces:
         tensor = trace.tensor(piece).view(whole.dtype)

@@ -21,7 +21,7 @@ LINE = 64
 BLAS = 2**13
 """Elements per dot product. For somewhat more of them OpenBLAS starts threads."""
 
-LIMITS = {np.dtype(dtype): np.finfo(dtype) for dtype in (np.float32, np.float64)}
+FLOAT_LIMITS = {np.dtype(dtype): np.finfo(dtype) for dtype in (np.float32, np.float64)}
 
 Working = npt.NDArray[Any]
 """Values of shape (n,) as float32 or float64."""
@@ -66,7 +66,7 @@ def finite_norm(values: Working) -> float:
         part = values[begin : begin + BLAS]
         squares += float(part.dot(part))
     # Between these bounds no square overflowed, and those that vanished did not matter.
-    if math.sqrt(LIMITS[values.dtype].tiny) <= squares < math.inf:
+    if math.sqrt(FLOAT_LIMITS[values.dtype].tiny) <= squares < math.inf:
         return math.sqrt(squares)
     finite = np.where(np.isfinite(values), values, 0)
     largest = float(np.abs(finite).max())

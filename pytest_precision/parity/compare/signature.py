@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.matrix.contract import dtype_name
+from pytest_precision.parity.compare.bit_patterns import LANES
 from pytest_precision.parity.compare.ratio import (
     COARSEST,
     Fit,
@@ -17,9 +18,8 @@ from pytest_precision.parity.compare.ratio import (
     simple_ratio,
     words_of,
 )
-from pytest_precision.parity.compare.statistics import LANES
 
-VALUES = "values"
+NO_PATTERN = "values"
 """The words for a difference in which nothing stands out."""
 
 NOT_FINITE = ("all NaN", "not finite")
@@ -50,7 +50,7 @@ kind: `dtype`, `shape`, `missing`, `extra`, `replicas`, `uncovered`, `pieces`.""
 SEGMENTS = 4
 """Parts of a tensor, each with a constant ratio, up to which edges of buffers explain them."""
 
-SHORTEST = 8
+LEAST_ELEMENTS = 8
 """Fewest elements of such a part, and of a tensor whose form tells something."""
 
 FINE = 2.0**-20
@@ -72,12 +72,12 @@ class Signature(NamedTuple):
 
     Attributes:
         error: one of `ERRORS`; empty where nothing stands out.
-        words: a short phrase; `VALUES` where nothing stands out.
+        words: a short phrase; `NO_PATTERN` where nothing stands out.
         ratio: the factor, where that is what it is.
     """
 
     error: str = ""
-    words: str = VALUES
+    words: str = NO_PATTERN
     ratio: float | None = None
 
     @property
@@ -98,7 +98,10 @@ def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
         reference: what it should be.
     """
     if not is_measured(candidate):
-        zero = candidate.numel() >= SHORTEST and not candidate.reshape(-1).view(torch.uint8).any()
+        zero = (
+            candidate.numel() >= LEAST_ELEMENTS
+            and not candidate.reshape(-1).view(torch.uint8).any()
+        )
         return Signature("zero", "all zero") if zero else None
     if not torch.isfinite(candidate).all() or not torch.isfinite(reference).all():
         return Signature("not finite", NOT_FINITE[0 if candidate.isnan().all() else 1])
@@ -175,7 +178,7 @@ def _of_number(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
     """Tell a factor up to the rounding of what computed both."""
-    fewest = 2 if unit < FINE else SHORTEST
+    fewest = 2 if unit < FINE else LEAST_ELEMENTS
     fit = Fit.of(ours, theirs) if len(ours) >= fewest else None
     if fit is None or not fit.explains(unit):
         return None
@@ -190,12 +193,12 @@ def fitted(fit: Fit) -> Signature:
 
 def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
     """Tell the same values in other places: transposed, rows in another order, or any order."""
-    if candidate.numel() < SHORTEST or candidate.dtype.is_complex:
+    if candidate.numel() < LEAST_ELEMENTS or candidate.dtype.is_complex:
         return None
     ours, theirs = (side.contiguous().view(LANES[side.itemsize]) for side in (candidate, reference))
     if not torch.equal(ours.reshape(-1).sort()[0], theirs.reshape(-1).sort()[0]):
         return None
-    if len(torch.unique(theirs)) < SHORTEST:
+    if len(torch.unique(theirs)) < LEAST_ELEMENTS:
         return None  # a few values in other places are no tensor that was moved as a whole
     if ours.dim() == 2 and torch.equal(theirs.T.reshape(ours.shape), ours):
         return Signature("transposed", "the reference, transposed")
@@ -225,7 +228,7 @@ def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
             distance = (candidate.double() - reference.double()).norm()
             if distance > COARSEST * reference.double().norm():
                 return None  # other values, which happen to have been rounded
-            if len(torch.unique(mantissa)) >= SHORTEST:
+            if len(torch.unique(mantissa)) >= LEAST_ELEMENTS:
                 return Signature("rounded", f"all on the grid of {dtype_name(grid)}")
     return None
 
@@ -256,7 +259,7 @@ def _edges(ours: Tensor, theirs: Tensor, eps: float) -> Signature | None:
         return None
     edges = [0, *jumps.tolist(), len(ratios)]
     parts = [ratios[start:stop] for start, stop in pairwise(edges)]
-    if min(map(len, parts)) < SHORTEST:
+    if min(map(len, parts)) < LEAST_ELEMENTS:
         return None
     first, *others = (words_of(float(part.median())) for part in parts)
     if {first} == {*others}:  # Ratios that read alike differ by rounding alone.

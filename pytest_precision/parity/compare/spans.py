@@ -15,7 +15,7 @@ from pytest_precision.parity.compare.scratch import scratch
 SPAN = 2**21
 """Bytes of each side that are compared at a time before anything is computed."""
 
-Window = tuple[int | slice, ...]
+PartOfTensor = tuple[int | slice, ...]
 
 
 def spans(
@@ -31,7 +31,7 @@ def spans(
         start += c.numel()
 
 
-def _windows(shape: tuple[int, ...], numel: int) -> Iterator[Window]:
+def _windows(shape: tuple[int, ...], numel: int) -> Iterator[PartOfTensor]:
     """Yield indices of consecutive parts of a tensor of `shape`, each of up to `numel` elements."""
     outer = len(shape)
     while outer and math.prod(shape[outer - 1 :]) <= numel:

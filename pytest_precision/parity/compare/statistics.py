@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pytest_precision.parity.compare.bit_patterns import FLOATS, Bits, Values, ulps, values
+from pytest_precision.parity.compare.bit_patterns import FLOATS, Bits, Values, ulps, values_of_bits
 from pytest_precision.parity.compare.criterion import Elementwise, Measure
 
-Element = int | float | complex | bool
+Scalar = int | float | complex | bool
 
 
 UINT64_MAX = 2**64 - 1
@@ -72,11 +72,11 @@ class Statistics:
     nan_mismatched: int
     inf_mismatched: int
     first: tuple[int, ...] | None
-    candidate_first: Element | None
-    reference_first: Element | None
+    candidate_first: Scalar | None
+    reference_first: Scalar | None
     worst: tuple[int, ...] | None
-    candidate_worst: Element | None
-    reference_worst: Element | None
+    candidate_worst: Scalar | None
+    reference_worst: Scalar | None
     candidate_not_finite: NotFinite
     reference_not_finite: NotFinite
 
@@ -125,7 +125,7 @@ class Accumulator:
             reference: likewise.
             positions: of the pairs in the flattened tensors, ascending, of shape (n,).
         """
-        c, r = values(candidate, self.dtype), values(reference, self.dtype)
+        c, r = values_of_bits(candidate, self.dtype), values_of_bits(reference, self.dtype)
         c_nan, r_nan = np.isnan(c), np.isnan(r)
         one_nan, no_nan = c_nan != r_nan, ~(c_nan | r_nan)
         finite = np.isfinite(c) & np.isfinite(r)
@@ -178,7 +178,7 @@ class Accumulator:
         if self.worst is None or severity > self.severity:
             self.severity, self.worst = severity, locate()
 
-    def allowed(self, reference: Element | None) -> str:
+    def allowed(self, reference: Scalar | None) -> str:
         """Say what the criterion allows at an element of the reference, empty for no distance."""
         if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
             return ""
@@ -189,7 +189,7 @@ class Accumulator:
 
 def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwise) -> Values:
     """Return by how much finite pairs exceed the bound of `criterion`; above 0 only if they do."""
-    c, r = values(c_bits, dtype), values(r_bits, dtype)
+    c, r = values_of_bits(c_bits, dtype), values_of_bits(r_bits, dtype)
     return _excess(c, r, _distance(c, r), criterion)
 
 

@@ -17,15 +17,15 @@ from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.calls import no_criterion
 from pytest_precision.parity.compare.criterion import Criterion, Elementwise
 from pytest_precision.parity.compare.spans import is_plain, spans
-from pytest_precision.parity.compare.statistics import Accumulator, Element, NotFinite, Statistics
+from pytest_precision.parity.compare.statistics import Accumulator, NotFinite, Scalar, Statistics
 from pytest_precision.trace.digests import memcmp
 
-__all__ = ["DTYPES", "Difference", "Statistics", "compare", "same_bytes", "statistics"]
+__all__ = ["COMPARABLE", "Difference", "Statistics", "compare", "same_bytes", "statistics"]
 
-DTYPES = (*FLOATS, *INTEGERS, *COMPLEX, torch.bool)
+COMPARABLE = (*FLOATS, *INTEGERS, *COMPLEX, torch.bool)
 """What can be compared."""
 
-SHARE = 2**23
+THREAD_BYTES = 2**23
 """Bytes of each side that are worth a thread."""
 
 
@@ -142,7 +142,7 @@ def _common_dtype(
 ) -> torch.dtype | None:
     """Return the dtype to compare in; None where none holds the values of both."""
     for name, tensor in (("candidate", candidate), ("reference", reference)):
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in COMPARABLE:
             raise TypeError(
                 expected_but_got(
                     "a dtype with one value per element",
@@ -175,7 +175,7 @@ def _measure(
 def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> bool:
     """Tell whether large tensors are the same, on torch's number of threads; False is no answer."""
     sides = (candidate, reference)
-    threads = min(torch.get_num_threads(), reference.nbytes // SHARE)
+    threads = min(torch.get_num_threads(), reference.nbytes // THREAD_BYTES)
     if threads < 2 or not all(is_plain(side, dtype) for side in sides):
         return False
     share = reference.nbytes // threads
@@ -244,7 +244,7 @@ def _not_finite(
 
 def _element(
     position: int | None, candidate: Tensor, reference: Tensor
-) -> tuple[tuple[int, ...] | None, Element | None, Element | None]:
+) -> tuple[tuple[int, ...] | None, Scalar | None, Scalar | None]:
     if position is None:
         return None, None, None
     index = tuple(int(i) for i in np.unravel_index(position, tuple(reference.shape)))

@@ -14,11 +14,11 @@ from pytest_precision.parity.compare.pairs import LogicalTensor, Pair, assemble
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.store import Trace
 
-FEW = 3
+NAMED_AT_MOST = 3
 """Names that are listed; of more, the number is said."""
 
 COMPARED = "the weight before the step was compared instead"
-UNKNOWN = "the weight before the step is not among the steps that were looked at"
+STEP_NOT_SHOWN = "the weight before the step is not among the steps that were looked at"
 
 
 class Uncalled:
@@ -44,13 +44,13 @@ class Uncalled:
         Returns:
             None where the trace begins with this very step, so that nothing says what was held.
         """
-        if not reads(pair.kind) or None not in (pair.candidate, pair.reference):
+        if not shows_reads(pair.kind) or None not in (pair.candidate, pair.reference):
             return pair
         side = "candidate" if pair.candidate is None else "reference"
         trace, moment = self._traces[side], moments[side == "reference"]
         before = _held_before(trace, moment)
         if before is None:
-            self._names[side, UNKNOWN][pair.name] = None
+            self._names[side, STEP_NOT_SHOWN][pair.name] = None
             return None
         weight = _resident(trace, before, pair)
         if weight is None:
@@ -69,7 +69,7 @@ class Uncalled:
         }
 
 
-def reads(kind: str) -> bool:
+def shows_reads(kind: str) -> bool:
     """Return whether a kind shows weights as a forward reads them."""
     return outer_kind(kind) == "used_param"
 
@@ -87,5 +87,5 @@ def _resident(trace: Trace, before: Moment, pair: Pair) -> LogicalTensor | None:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+    more = f" and {len(names) - NAMED_AT_MOST} more" if len(names) > NAMED_AT_MOST else ""
+    return ", ".join(names[:NAMED_AT_MOST]) + more

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.parity.compare.bit_patterns import FLOATS, bits, differ, ulps, values
+from pytest_precision.parity.compare.bit_patterns import FLOATS, bits, differ, ulps, values_of_bits
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.compare.spans import spans
 from pytest_precision.parity.compare.tensors import common_dtype
@@ -46,7 +46,7 @@ def histogram(candidate: Tensor, reference: Tensor) -> dict[str, Any] | None:
     nan = infinite = 0
     for _, *sides in spans(candidate, reference, dtype):
         c, r = map(bits, sides)
-        a, b = values(c, dtype), values(r, dtype)
+        a, b = values_of_bits(c, dtype), values_of_bits(r, dtype)
         no_number = (np.isnan(a) | np.isnan(b)) & differ(c, r)
         unbounded = ~no_number & (np.isinf(a) | np.isinf(b)) & (a != b)
         rest = ~(no_number | unbounded)

@@ -16,7 +16,7 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.pairs import Pair, assemble
 from pytest_precision.parity.compare.ratio import COARSEST, ROUNDINGS, Fit, unit_of, words_of
 from pytest_precision.parity.compare.signature import (
-    SHORTEST,
+    LEAST_ELEMENTS,
     Signature,
     is_measured,
     is_stretch,
@@ -118,7 +118,9 @@ def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signatu
     if not found:
         return None
     ours, theirs, kept = (torch.cat(column) for column in zip(*found, strict=True))
-    if len(ours) < SHORTEST or not all(bool(t.isfinite().all()) for t in (ours, theirs, kept)):
+    if len(ours) < LEAST_ELEMENTS or not all(
+        bool(t.isfinite().all()) for t in (ours, theirs, kept)
+    ):
         return None
     fit = Fit.of(ours - theirs, kept)
     if fit is None:

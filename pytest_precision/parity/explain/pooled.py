@@ -22,8 +22,8 @@ from pytest_precision.parity.compare.ratio import (
     unit_of,
 )
 from pytest_precision.parity.compare.signature import (
+    LEAST_ELEMENTS,
     NOTHING,
-    SHORTEST,
     Signature,
     factor,
     fitted,
@@ -150,7 +150,7 @@ def _where(fit: Fit, rank: int | None, microbatch: int | None) -> str:
 
 def _fit(compared: Sequence[Compared]) -> Fit | None:
     ours, theirs = _joined(compared)
-    return Fit.of(ours, theirs) if len(ours) >= SHORTEST else None
+    return Fit.of(ours, theirs) if len(ours) >= LEAST_ELEMENTS else None
 
 
 def _shares(one: Compared, fit: Fit, unit: float) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from pytest_precision.parity.culprit import SourceLine
-from pytest_precision.ranks.code.installed import NAMES, is_installed
+from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
 
 AROUND = 3
 """Lines above the line, and below it."""
@@ -42,7 +42,7 @@ def shown_file(file: str, root: Path) -> ShownFile:
     if place.is_relative_to(root) and not is_installed(path):
         return ShownFile(place.relative_to(root).as_posix(), False)
     for number in range(len(place.parts) - 1, 0, -1):  # also one of another machine
-        if place.parts[number - 1] in NAMES:
+        if place.parts[number - 1] in PACKAGE_FOLDERS:
             return ShownFile("/".join(place.parts[number:]), True)
     folder = Path(path).parent
     while (folder / "__init__.py").is_file():

@@ -14,7 +14,7 @@ from pytest_precision.trace.moment import Moment
 COLUMNS = 10
 """Operations that the table shows, so that it fits a terminal."""
 
-MOST = 40
+MOST_COLUMNS = 40
 """Operations in the data, so that the entry of a long run in report.json stays small."""
 
 
@@ -52,7 +52,7 @@ def columns(judgement: Judgement) -> dict[str, Any]:
     Of each kind there are the states, `=`, `~`, `.` or what is wrong in words, and, where any is
     known, the figures of the tensors that are furthest off.
     """
-    moments = _columns(judgement, MOST)
+    moments = _columns(judgement, MOST_COLUMNS)
     kinds = {}
     for kind in _kinds(judgement):
         tallies = _row(judgement, kind, moments)

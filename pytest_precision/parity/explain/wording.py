@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
-from pytest_precision.parity.compare.statistics import Element, NotFinite, Statistics
-from pytest_precision.parity.compare.uncalled import reads
+from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
+from pytest_precision.parity.compare.uncalled import shows_reads
 from pytest_precision.parity.explain.diagnosis import Diagnosis
 from pytest_precision.parity.explain.unlike import other_number, other_weights
 from pytest_precision.parity.words import percent, power_of_two
@@ -66,7 +66,7 @@ def _lost(finding: Finding) -> str:
     where = f"the {lacks} {when(pair.moment)}; the {has} has it"
     lost = f"{pair.kind} of {pair.name} is missing from {where}"
     held = "no call of its module was seen, and no param of that name before the step"
-    return f"{lost}: {held}" if reads(pair.kind) else lost
+    return f"{lost}: {held}" if shows_reads(pair.kind) else lost
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
@@ -122,7 +122,7 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
     return f"{share}, {worst} at {statistics.worst}{where(finding, statistics.worst)}"
 
 
-def value_of(finding: Finding, value: Element | None) -> str:
+def value_of(finding: Finding, value: Scalar | None) -> str:
     """Format an element; of a scale that is a power of two, the exponent says more."""
     if isinstance(value, float) and finding.pair.kind in SCALES:
         return power_of_two(value) or repr(value)

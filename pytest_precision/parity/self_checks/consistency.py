@@ -23,14 +23,19 @@ from pytest_precision.matrix.tensor_key import (
 from pytest_precision.parity.compare.pairs import region
 from pytest_precision.parity.self_checks import identities
 from pytest_precision.parity.self_checks.exempt import Exempt
-from pytest_precision.parity.self_checks.identities import Claim, Contradiction, Held, Shown
+from pytest_precision.parity.self_checks.identities import (
+    Claim,
+    Contradiction,
+    EntriesByName,
+    RunView,
+)
 from pytest_precision.parity.self_checks.quantization import QUANTIZED, Quantization
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Entry
 
-KINDS = frozenset(
+IDENTITY_KINDS = frozenset(
     {"used_param", "used_quantized", "loss", "grad", "reduced_grad", "grad_norm", "master", "param"}
     | {"loss_scale", "recorded_amax", *QUANTIZED.values()}
 )
@@ -80,7 +85,7 @@ class Consistency:
         return found
 
 
-def words(breach: Contradiction, who: str) -> str:
+def contradiction_words(breach: Contradiction, who: str) -> str:
     """Say on one line what contradicts what, and in which run."""
     everywhere = ", as in every other tensor" if breach.everywhere else ""
     off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
@@ -115,8 +120,8 @@ class _Walk:
 
     def __init__(self, side: Recording, log: OracleLog, checked: Counter[str]) -> None:
         self._trace, self._log, self._cell = side.trace, log, side.cell
-        self._shown = Shown(side.trace, checked)
-        self._state: Held = {}
+        self._shown = RunView(side.trace, checked)
+        self._state: EntriesByName = {}
         self._gradients: Mapping[str, list[Entry]] = {}
         self._reduced: Mapping[str, list[Entry]] = {}
         held = self._trace.dtypes()
@@ -136,7 +141,7 @@ class _Walk:
         for moment in self._trace.moments:
             held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):
-                if entry.kind in KINDS:
+                if entry.kind in IDENTITY_KINDS:
                     held[entry.kind][entry.name].append(entry)
             if moment.phase == "forward_backward":  # an evaluation may be of other weights
                 yield from self._used(moment, held["used_param"])
@@ -159,7 +164,7 @@ class _Walk:
             claim = self._shown.claim(moment, "used_param", name, f"the {kind} before it")
             yield from self._follows(claim, entries, stored)
 
-    def _cast(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
+    def _cast(self, moment: Moment, held: EntriesByName) -> Iterator[Contradiction]:
         """Yield resident weights that are not the masters, cast."""
         for name, entries in held["param"].items():
             masters = held["master"].get(name)
@@ -188,7 +193,7 @@ class _Walk:
                 yield found
                 return
 
-    def _summed(self, moment: Moment, held: Held) -> Iterator[Contradiction]:
+    def _summed(self, moment: Moment, held: EntriesByName) -> Iterator[Contradiction]:
         """Yield reduced gradients that are no sum over ranks, each with its own microbatches."""
         if moment.phase == "forward_backward":
             alone = self._dealt(moment, held["loss"])

@@ -73,7 +73,7 @@ def clipping(run: Exercised) -> str:
     return "" if any(run.clipped) else "clipping: active in no step"
 
 
-def rates(run: Exercised) -> str:
+def equal_rates(run: Exercised) -> str:
     """Say whether all parameters have the same learning rate in every step."""
     if any(len(own) > 1 for own in run.rates.values()):
         return ""
@@ -86,7 +86,7 @@ def schedule(run: Exercised) -> str:
     return "learning rates: the same in all steps" if constant else ""
 
 
-def decay(run: Exercised) -> str:
+def equal_decay(run: Exercised) -> str:
     """Say whether no parameter decays, or all alike."""
     values = run.decays or {0.0}
     if values == {0.0}:
@@ -142,11 +142,11 @@ def loads(run: Exercised) -> str:
     return "" if any(after) else f"loads: none before {STEPS_AFTER_A_LOAD} steps"
 
 
-CHECKS: tuple[Callable[[Exercised], str], ...] = (
+GAP_CHECKS: tuple[Callable[[Exercised], str], ...] = (
     clipping,
-    rates,
+    equal_rates,
     schedule,
-    decay,
+    equal_decay,
     accumulation,
     tokens,
     start,
@@ -168,7 +168,7 @@ def unexercised(trace: Trace, cell: Cell, data: DataLog) -> list[str]:
 
 
 def _found(run: Exercised) -> Iterator[str]:
-    for check in CHECKS:
+    for check in GAP_CHECKS:
         words = check(run)
         if words:
             yield words

@@ -38,7 +38,7 @@ class Broken(NamedTuple):
         return "; ".join(filter(None, told)) or UNKNOWN
 
 
-def summary(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
+def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
     """Return what was judged of one run as builtins; only the reason where nothing was.
 
     Args:
@@ -71,7 +71,7 @@ def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
     return [Broken(side.name, side.oracle, breach) for side, breach in found if breach is not None]
 
 
-def headline(sides: Sequence[Broken]) -> str:
+def breach_headline(sides: Sequence[Broken]) -> str:
     """Say on one line which update is not that of the rule, and which wrong rule it follows.
 
     Args:
@@ -85,7 +85,7 @@ def headline(sides: Sequence[Broken]) -> str:
     )
 
 
-def lines(side: Recording, exempt: Exempt) -> list[str]:
+def breach_lines(side: Recording, exempt: Exempt) -> list[str]:
     """Return the lines below a divergence that say the same of one side; none if it has none."""
     return [
         f"The update of the {one.side} is not the workload's {one.log.rule}: {one.explanation} "

@@ -208,11 +208,11 @@ def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
     return claim.broken(got, exact.double(), 0.0)
 
 
-Held = Mapping[str, Mapping[str, list[Entry]]]
+EntriesByName = Mapping[str, Mapping[str, list[Entry]]]
 """Kind to name to the pieces of all ranks, at one moment."""
 
 
-class Shown:
+class RunView:
     """What one run shows.
 
     Args:

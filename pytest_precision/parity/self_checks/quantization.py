@@ -20,10 +20,10 @@ from pytest_precision.formats.scaling import FP32_MAXIMUM, tensor_amax
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey, role_of, slot_of
-from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.modules.parameter import tensors_of
 from pytest_precision.parity.self_checks import identities
-from pytest_precision.parity.self_checks.identities import Contradiction, Held, Shown
+from pytest_precision.parity.self_checks.identities import Contradiction, EntriesByName, RunView
 from pytest_precision.trace.moment import Moment
 
 QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
@@ -41,11 +41,11 @@ class Quantization:
     """
 
     def __init__(
-        self, cell: Cell, shown: Shown, resident: Collection[str], coarse: Collection[str]
+        self, cell: Cell, shown: RunView, resident: Collection[str], coarse: Collection[str]
     ) -> None:
         self._shown, self._resident, self._coarse = shown, resident, coarse
         self._formats: dict[str, Format] = {}
-        self._used: Held = {}
+        self._used: EntriesByName = {}
         if PRECISIONS[cell.precision].quantized:
             formats = recipe(cell.precision)
             operands = ("input", "weight", "gradient")
@@ -53,7 +53,9 @@ class Quantization:
         delayed = isinstance(self._formats.get("weight"), DelayedScaling)
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
-    def used(self, moment: Moment, held: Held, state: Held) -> Iterator[Contradiction]:
+    def used(
+        self, moment: Moment, held: EntriesByName, state: EntriesByName
+    ) -> Iterator[Contradiction]:
         """Yield quantized weights in use that are neither resident nor made of the weights.
 
         Args:
@@ -85,7 +87,9 @@ class Quantization:
                     yield found
         yield from self._turned(moment, "used_quantized", held, "data")
 
-    def updated(self, moment: Moment, held: Held, state: Held) -> Iterator[Contradiction]:
+    def updated(
+        self, moment: Moment, held: EntriesByName, state: EntriesByName
+    ) -> Iterator[Contradiction]:
         """Yield what a train step has made of bytes, histories and scales, and should not have.
 
         Args:
@@ -102,21 +106,23 @@ class Quantization:
             if isinstance(format, DelayedScaling):
                 yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
 
-    def _quantized(self, name: str, weight: Tensor | None, state: Held) -> Mapping[str, Tensor]:
+    def _quantized(
+        self, name: str, weight: Tensor | None, state: EntriesByName
+    ) -> Mapping[str, Tensor]:
         """Return a weight's tensors by names such as `rowwise.data`, or nothing if not known."""
         format = self._formats.get("weight")
         if format is None or format.stochastic or weight is None or weight.dim() != 2:
             return {}
         values = weight.to(torch.bfloat16)
         if not isinstance(format, DelayedScaling):
-            return dict(tensors_of(quantize(format, values)))
+            return dict(tensors_of(quantize_padded(format, values)))
         scale = self._shown.whole(state.get("scale", {}).get(slot_of(name)))
         if scale is None:
             return {}
         amax, element = tensor_amax(values), format.element
         return dict(tensors_of(quantize_by(format.name, values, scale, amax, element, "both")))
 
-    def _moved(self, name: str, held: Held, state: Held) -> bool:
+    def _moved(self, name: str, held: EntriesByName, state: EntriesByName) -> bool:
         """Return whether a master is known to be another than before."""
         entries, before = held["master"].get(name), state.get("master", {}).get(name)
         if not entries or not before or self._shown.same(entries, before):
@@ -125,7 +131,7 @@ class Quantization:
         return now is not None and then is not None and not torch.equal(now, then)
 
     def _bytes(
-        self, moment: Moment, moved: Collection[str], held: Held, state: Held
+        self, moment: Moment, moved: Collection[str], held: EntriesByName, state: EntriesByName
     ) -> Iterator[Contradiction]:
         """Yield resident bytes that are not the masters, quantized."""
         for name in moved:
@@ -143,7 +149,9 @@ class Quantization:
                     if found is not None:
                         yield found
 
-    def _turned(self, moment: Moment, kind: str, held: Held, field: str) -> Iterator[Contradiction]:
+    def _turned(
+        self, moment: Moment, kind: str, held: EntriesByName, field: str
+    ) -> Iterator[Contradiction]:
         """Yield bytes with one scale per tensor whose transposed copy is another tensor's."""
         if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
             return
@@ -160,7 +168,7 @@ class Quantization:
                 if found is not None:
                     yield found
 
-    def _amaxes(self, moved: Collection[str], held: Held) -> Iterator[tuple[str, Tensor]]:
+    def _amaxes(self, moved: Collection[str], held: EntriesByName) -> Iterator[tuple[str, Tensor]]:
         """Yield, per operand that is a weight, the amax of what was cast in this step."""
         for name in self._used.get("used_param", {}):
             used = TensorKey(name, OperandPart("rowwise", "amax").part).name("used_quantized")
@@ -178,7 +186,7 @@ class Quantization:
         name: str,
         format: DelayedScaling,
         amax: Tensor | None,
-        sides: tuple[Held, Held],
+        sides: tuple[EntriesByName, EntriesByName],
     ) -> Iterator[Contradiction]:
         """Yield a history that does not follow from the one before, or a scale that does not.
 

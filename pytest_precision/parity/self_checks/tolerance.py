@@ -21,7 +21,7 @@ from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.store import Entry, Trace
 
-WEIGHTS = frozenset(name for name, kind in KINDS.items() if kind.weight)
+STARTING_KINDS = frozenset(name for name, kind in KINDS.items() if kind.weight)
 """Kinds that start from the same values on both sides: only their changes prove anything."""
 
 
@@ -145,7 +145,7 @@ def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementw
         share = share.repeat_interleave(torch.tensor([len(end) for end in ends]))
         end = torch.cat(ends)
         way = end.abs()
-        if own[0][0].kind in WEIGHTS:
+        if own[0][0].kind in STARTING_KINDS:
             starts = [_values(trace, entries[0], stride) for entries, stride in sampled]
             way = (end - torch.cat(starts)).abs()
         there = way > 0
@@ -156,7 +156,7 @@ def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementw
 
 def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
     start = torch.zeros(())
-    if history.entries[0].kind in WEIGHTS:
+    if history.entries[0].kind in STARTING_KINDS:
         start = _values(trace, history.entries[0])
     size = way = torch.zeros((), dtype=torch.float64)
     for entry in history.entries:
@@ -189,6 +189,6 @@ def _words(kind: str, criterion: Elementwise, slacks: Mapping[str, Slack]) -> st
     name = max(slacks, key=lambda name: slacks[name].free)
     counted, free, largest = slacks[name]
     share = f"{criterion.call} allows {kind} of {percent(free, counted)} of {name}"
-    if kind in WEIGHTS:
+    if kind in STARTING_KINDS:
         return f"{share} to stay as it was: no element of it moves by more than {largest:.2g}"
     return f"{share} to be anything: its largest element is {largest:.2g}"

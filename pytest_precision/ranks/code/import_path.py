@@ -13,12 +13,12 @@ from types import MethodType, ModuleType
 from typing import Any
 
 from pytest_precision.errors import expected_but_got, is_bad_input
-from pytest_precision.ranks.code.loading import load
+from pytest_precision.ranks.code.loading import load_module
 
 __tracebackhide__ = is_bad_input
 
-OURS = __name__.partition(".")[0]
-TRUSTED = frozenset({OURS, "torch", "numpy", *sys.stdlib_module_names})
+OUR_PACKAGE = __name__.partition(".")[0]
+TRUSTED = frozenset({OUR_PACKAGE, "torch", "numpy", *sys.stdlib_module_names})
 """Packages whose objects, bound to a function of this package, do not make it the user's."""
 
 
@@ -109,7 +109,7 @@ class ImportPath:
     @property
     def is_of_users_module(self) -> bool:
         """Whether the callable itself is not part of this package."""
-        return _root(self.module) != OURS
+        return _root(self.module) != OUR_PACKAGE
 
     @property
     def is_users_own(self) -> bool:
@@ -143,7 +143,7 @@ class ImportPath:
         """
         # The module comes first: it often defines classes of the arguments, and only this import
         # may make its name known.
-        function: Callable[..., Any] = load(self.module, self.file)  # type: ignore[assignment]
+        function: Callable[..., Any] = load_module(self.module, self.file)  # type: ignore[assignment]
         for name in filter(None, self.qualname.split(".")):
             function = getattr(function, name)
         if not self.arguments:

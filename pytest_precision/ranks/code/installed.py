@@ -22,7 +22,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-NAMES = frozenset({"site-packages", "dist-packages"})
+PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Names of folders on the import path that installers alone write to."""
 
 SCHEME = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
@@ -54,7 +54,9 @@ def _folders(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return the folders, each with a separator at the end, in which everything is installed."""
     scheme = sysconfig.get_paths()
     found = {*(scheme[key] for key in SCHEME), *site.getsitepackages(), site.getusersitepackages()}
-    found |= {entry for entry in path if os.path.basename(os.path.normpath(entry)) in NAMES}
+    found |= {
+        entry for entry in path if os.path.basename(os.path.normpath(entry)) in PACKAGE_FOLDERS
+    }
     found |= {str(Path(__file__).parents[2]), *_torch()}
     found |= {os.path.realpath(folder) for folder in found}
     return tuple(os.path.join(os.path.abspath(folder), "") for folder in sorted(found))

@@ -16,7 +16,7 @@ from types import ModuleType
 from pytest_precision.ranks.code import rewriting
 
 
-def load(name: str, file: str | None) -> ModuleType:
+def load_module(name: str, file: str | None) -> ModuleType:
     """Return the module of that name and file, even if another module has its name here.
 
     Args:

@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-OURS = __name__.partition(".")[0]
+REWRITTEN_PACKAGE = __name__.partition(".")[0]
 
 
 def rewritten() -> frozenset[str]:
@@ -28,7 +28,8 @@ def rewritten() -> frozenset[str]:
         name
         for name, module in sys.modules.items()
         # pytest rewrites modules of plugins too; those of this plugin contain no tests.
-        if getattr(module, "__loader__", None) is hook and name.partition(".")[0] != OURS
+        if getattr(module, "__loader__", None) is hook
+        and name.partition(".")[0] != REWRITTEN_PACKAGE
     )
 
 

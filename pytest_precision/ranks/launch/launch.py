@@ -68,7 +68,7 @@ class Launch:
         return TORCHRUN[0] if self.launcher == "torchrun" else SLURM[2]
 
 
-def plain(environment: Mapping[str, str]) -> dict[str, str]:
+def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without the variables that a launcher sets."""
     return {name: v for name, v in environment.items() if not _OF_A_LAUNCHER.fullmatch(name)}
 

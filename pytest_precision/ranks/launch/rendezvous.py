@@ -27,7 +27,7 @@ MEET_SECONDS = 300.0
 """Time for all processes of a launch to arrive: some collect from a slower disk than others."""
 NOTICE_SECONDS = 10.0
 """Time after which a message tells which processes are missing."""
-PAUSE_SECONDS = 0.05
+LOOK_SECONDS = 0.05
 """Pause between two looks into the folder."""
 
 
@@ -142,7 +142,7 @@ class LaunchRendezvous:
                 tell(f"precision: waiting up to {MEET_SECONDS:g} s for {missing()}; {self.advice}")
                 told = True
             self._shared.touch()
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(LOOK_SECONDS)
 
     @property
     def advice(self) -> str:

@@ -83,7 +83,7 @@ def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
         watching.join()  # a process with threads must not fork
 
 
-def release() -> None:
+def end_children() -> None:
     """End all processes that this one has started.
 
     A forked child holds copies of this rank's sockets, so the peers would not see the rank's end.

@@ -16,7 +16,7 @@ from typing import Any
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.state.leaks import Leak
 
-LONGEST = 16_000
+TEXT_CHARACTERS = 16_000
 """Most characters of a traceback or an exception's text; both fit into a socket's buffer."""
 
 
@@ -121,8 +121,8 @@ class Raised:
             when=when,
             exited=isinstance(error, (SystemExit, KeyboardInterrupt)),
             exception=f"{type(error).__module__}.{type(error).__qualname__}",
-            headline=cut("".join(told.format_exception_only()).strip()),
-            traceback=cut("".join(told.format())),
+            headline=shortened("".join(told.format_exception_only()).strip()),
+            traceback=shortened("".join(told.format())),
         )
 
 
@@ -133,7 +133,7 @@ FromRank = Ready | Unavailable | Done | Skipped | Raised
 def last_words(error: BaseException, when: float) -> Skipped | Raised:
     """Return the last message of a rank for the exception that ended its job."""
     if isinstance(error, _skips()):
-        return Skipped(when, cut(str(error)))
+        return Skipped(when, shortened(str(error)))
     return Raised.of(error, when)
 
 
@@ -143,11 +143,11 @@ def _skips() -> tuple[type[BaseException], ...]:
     return tuple(getattr(sys.modules[home], name) for home, name in known if home in sys.modules)
 
 
-def cut(text: str) -> str:
-    """Return `text`; only its beginning and end if it is longer than `LONGEST`."""
-    if len(text) <= LONGEST:
+def shortened(text: str) -> str:
+    """Return `text`; only its beginning and end if it is longer than `TEXT_CHARACTERS`."""
+    if len(text) <= TEXT_CHARACTERS:
         return text
-    half = LONGEST // 2
+    half = TEXT_CHARACTERS // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
@@ -156,7 +156,7 @@ def _is_of_ranks(names: dict[str, Any]) -> bool:
     return f"{names.get('__package__')}.".startswith("pytest_precision.ranks.")
 
 
-SMALL = 32_000
+SENT_BYTES = 32_000
 """Number of bytes that fit into a socket's buffer, so that sending them never waits. Most jobs and
 results are smaller; rewriting a file for each of them costs milliseconds on a journalled disk."""
 
@@ -170,7 +170,7 @@ class Payload:
     @classmethod
     def of(cls, pickled: bytes, file: Path) -> Payload:
         """Return the payload of a pickled value; write a large value to `file`."""
-        if len(pickled) <= SMALL:
+        if len(pickled) <= SENT_BYTES:
             return cls(pickled)
         file.write_bytes(pickled)
         return cls(str(file))

@@ -51,7 +51,7 @@ with lifeline.tied_imports(_controller, _leave):
     try:
         for _name in MODULES:
             importlib.import_module(_name)
-        reads.of_this_process()
+        reads.reads_of_process()
         preloaded.take_in()
         # Ranks inherit the code of this process, in which nothing has been replaced.
         importlib.import_module("pytest_precision.ranks.state.baseline").of_this_process()

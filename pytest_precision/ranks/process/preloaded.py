@@ -29,7 +29,7 @@ variables: dict[str, str] = {}
 _refusals: list[str] = []
 
 
-def installed(names: Iterable[str]) -> tuple[str, ...]:
+def installed_modules(names: Iterable[str]) -> tuple[str, ...]:
     """Return the modules whose package is installed; none is imported."""
     return tuple(name for name in names if find_spec(name.partition(".")[0]) is not None)
 
@@ -79,7 +79,7 @@ def _forks_lose_cuda() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
-def join(environment: Mapping[str, str]) -> None:
+def join_preloaded(environment: Mapping[str, str]) -> None:
     """Give a rank, which is a fork or a new process, its environment.
 
     Raises:

@@ -54,7 +54,7 @@ class RankProcess:
             server.ensure_running(membership.preload)
         self.connection, theirs = start.Pipe()
         self._process: BaseProcess = start.Process(
-            target=worker.main, args=(membership, theirs), name=f"rank{membership.rank}"
+            target=worker.run_rank, args=(membership, theirs), name=f"rank{membership.rank}"
         )
         try:
             with (

@@ -94,7 +94,7 @@ class Membership:
         return self.folder / f"rank{self.rank}.seen"
 
 
-def main(membership: Membership, connection: Connection) -> NoReturn:
+def run_rank(membership: Membership, connection: Connection) -> NoReturn:
     """Run a rank from its start to its end, which is `os._exit`.
 
     After a failure or a skip the process ends at once, without a barrier and without destroying the
@@ -102,7 +102,7 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
     """
     status = 0
     try:
-        reads.of_this_process()
+        reads.reads_of_process()
         lifeline.tie(membership.folder)
         output.redirect(membership.log, membership.stacks)
         connection.send(_join(membership))
@@ -115,7 +115,7 @@ def main(membership: Membership, connection: Connection) -> NoReturn:
         connection.send(last_words(error, when))
     finally:
         output.flush()
-        lifeline.release()
+        lifeline.end_children()
         os._exit(status)
 
 
@@ -129,7 +129,7 @@ def _next(connection: Connection, membership: Membership) -> ToRank:
 
 def _join(membership: Membership) -> FromRank:
     rank, world_size = membership.rank, membership.world_size
-    preloaded.join(membership.variables)
+    preloaded.join_preloaded(membership.variables)
 
     import torch
     import torch.distributed as dist
@@ -138,7 +138,7 @@ def _join(membership: Membership) -> FromRank:
     if membership.device == "cuda":
         found = torch.cuda.device_count()
         ours = devices.chosen(
-            devices.visible(os.environ.get("CUDA_VISIBLE_DEVICES"), found),
+            devices.visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), found),
             membership.sharing,
             membership.ranks_per_device,
             devices.worker_number(os.environ.get("PYTEST_XDIST_WORKER")),
@@ -196,11 +196,12 @@ def _expect_loopback(error: RuntimeError) -> None:
 def _answer(message: RunJob, membership: Membership) -> FromRank:
     from pytest_precision.ranks.state import baseline, process_groups
 
-    process_groups.close()  # not after a job: a peer may still wait in a collective of its own
-    heard = reads.of_this_process()
+    # Not after a job: a peer may still wait in a collective of its own.
+    process_groups.close_unused()
+    heard = reads.reads_of_process()
     heard.begin()
     job = message.job.unpack()
-    done = baseline.of_this_process().run(job, membership.environment.threads)
+    done = baseline.baseline_of_process().run(job, membership.environment.threads)
     try:
         pickled = pickle.dumps(done.result, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # pickling runs the value's own code

@@ -42,19 +42,19 @@ class Baseline:
             self.code = Code()
         job.enter()
         starting_point.reset(threads)
-        before = fingerprint.read()
+        before = fingerprint.read_state()
         function = job.resolve()
         self.code.take_in()
         starting_point.reset(threads)
         result = function()
         late = self.code.late()
-        found = (*leaks.between(before, fingerprint.read()), *self.code.changes())
+        found = (*leaks.between(before, fingerprint.read_state()), *self.code.changes())
         left = tuple(leak for leak in found if not leak.is_one_of(job.may_leave))
         self._outdated = len(left) < len(found)
         return Outcome(result, left, late)
 
 
 @cache
-def of_this_process() -> Baseline:
+def baseline_of_process() -> Baseline:
     """Return the baseline of all jobs of this process; a fork inherits that of its parent."""
     return Baseline()

@@ -16,7 +16,7 @@ SEQUENCES = frozenset({list, tuple, deque})
 TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 SCALARS = frozenset({bool, int, float, complex, str, bytes})
 
-MOST = 5_000
+COPIED_ELEMENTS = 5_000
 """Most elements copied per module; of containers beyond that, only the size is kept."""
 
 
@@ -70,10 +70,10 @@ class Copy:
 
 
 class Copier:
-    """Copies the data of one module, up to `MOST` elements."""
+    """Copies the data of one module, up to `COPIED_ELEMENTS` elements."""
 
     def __init__(self) -> None:
-        self._left = MOST
+        self._left = COPIED_ELEMENTS
 
     def __call__(self, value: Any) -> Any:
         """Return the copy of a plain container or tensor; return any other value unchanged."""

@@ -20,7 +20,7 @@ from typing import Any
 from pytest_precision.ranks.code.installed import is_installed
 
 TREES = ("torch.amp", "torch.autograd", "torch.nn", "torch.optim")
-SINGLE = (
+SINGLE_MODULES = (
     "torch",
     "torch.distributed",
     "torch.distributed.distributed_c10d",
@@ -82,7 +82,7 @@ class Definitions:
 
 def is_torchs(name: str) -> bool:
     """Return whether a module, or a class in it, is one of torch's that are watched."""
-    return name in SINGLE or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
+    return name in SINGLE_MODULES or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
 
 
 def _is_users_own(module: ModuleType) -> bool:

@@ -16,13 +16,13 @@ LOCKS = Path("/tmp")
 """Folder of the locks of this machine's devices, the same for all users and processes, while their
 TMPDIR may differ."""
 
-PAUSE_SECONDS = 0.02
+LOCK_SECONDS = 0.02
 """Pause between two attempts to lock a device that another process holds."""
 
 _log = logging.getLogger(__name__)
 
 
-def visible(variable: str | None, count: int) -> tuple[str, ...]:
+def visible_devices(variable: str | None, count: int) -> tuple[str, ...]:
     """Return the devices that this process may use, in the order of their indices.
 
     Args:
@@ -119,7 +119,7 @@ def _take(descriptor: int, name: str, seconds: float, deadline: float) -> None:
             if not waits:
                 waits = True
                 _log.warning("waiting for device %s, which process %s holds", name, holder)
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(LOCK_SECONDS)
         else:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)

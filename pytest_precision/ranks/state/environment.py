@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pytest_precision.matrix.variables import Variables
-from pytest_precision.ranks.launch.launch import plain
+from pytest_precision.ranks.launch.launch import without_launch
 
 OF_ONE_TEST = frozenset({"PYTEST_CURRENT_TEST"})
 """Variables that change with every test, which ranks do not get since they outlive tests."""
@@ -66,7 +66,7 @@ class Environment:
         self, rank: int, world_size: int, local_rank: int, local_world_size: int
     ) -> dict[str, str]:
         """Return all variables of one rank; `local_rank` counts the ranks on its machine."""
-        caller = plain(dict(self.caller))
+        caller = without_launch(dict(self.caller))
         defaults = dict(DEFAULTS)
         if local_world_size < world_size:
             del defaults["GLOO_SOCKET_IFNAME"]

@@ -126,7 +126,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
 }
 
 
-def read() -> dict[str, object]:
+def read_state() -> dict[str, object]:
     """Read all state that a job may change in this process and must restore.
 
     The states of random number generators are not included, since every job is seeded.

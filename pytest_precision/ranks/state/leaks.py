@@ -81,10 +81,10 @@ def _different(before: Mapping[str, object], after: Mapping[str, object]) -> Ite
             for leak in _different(one, other):
                 yield leak._replace(what=f"{what} {leak.what}")
         else:
-            yield Leak(what, f"was {short(one)}, is {short(other)}")
+            yield Leak(what, f"was {short_text(one)}, is {short_text(other)}")
 
 
-def short(value: object) -> str:
+def short_text(value: object) -> str:
     """Return the text of a value, cut off after 200 characters."""
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -9,7 +9,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_precision.ranks.state.copies import Copier, Copy, same
-from pytest_precision.ranks.state.leaks import Leak, short
+from pytest_precision.ranks.state.leaks import Leak, short_text
 
 _ABSENT = object()
 _DESCRIPTORS = (staticmethod, classmethod, property)
@@ -146,6 +146,6 @@ def _words(value: Any) -> str:
     if _is_code(value) and isinstance(getattr(value, "__qualname__", None), str):
         return f"{value.__module__}:{value.__qualname__}"
     try:
-        return short(str(value) if isinstance(value, Copy) else repr(value))
+        return short_text(str(value) if isinstance(value, Copy) else repr(value))
     except Exception:  # the value's own code may raise anything
         return object.__repr__(value)

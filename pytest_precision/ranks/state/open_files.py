@@ -11,7 +11,7 @@ LIBRARIES = ("/lib", "/usr/lib", "/usr/share/")
 """Where each system has its libraries and locales."""
 
 
-def readable() -> Iterator[str]:
+def readable_files() -> Iterator[str]:
     """Yield the files that this process has open for reading or mapped, but no libraries."""
     for path in {*chain(_descriptors(), _mapped())}:
         is_library = ".so" in os.path.basename(path) or path.startswith(LIBRARIES)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from pytest_precision._torch.distributed import forget_meshes, process_groups
 
 
-def close() -> None:
+def close_unused() -> None:
     """End the groups that earlier jobs opened and nothing refers to; all ranks must call this.
 
     Call it between two jobs, when no rank can be waiting in one of these groups.

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_precision._folders import LOCK, PREFIX
 from pytest_precision.ranks.code.installed import is_installed
 from pytest_precision.ranks.state import open_files
-from pytest_precision.ranks.state.sources import MOST, Seen, UndigestedError, digest
+from pytest_precision.ranks.state.sources import COMPARED_FILES, Seen, UndigestedError, content_of
 
 KERNEL = ("/proc/", "/sys/", "/dev/")
 SHARED_MEMORY = "/dev/shm/"
@@ -51,7 +51,7 @@ class Reads:
         self._unseen: dict[str, None] = {}
         self._relative = False
         self._begun = False
-        self._before = frozenset(open_files.readable())
+        self._before = frozenset(open_files.readable_files())
         self._children = 0
         self._inside = threading.local()
         handlers: dict[str, Callable[..., None]] = {
@@ -85,7 +85,7 @@ class Reads:
 
     def seen(self) -> Seen:
         """Return what the job has read and written."""
-        for path in open_files.readable():
+        for path in open_files.readable_files():
             known = path in self._read or path in self._before or self._is_no_source(path)
             if not known and not self._is_made(path):
                 self._unseen[f"it has {path} open or mapped, and Python did not open it"] = None
@@ -160,11 +160,11 @@ class Reads:
         if path in self._read or self._is_no_source(path) or self._is_made(path):
             return
         self._relative = self._relative or is_relative
-        if len(self._read) > MOST:  # the controller says so
+        if len(self._read) > COMPARED_FILES:  # the controller says so
             return
         when = time.monotonic()
         try:
-            self._read[path] = digest(path), when
+            self._read[path] = content_of(path), when
         except UndigestedError as error:
             self._unseen[str(error)] = None
 
@@ -186,7 +186,7 @@ class Reads:
 
 
 @cache
-def of_this_process() -> Reads:
+def reads_of_process() -> Reads:
     """Return the only one of this process; a fork inherits that of its parent."""
     return Reads()
 

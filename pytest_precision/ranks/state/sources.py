@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import xxhash
 
-ABSENT = "absent"
+NOT_THERE = "absent"
 """Digest of a file that was looked for and not found."""
 
 READ_EACH_TIME = 1 << 20
@@ -23,12 +23,12 @@ READ_EACH_TIME = 1 << 20
 status is the same, which must be older than `SETTLED_NS` so that a write in the same tick shows."""
 SETTLED_NS = 2 * 10**9
 
-LARGEST = 64 << 20
+COMPARED_BYTES = 64 << 20
 """Most bytes of a file that is compared; what a larger one said is unknown later."""
-MOST = 4000
+COMPARED_FILES = 4000
 """Most files that are compared for one group of ranks."""
 
-CHUNK = 1 << 20
+READ_BYTES = 1 << 20
 
 _settled: dict[str, tuple[tuple[int, ...], str]] = {}
 
@@ -37,7 +37,7 @@ class UndigestedError(OSError):
     """A file whose content cannot be compared; the text says why."""
 
 
-def digest(path: str) -> str:
+def content_of(path: str) -> str:
     """Return what a file says, or which names a folder has, as a short text.
 
     Raises:
@@ -50,11 +50,11 @@ def digest(path: str) -> str:
             return f"folder {xxhash.xxh3_128_hexdigest(os.fsencode(names))}"
         if not stat.S_ISREG(status.st_mode):
             raise UndigestedError(f"it read {path}, which is no regular file")
-        if status.st_size > LARGEST:
-            raise UndigestedError(f"it read {path}, which has more than {LARGEST >> 20} MiB")
+        if status.st_size > COMPARED_BYTES:
+            raise UndigestedError(f"it read {path}, which has more than {COMPARED_BYTES >> 20} MiB")
         return _content(path, status)
     except (FileNotFoundError, NotADirectoryError):
-        return ABSENT
+        return NOT_THERE
     except UndigestedError:
         raise
     except OSError as error:
@@ -69,7 +69,7 @@ def _content(path: str, status: os.stat_result) -> str:
         return found
     content = xxhash.xxh3_128()
     with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(READ_BYTES):
             content.update(chunk)
     found = content.hexdigest()
     if status.st_size > READ_EACH_TIME and time.time_ns() - max(times) > SETTLED_NS:
@@ -118,8 +118,8 @@ class Sources:
             for path, (found, when) in seen.read.items():
                 if not any(_is_made(path, when, by_one) for by_one in made if by_one):
                     self._note(path, found)
-        if len(self.digests) > MOST:
-            self.unseen[f"it read more than {MOST} files"] = None
+        if len(self.digests) > COMPARED_FILES:
+            self.unseen[f"it read more than {COMPARED_FILES} files"] = None
 
     def add(self, others: Sources) -> None:
         """Add those of another group."""
@@ -137,7 +137,7 @@ class Sources:
         if self.directories - {_current()}:
             return False
         try:
-            return all(digest(path) == found for path, found in self.digests.items())
+            return all(content_of(path) == found for path, found in self.digests.items())
         except UndigestedError:
             return False
 

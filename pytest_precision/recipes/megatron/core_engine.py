@@ -15,11 +15,11 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.layouts.megatron.stored_model import hidden_by_overlaps
-from pytest_precision.layouts.transformer_engine.shown import KINDS, values_of
+from pytest_precision.layouts.transformer_engine.shown import SHOWN_KINDS, values_of
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.recipes.megatron import core_checkpoint, memory
-from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, parts_of
+from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, pieces_of
 from pytest_precision.recipes.megatron.released import end_groups_with, forget_graphs
 from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
 from pytest_precision.recorders.scripts.locate import PieceFields
@@ -61,7 +61,7 @@ class MegatronEngine(Engine):
         end_groups_with(self)
         self.updates = optimizer_of(self.ddp, optimizer or {})
         (inner,) = getattr(self.updates, "chained_optimizers", [self.updates])
-        self._parts = {name: [*parts_of(name, p)] for name, p in model.named_parameters()}
+        self._parts = {name: [*pieces_of(name, p)] for name, p in model.named_parameters()}
         located = locate(model, self.updates)
         self._shards: dict[str, list[PieceFields]] = {}
         self._masters: dict[int, str] = {}
@@ -184,8 +184,10 @@ class MegatronEngine(Engine):
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, with the bytes and scales of the weights."""
         yield from super().observe_state(capture)
-        for operand, name, tensor in memory.stored(self._parts, self.model.named_parameters()):
-            kind = KINDS[operand.field]
+        for operand, name, tensor in memory.weights_in_memory(
+            self._parts, self.model.named_parameters()
+        ):
+            kind = SHOWN_KINDS[operand.field]
             full = TensorKey(name, operand.side).name(kind)
             yield from self.show(kind, full, tensor, capture, split=False)
 
@@ -244,8 +246,8 @@ class MegatronEngine(Engine):
 
     def violations(self) -> Iterator[str]:
         """Yield each parameter whose memory is not that in which it is gathered."""
-        yield from memory.violations(self.ddp, self.model)
+        yield from memory.not_gathered(self.ddp, self.model)
 
     def paths(self) -> set[str]:
         """Return which paths the forwards and backwards took, or have to take as stored."""
-        return super().paths() | self._taken | memory.paths(self.model)
+        return super().paths() | self._taken | memory.paths_of_weights(self.model)

@@ -14,7 +14,7 @@ from pytest_precision.recipes.release import expect_release
 from pytest_precision.recorders.scripts.locate import Locate, PieceFields
 from pytest_precision.te.groups import is_group, members
 
-TESTED = ("0.16", "0.19")
+TESTED_RELEASES = ("0.16", "0.19")
 
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
@@ -27,9 +27,9 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
         RuntimeError: the release is another one.
         ValueError: a parameter is split with a stride.
     """
-    expect_release("megatron-core", *TESTED)
+    expect_release("megatron-core", *TESTED_RELEASES)
     parts: dict[Tensor, list[PieceFields]] = {
-        own: [*parts_of(name, own)] for name, own in model.named_parameters()
+        own: [*pieces_of(name, own)] for name, own in model.named_parameters()
     }
     pieces: dict[Tensor, list[PieceFields]] = {}
     for one in getattr(optimizer, "chained_optimizers", [optimizer]):
@@ -64,7 +64,7 @@ def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
         yield parameter, optimizer.optimizer.param_groups[group]["params"][order]
 
 
-def parts_of(name: str, parameter: Any) -> Iterator[PieceFields]:
+def pieces_of(name: str, parameter: Any) -> Iterator[PieceFields]:
     """Yield what lies in a parameter: the whole, each range of it, or each member of a group."""
     if is_group(parameter):
         for number, part in enumerate(members(parameter)):

@@ -13,7 +13,7 @@ from pytest_precision.recorders.scripts.locate import PieceFields
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import family
 
-Parts = Mapping[str, Sequence[PieceFields]]
+ParameterParts = Mapping[str, Sequence[PieceFields]]
 """Each parameter with the logical tensors in it."""
 
 Named = Iterable[tuple[str, Tensor]]
@@ -39,7 +39,9 @@ def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[
     yield from source.named_parameters(prefix, recurse=False)
 
 
-def stored(parts: Parts, weights: Named) -> Iterator[tuple[OperandPart, str, Tensor]]:
+def weights_in_memory(
+    parts: ParameterParts, weights: Named
+) -> Iterator[tuple[OperandPart, str, Tensor]]:
     """Yield operand, logical name and tensor of the bytes and scales of weights."""
     for name, weight in weights:
         for part, (logical, *_) in zip(members_of(weight), parts[name], strict=True):
@@ -47,13 +49,13 @@ def stored(parts: Parts, weights: Named) -> Iterator[tuple[OperandPart, str, Ten
                 yield OperandPart(side, field), str(logical), tensor
 
 
-def used(model: nn.Module, parts: Parts) -> Iterator[tuple[str, Tensor]]:
+def used(model: nn.Module, parts: ParameterParts) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of the quantized weights that the last forward multiplied by.
 
     They are stored in this way, or kept from one microbatch to the next.
     """
     for prefix, module in model.named_modules():
-        for operand, name, tensor in stored(parts, read_by(model, prefix, module)):
+        for operand, name, tensor in weights_in_memory(parts, read_by(model, prefix, module)):
             yield TensorKey(name, operand.part).name("used_quantized"), tensor
         for key, held in sorted(getattr(module, "_fp8_workspaces", {}).items()):
             for number, part in enumerate(members_of(held)):
@@ -62,7 +64,7 @@ def used(model: nn.Module, parts: Parts) -> Iterator[tuple[str, Tensor]]:
                     yield cached.name("used_quantized"), tensor
 
 
-def paths(model: nn.Module) -> set[str]:
+def paths_of_weights(model: nn.Module) -> set[str]:
     """Return which of `contract.PATHS` the stored weights decide."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
@@ -70,7 +72,7 @@ def paths(model: nn.Module) -> set[str]:
     return {path for path, there in found.items() if there}
 
 
-def violations(ddp: Any, model: nn.Module) -> Iterator[str]:
+def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
     """Yield each weight that is not read from the memory in which it is gathered.
 
     MXFP8 weights are quantized from there, and so have memory of their own.

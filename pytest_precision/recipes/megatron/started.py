@@ -12,10 +12,10 @@ import torch.distributed as dist
 
 from pytest_precision import te
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recipes.megatron.flat_shards import TESTED
+from pytest_precision.recipes.megatron.flat_shards import TESTED_RELEASES
 from pytest_precision.recipes.release import expect_release
 
-VARIABLES = {
+MEGATRON_VARIABLES = {
     # Without it, Transformer Engine makes discrete weights in place of a single one.
     "NVTE_GROUPED_LINEAR_SINGLE_PARAM": "1",
     # Without it, Megatron-core has no fused experts, which single grouped weights need.
@@ -32,7 +32,7 @@ FP8_RECIPES = {
 }
 """Precision of a cell to Megatron-core's name of its recipe."""
 
-SEED = 1234
+MEGATRON_SEED = 1234
 
 
 def initialize(**sizes: Any) -> None:
@@ -44,14 +44,16 @@ def initialize(**sizes: Any) -> None:
     Raises:
         RuntimeError: the release is another one.
     """
-    expect_release("megatron-core", *TESTED)
-    os.environ.update({name: os.environ.get(name, value) for name, value in VARIABLES.items()})
+    expect_release("megatron-core", *TESTED_RELEASES)
+    os.environ.update(
+        {name: os.environ.get(name, value) for name, value in MEGATRON_VARIABLES.items()}
+    )
     parallel_state = import_module("megatron.core.parallel_state")
     parallel_state.destroy_model_parallel()  # of the cell before
     parallel_state.initialize_model_parallel(**{"create_gloo_process_groups": True, **sizes})
     _forget_reduction()
     random = import_module("megatron.core.tensor_parallel.random")
-    random.model_parallel_cuda_manual_seed(torch.initial_seed() % 2**31 or SEED)
+    random.model_parallel_cuda_manual_seed(torch.initial_seed() % 2**31 or MEGATRON_SEED)
 
 
 def _forget_reduction() -> None:

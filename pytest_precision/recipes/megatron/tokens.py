@@ -11,7 +11,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
-FEWEST = 2
+SECOND_STEP = 2
 """The step in which a rank's first microbatch is its last."""
 
 
@@ -56,7 +56,7 @@ class Tokens(Workload):
     def microbatches(self, cell: Cell, step: int) -> list[Sequences]:
         """Return as many microbatches as the ranks of both sides can share evenly."""
         generator = torch.Generator().manual_seed(step)
-        number = cell.fewest_microbatches if step == FEWEST else cell.microbatches
+        number = cell.fewest_microbatches if step == SECOND_STEP else cell.microbatches
         return [self._drawn(1 + n % 3, n % 5, generator) for n in range(number)]
 
     def _drawn(self, rows: int, left_out: int, generator: torch.Generator) -> Sequences:

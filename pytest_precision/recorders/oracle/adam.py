@@ -9,17 +9,17 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.recorders.oracle.claims import ADAM
+from pytest_precision.recorders.oracle.claims import ADAM_CLASSES
 from pytest_precision.recorders.oracle.update import (
-    Group,
+    GroupNumbers,
     Rounded,
     Roundings,
-    Scalars,
+    ScalarsOfStep,
     State,
     UpdateScalars,
 )
 
-NUMBERS = ("lr", "betas", "eps", "weight_decay")
+ADAM_NUMBERS = ("lr", "betas", "eps", "weight_decay")
 """What a group of Adam has."""
 
 _FLOAT32 = 2.0**-24
@@ -54,7 +54,9 @@ class AdamScalars:
     eps_in_root: bool = False
 
     @classmethod
-    def of(cls, group: Group, step: int, *, decoupled: bool, corrected: bool = True) -> AdamScalars:
+    def of(
+        cls, group: GroupNumbers, step: int, *, decoupled: bool, corrected: bool = True
+    ) -> AdamScalars:
         """Return those of the step that makes the count `step`, computed in fp64."""
         first, second = (float(beta) for beta in group["betas"])
         lr, decay = float(group["lr"]), float(group["weight_decay"])
@@ -135,12 +137,12 @@ class AdamScalars:
         return bound.add_(largest.sub_(exact), alpha=scale)
 
 
-def in_fp64(group: Group, step: int, *, decoupled: bool) -> AdamScalars:
+def in_fp64(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
     """Return scalars as torch has them, in Python's own precision."""
     return AdamScalars.of(group, step, decoupled=decoupled)
 
 
-def in_tensors(group: Group, step: int, *, decoupled: bool) -> AdamScalars:
+def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
     """Return scalars whose corrections are computed from an fp32 counter, a tensor, in fp32.
 
     The power of a rounded beta is off by `step * beta**step` unit roundoffs, and by two more of its
@@ -154,7 +156,7 @@ def in_tensors(group: Group, step: int, *, decoupled: bool) -> AdamScalars:
     return replace(exact, slack=(next(errors), next(errors)))
 
 
-def in_fp32(group: Group, step: int, *, decoupled: bool) -> AdamScalars:
+def adam_in_fp32(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
     """Return scalars as Transformer Engine's kernel has them: fp32 betas, and `1 - beta` of these.
 
     Source: `csrc/multi_tensor/adam.cu`; the power is computed in fp64 and rounded once.
@@ -174,18 +176,18 @@ class AdamFormula:
     """
 
     decoupled: bool
-    numbers: tuple[str, ...] = NUMBERS
-    classes: tuple[str, ...] = ADAM
+    numbers: tuple[str, ...] = ADAM_NUMBERS
+    classes: tuple[str, ...] = ADAM_CLASSES
     moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
 
     @property
-    def arithmetics(self) -> tuple[Scalars, ...]:
+    def arithmetics(self) -> tuple[ScalarsOfStep, ...]:
         """Return torch's scalars, those of fp32 kernels, and those of counters that are tensors."""
-        ways = in_fp64, in_fp32, in_tensors
+        ways = in_fp64, adam_in_fp32, in_tensors
         return tuple(partial(way, decoupled=self.decoupled) for way in ways)
 
     def wrong(
-        self, own: Group, step: int, arithmetic: Scalars, full_rate: float
+        self, own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float
     ) -> Iterator[tuple[str, UpdateScalars]]:
         """Yield the wrong formulas; see `Formula`."""
         right: AdamScalars = arithmetic(own, step)

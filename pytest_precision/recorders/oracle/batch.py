@@ -13,7 +13,7 @@ from torch import Tensor
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.oracle.rounding import Rounding
 from pytest_precision.recorders.oracle.update import Roundings, State, UpdateScalars
-from pytest_precision.recorders.weights import CHUNK
+from pytest_precision.recorders.weights import MEASURED_AT_ONCE
 
 
 class Clipping(NamedTuple):
@@ -54,7 +54,7 @@ class Segment(NamedTuple):
         cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
     ) -> Iterator[Segment]:
         """Yield a piece in segments of at most a chunk; an empty piece has none."""
-        chunk, size = CHUNK[after[0].device.type], after[0].numel()
+        chunk, size = MEASURED_AT_ONCE[after[0].device.type], after[0].numel()
         if 0 < size <= chunk:
             yield cls(order, piece, 0, before, tuple(after))
             return

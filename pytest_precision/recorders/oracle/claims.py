@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from pytest_precision.errors import NotMeasurableError
 
-ADAM = ("AdamW", "Adam", "FusedAdam", "DeepSpeedCPUAdam", "AnyPrecisionAdamW", "_AdamW")
+ADAM_CLASSES = ("AdamW", "Adam", "FusedAdam", "DeepSpeedCPUAdam", "AnyPrecisionAdamW", "_AdamW")
 """Names of classes with Adam's moments, whose options say where weight decay goes."""
 
-SGD = ("SGD",)
+SGD_CLASSES = ("SGD",)
 """Names of classes with a momentum buffer, or without."""
 
 NEUTRAL = frozenset(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.recorders.oracle.batch import Batch
-from pytest_precision.recorders.oracle.update import Scalars
+from pytest_precision.recorders.oracle.update import ScalarsOfStep
 
 GRADIENT = "gradient"
 """The unknown that is no option of a rule: a factor of all gradients."""
@@ -59,7 +59,11 @@ class Unknown(NamedTuple):
 
 
 def estimates(
-    group: Mapping[str, Any], numbers: Sequence[str], step: int, arithmetic: Scalars, batch: Batch
+    group: Mapping[str, Any],
+    numbers: Sequence[str],
+    step: int,
+    arithmetic: ScalarsOfStep,
+    batch: Batch,
 ) -> Iterator[dict[str, float]]:
     """Yield options, with the values with which the rule explains a batch: single ones, or pairs.
 
@@ -120,7 +124,7 @@ def _fit(
     unknowns: Sequence[Unknown],
     group: Mapping[str, Any],
     step: int,
-    arithmetic: Scalars,
+    arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> dict[str, float] | None:
     """Return the values of unknowns with which the rule explains a batch, or None."""

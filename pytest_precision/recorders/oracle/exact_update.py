@@ -16,11 +16,11 @@ from torch import Tensor
 from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW
-from pytest_precision.optim.scaled_state import decode, scale_name
+from pytest_precision.optim.scaled_state import decode_scaled, scale_name
 from pytest_precision.recorders.oracle import claims
-from pytest_precision.recorders.oracle.adam import NUMBERS as ADAM_NUMBERS
+from pytest_precision.recorders.oracle.adam import ADAM_NUMBERS as ADAM_NUMBERS
 from pytest_precision.recorders.oracle.adam import AdamScalars
-from pytest_precision.recorders.oracle.sgd import NUMBERS as SGD_NUMBERS
+from pytest_precision.recorders.oracle.sgd import SGD_NUMBERS as SGD_NUMBERS
 from pytest_precision.recorders.oracle.sgd import SgdScalars
 
 Hyperparameters = Mapping[str, Any]
@@ -62,9 +62,9 @@ def rule(
     Raises:
         NotMeasurableError: for an optimizer whose formula is not known.
     """
-    claims.expect_claim(optimizer, (*claims.ADAM, *claims.SGD))
+    claims.expect_claim(optimizer, (*claims.ADAM_CLASSES, *claims.SGD_CLASSES))
     state, name = state_of(optimizer, parameter), type(optimizer).__name__
-    if claims.is_one_of(type(optimizer), claims.SGD):
+    if claims.is_one_of(type(optimizer), claims.SGD_CLASSES):
         claims.expect_numbers(optimizer, before, SGD_NUMBERS)
         return _sgd(before, state, grad)
     claims.expect_numbers(optimizer, before, ADAM_NUMBERS)
@@ -104,7 +104,7 @@ def _adam(
     def compute(weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
         m, v = (
             # A copy also of fp64, since moves are computed in place of the moments.
-            (stored if scale is None else decode(stored, scale)).to(torch.float64, copy=True)
+            (stored if scale is None else decode_scaled(stored, scale)).to(torch.float64, copy=True)
             for stored, scale in zip((first, second), scales, strict=True)
         )
         return scalars.move(weight, m, v)

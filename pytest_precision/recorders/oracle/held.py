@@ -14,9 +14,9 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.tensor_key import is_master
-from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
+from pytest_precision.optim.scaled_state import RANGES, decode_scaled, scale_name
 from pytest_precision.recorders.oracle import claims
-from pytest_precision.recorders.oracle.rounding import EXACT, Rounding
+from pytest_precision.recorders.oracle.rounding import NO_ROUNDING, Rounding
 from pytest_precision.recorders.oracle.update import Formula, Roundings
 from pytest_precision.recorders.weights import Weight
 
@@ -27,7 +27,7 @@ def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
 
-def columns(
+def moments_and_weight(
     engine: Engine, weight: Weight, formula: Formula, now: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
     """Yield, per logical tensor, what this rank holds of the moments, and of the weight itself.
@@ -88,11 +88,11 @@ def storage(
     if fresh and masters:
         own = own.twice()
     rest = state.get("compensation")
-    move = EXACT if rest is None else Rounding.of(rest.dtype)
+    move = NO_ROUNDING if rest is None else Rounding.of(rest.dtype)
     return Roundings(tuple(moments), own, gradient, move)
 
 
-def options(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
+def rule_numbers(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
     """Return the rule's numbers in each parameter group, as they are now."""
     groups, numbers = engine.optimizer.param_groups, formula.numbers
     return [{key: _plain(group[key]) for key in numbers if key in group} for group in groups]
@@ -125,7 +125,7 @@ def _moment(state: Mapping[str, Any], name: str) -> Tensor | None:
     if tensor is None:
         return None
     scale = state.get(scale_name(name))
-    return tensor if scale is None else decode(tensor, scale)
+    return tensor if scale is None else decode_scaled(tensor, scale)
 
 
 def _rounding(state: Mapping[str, Any], name: str, tensor: Tensor) -> Rounding:
@@ -133,7 +133,7 @@ def _rounding(state: Mapping[str, Any], name: str, tensor: Tensor) -> Rounding:
     return Rounding.of(tensor.dtype, scale)
 
 
-def expect_known(
+def expect_known_state(
     optimizer: torch.optim.Optimizer,
     formula: Formula,
     parameter: Tensor,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-OPERATIONS = 4
+ROUNDINGS_OF_UPDATE = 4
 """Roundings of one moment, or of one weight, in an update: two products, their sum and a cast."""
 
 _FLOAT32 = 2.0**-24
@@ -53,7 +53,7 @@ class Rounding(NamedTuple):
         """
         if scale is not None:
             distance, subnormal = _SCALED[dtype]
-            share = distance + (OPERATIONS + CODING) * _FLOAT32
+            share = distance + (ROUNDINGS_OF_UPDATE + CODING) * _FLOAT32
             return cls(share, float(scale) * subnormal, _FLOAT32)
         return _unscaled(dtype)
 
@@ -69,10 +69,10 @@ class Rounding(NamedTuple):
 @cache
 def _unscaled(dtype: torch.dtype) -> Rounding:
     unit = max(unit_roundoff(dtype), _FINEST)
-    return Rounding(OPERATIONS * unit, _underflow(dtype), unit)
+    return Rounding(ROUNDINGS_OF_UPDATE * unit, _underflow(dtype), unit)
 
 
-EXACT = Rounding(0.0, 0.0, 0.0)
+NO_ROUNDING = Rounding(0.0, 0.0, 0.0)
 """What is not rounded at all."""
 
 

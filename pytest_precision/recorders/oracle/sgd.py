@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.recorders.oracle.claims import SGD
-from pytest_precision.recorders.oracle.rounding import OPERATIONS
+from pytest_precision.recorders.oracle.claims import SGD_CLASSES
+from pytest_precision.recorders.oracle.rounding import ROUNDINGS_OF_UPDATE
 from pytest_precision.recorders.oracle.update import (
-    Group,
+    GroupNumbers,
     Rounded,
     Roundings,
-    Scalars,
+    ScalarsOfStep,
     State,
     UpdateScalars,
 )
 
-NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+SGD_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
 """What a group of SGD has."""
 
 
@@ -44,7 +44,7 @@ class SgdScalars:
     decay: float = 0.0
 
     @classmethod
-    def of(cls, group: Group, step: int) -> SgdScalars:
+    def of(cls, group: GroupNumbers, step: int) -> SgdScalars:
         """Return those of the step that makes the count `step`, computed in fp64."""
         momentum = float(group["momentum"])
         rest = 1.0 if step == 1 else 1 - float(group["dampening"])
@@ -85,7 +85,7 @@ class SgdScalars:
             if self.nesterov:
                 terms = gradient.abs().add_(after.abs(), alpha=self.momentum)
                 off = bound.mul(self.momentum).add_(error)
-                off.add_(terms, alpha=OPERATIONS * storage.unit)
+                off.add_(terms, alpha=ROUNDINGS_OF_UPDATE * storage.unit)
         weight = old.weight.mul(1 - self.decay).sub_(direction, alpha=self.lr)
         size = direction.abs()
         limit = storage.weight(old.weight.abs().add_(size, alpha=self.lr))
@@ -93,7 +93,7 @@ class SgdScalars:
         return *moments, Rounded(weight, limit)
 
 
-def in_fp32(group: Group, step: int) -> SgdScalars:
+def sgd_in_fp32(group: GroupNumbers, step: int) -> SgdScalars:
     """Return scalars as a kernel has them whose dampening is fp32, and `1 - dampening` of that."""
     dampening = float(np.float32(group["dampening"]))
     scalars = SgdScalars.of(group, step)
@@ -110,12 +110,12 @@ class SgdFormula:
     """
 
     moments: tuple[str, ...]
-    numbers: tuple[str, ...] = NUMBERS
-    classes: tuple[str, ...] = SGD
-    arithmetics: tuple[Scalars, ...] = (SgdScalars.of, in_fp32)
+    numbers: tuple[str, ...] = SGD_NUMBERS
+    classes: tuple[str, ...] = SGD_CLASSES
+    arithmetics: tuple[ScalarsOfStep, ...] = (SgdScalars.of, sgd_in_fp32)
 
     def wrong(
-        self, own: Group, step: int, arithmetic: Scalars, full_rate: float
+        self, own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float
     ) -> Iterator[tuple[str, UpdateScalars]]:
         """Yield the wrong formulas; see `Formula`."""
         right: SgdScalars = arithmetic(own, step)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from pytest_precision.recorders.oracle.rounding import OPERATIONS, Rounding
+from pytest_precision.recorders.oracle.rounding import ROUNDINGS_OF_UPDATE, Rounding
 
-Group = Mapping[str, Any]
+GroupNumbers = Mapping[str, Any]
 """The hyperparameters of a parameter group."""
 
 
@@ -76,7 +76,7 @@ class State(NamedTuple):
         if not l2:
             return Rounded(self.gradient, error)
         terms = size.add_(self.weight.abs(), alpha=l2)
-        error.add_(terms, alpha=OPERATIONS * storage.unit)
+        error.add_(terms, alpha=ROUNDINGS_OF_UPDATE * storage.unit)
         return Rounded(self.gradient.add(self.weight, alpha=l2), error)
 
 
@@ -92,7 +92,7 @@ class UpdateScalars(Protocol):
         """
 
 
-Scalars = Callable[[Group, int], Any]
+ScalarsOfStep = Callable[[GroupNumbers, int], Any]
 """Makes the `UpdateScalars` of a group's step that makes the count of steps the number."""
 
 
@@ -112,11 +112,11 @@ class Formula(Protocol):
         """Return the names of the state that it keeps, in causal order."""
 
     @property
-    def arithmetics(self) -> tuple[Scalars, ...]:
+    def arithmetics(self) -> tuple[ScalarsOfStep, ...]:
         """Return the legitimate ways to compute the scalars of a step, the tightest first."""
 
     def wrong(
-        self, own: Group, step: int, arithmetic: Scalars, full_rate: float
+        self, own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float
     ) -> Iterator[tuple[str, UpdateScalars]]:
         """Yield, in words, wrong formulas with the right numbers.
 

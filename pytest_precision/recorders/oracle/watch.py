@@ -30,9 +30,9 @@ from pytest_precision.recorders.oracle.batch import Batch, Clipping, Segment
 from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.oracle.judge import Judge
 from pytest_precision.recorders.oracle.plan import UpdatePlan
-from pytest_precision.recorders.oracle.rounding import EXACT, Rounding
+from pytest_precision.recorders.oracle.rounding import NO_ROUNDING, Rounding
 from pytest_precision.recorders.oracle.update import State
-from pytest_precision.recorders.weights import CHUNK, Watched, Weight
+from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
@@ -106,7 +106,7 @@ class UpdateOracle:
             self._log.silent = "its engine reduces, clips and updates in one call"
             return
         self._before = _apart(self._starts(engine, watched))
-        self._options = held.options(engine, self._judge.plan.formula)
+        self._options = held.rule_numbers(engine, self._judge.plan.formula)
 
     @torch.no_grad()
     def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
@@ -176,9 +176,9 @@ class UpdateOracle:
         try:
             if name not in self._known:
                 state = state_of(engine.optimizer, weight.parameter)
-                held.expect_known(engine.optimizer, formula, weight.parameter, state)
+                held.expect_known_state(engine.optimizer, formula, weight.parameter, state)
                 self._known |= {name} if state else set()
-            return [*held.columns(engine, weight, formula, parts)]
+            return [*held.moments_and_weight(engine, weight, formula, parts)]
         except NotMeasurableError as reason:
             names = (piece.name for piece in self._pieces(weight))
             self._log.unjudged |= dict.fromkeys(names, str(reason))
@@ -194,7 +194,7 @@ class UpdateOracle:
         """Return what a piece starts from, its moments in the memory that is updated."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
-            return State.of([*own, grad.clone()]), Clipping(1.0, EXACT)
+            return State.of([*own, grad.clone()]), Clipping(1.0, NO_ROUNDING)
         return State.of([*own, reduced]), clip(reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:
@@ -284,7 +284,8 @@ def _together(segments: list[Segment]) -> Iterator[list[Segment]]:
     for segment in segments:
         if (
             part
-            and sum(own.size for own in part) + segment.size > CHUNK[segment.after[0].device.type]
+            and sum(own.size for own in part) + segment.size
+            > MEASURED_AT_ONCE[segment.after[0].device.type]
         ):
             yield part
             part = []

@@ -9,7 +9,7 @@ import torch
 
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import Rounding
-from pytest_precision.recorders.oracle.update import Roundings, Scalars, UpdateScalars
+from pytest_precision.recorders.oracle.update import Roundings, ScalarsOfStep, UpdateScalars
 
 
 class WrongRule(NamedTuple):
@@ -43,7 +43,7 @@ class WrongRule(NamedTuple):
 
 
 def wrong_rules(
-    plan: UpdatePlan, group: int, made: int, arithmetic: Scalars
+    plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
     """Yield the wrong rules for a group's step after `made` others.
 
@@ -64,7 +64,9 @@ def wrong_rules(
             yield WrongRule(f"{name} is rounded to {coarse}", right, place, dtype)
 
 
-def _rates(plan: UpdatePlan, group: int, made: int, arithmetic: Scalars) -> Iterator[WrongRule]:
+def _rates(
+    plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
+) -> Iterator[WrongRule]:
     """Yield the right rule at the rates of other steps and groups."""
     own = plan.at(made)[group]
     places = [(made + 1, group, "the next step")]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-LONGEST = 0.01
+LONGEST_DELAY = 0.01
 """Seconds of the longest single delay."""
 
 _COLLECTIVES = ("all", "barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send")
@@ -38,7 +38,7 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
     drawn = random.Random(number)
 
     def pause() -> None:
-        time.sleep(drawn.uniform(0, LONGEST))
+        time.sleep(drawn.uniform(0, LONGEST_DELAY))
 
     group = dist.ProcessGroup
     # As the class has them: what `getattr` returns would not bind a group any more.

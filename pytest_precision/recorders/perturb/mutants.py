@@ -14,7 +14,7 @@ from torch import Tensor
 from pytest_precision.engine.engine import Engine
 from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.perturb.planting import (
-    Group,
+    ParamGroup,
     around,
     around_step,
     gradients,
@@ -167,7 +167,7 @@ def _no_schedule(engine: Engine) -> None:
 
 @_mutant("the second beta is 0.99", "compare exp_avg_sq, or train more steps")
 def _other_beta(engine: Engine) -> None:
-    def change(group: Group) -> Group:
+    def change(group: ParamGroup) -> ParamGroup:
         return {"betas": (group["betas"][0], 0.99)} if "betas" in group else {}
 
     with_numbers(engine, change)

@@ -28,7 +28,7 @@ ROUNDED = frozenset(
 )
 """Names of operations of torch whose results are rounded, other than by a cast."""
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+ROUNDED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class RandomRounding:
@@ -53,7 +53,7 @@ class RandomRounding:
         """
         if name in ROUNDED:
             for leaf in tree_leaves(args[0] if name.endswith("_") else result):
-                if isinstance(leaf, Tensor) and leaf.dtype in FLOATS:
+                if isinstance(leaf, Tensor) and leaf.dtype in ROUNDED_DTYPES:
                     self._move(leaf)
 
     def _move(self, tensor: Tensor) -> None:
@@ -65,7 +65,9 @@ class RandomRounding:
         tensor.add_(tensor * (move * half).to(tensor.device))
 
 
-def noise(number: int, engine: Engine, phase: str, step: int) -> AbstractContextManager[object]:
+def rounding_noise(
+    number: int, engine: Engine, phase: str, step: int
+) -> AbstractContextManager[object]:
     """Return the context in which a phase of a train step is run.
 
     Ranks that compute gradients of different data have moves of their own; what all ranks compute

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
 
-Group = dict[str, Any]
+ParamGroup = dict[str, Any]
 
 
 def around(
@@ -75,11 +75,11 @@ def around_step(
     engine.optimizer.register_step_post_hook(leave)
 
 
-def with_numbers(engine: Engine, change: Callable[[Group], Group]) -> None:
+def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> None:
     """Let each step of the optimizer read other numbers in its groups."""
     groups = engine.optimizer.param_groups
 
-    def put() -> list[Group]:
+    def put() -> list[ParamGroup]:
         changed = [change(group) for group in groups]
         before = [
             {key: group[key] for key in own} for group, own in zip(groups, changed, strict=True)
@@ -88,7 +88,7 @@ def with_numbers(engine: Engine, change: Callable[[Group], Group]) -> None:
             group.update(own)
         return before
 
-    def take_back(before: list[Group]) -> None:
+    def take_back(before: list[ParamGroup]) -> None:
         for group, own in zip(groups, before, strict=True):
             group.update(own)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_precision.errors import expected_but_got, is_bad_input, named
 from pytest_precision.layouts.declarations import with_environment
 from pytest_precision.matrix.cell import Cell, axes_of
-from pytest_precision.matrix.variables import plain
+from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import COMMAND
 from pytest_precision.ranks.state.environment import patched
 from pytest_precision.recorders.scripts.script import script
@@ -59,13 +59,13 @@ def command(
                 f"relative paths begin in {Path.cwd()}",
             )
         )
-    side = functools.partial(run, file=str(path), arguments=tuple(map(str, arguments)))
-    variables = plain({} if env is None else env, "env")
+    side = functools.partial(run_command, file=str(path), arguments=tuple(map(str, arguments)))
+    variables = plain_variables({} if env is None else env, "env")
     return with_environment(**dict(variables))(side) if variables else side
 
 
 @script
-def run(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> None:
+def run_command(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> None:
     """Run a file in the place of the ranks' own process group."""
     # Only ranks need torch for this; the controller asks for the command without it.
     from pytest_precision.recorders.scripts.script_file import ended_well, run_file
@@ -75,9 +75,9 @@ def run(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> No
         run_file(Path(file), words)
 
 
-run.fresh_ranks = True  # type: ignore[attr-defined]
-run.way_in = COMMAND  # type: ignore[attr-defined]
-run.may_leave = ("*",)  # type: ignore[attr-defined]
+run_command.fresh_ranks = True  # type: ignore[attr-defined]
+run_command.way_in = COMMAND  # type: ignore[attr-defined]
+run_command.may_leave = ("*",)  # type: ignore[attr-defined]
 
 
 def _filled(argument: str, cell: Cell) -> str:

@@ -22,10 +22,10 @@ from pytest_precision.engine.values import fingerprint
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.recorders.scripts.names import LoopNames
 
-ALONE = 2
+LAST_REFERENCES = 2
 """References to a container that nobody else holds: ours, and that of the call that counts."""
 
-FEWEST = 2
+LEAST_TENSORS = 2
 """Tensors from which a list of them is taken for a copy of the weights by their shapes."""
 
 
@@ -47,7 +47,7 @@ class _Copy:
 
     def is_held(self) -> bool:
         """Return whether anybody else refers to it: lists of gradients come and go."""
-        return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > ALONE
+        return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > LAST_REFERENCES
 
 
 class Copies:
@@ -142,7 +142,7 @@ class Copies:
             for some in (own, trained):
                 names = [self._names.of(one) or str(place) for place, one in enumerate(some)]
                 found.setdefault(tuple(one.shape for one in some), names)
-        return {shapes: names for shapes, names in found.items() if len(shapes) >= FEWEST}
+        return {shapes: names for shapes, names in found.items() if len(shapes) >= LEAST_TENSORS}
 
 
 def _alive() -> list[Any]:
@@ -150,7 +150,9 @@ def _alive() -> list[Any]:
     everything = gc.get_objects()
     modules = {kind for kind in {*map(type, everything)} if issubclass(kind, nn.Module)}
     found = [one for one in everything if type(one) in modules]
-    return found + [one for one in everything if type(one) in (list, dict) and len(one) >= FEWEST]
+    return found + [
+        one for one in everything if type(one) in (list, dict) and len(one) >= LEAST_TENSORS
+    ]
 
 
 def _depth(one: Any) -> tuple[int, bool]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pytest_precision.recorders.scripts.locate import Extent, Locate
+    from pytest_precision.recorders.scripts.locate import Locate, PieceOfTensor
     from pytest_precision.recorders.scripts.names import Models
     from pytest_precision.recorders.scripts.steps import Steps
 
@@ -52,7 +52,7 @@ class CurrentRecord:
         name: str,
         tensor: Tensor,
         *,
-        of: Extent | None = None,
+        of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
         """Observe a tensor at this place of the step, as `Record.see` does."""

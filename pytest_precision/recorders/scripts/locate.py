@@ -24,7 +24,7 @@ Pieces = Iterable[PieceFields]
 Locate = Callable[[Tensor], Pieces | None]
 """Returns the pieces in a parameter of a model or of an optimizer, None for one logical tensor."""
 
-Extent = tuple[Sequence[int], int, int]
+PieceOfTensor = tuple[Sequence[int], int, int]
 """The shape of a logical tensor, and the elements of it that a piece holds, from and to before."""
 
 
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
     held: slice
 
 
-class Held(NamedTuple):
+class LocatedTensor(NamedTuple):
     """A parameter of a loop, and what it holds.
 
     Attributes:
@@ -111,7 +111,7 @@ class Held(NamedTuple):
             yield whole(part.kind, self.name + suffix, own, local=True)
 
 
-def located(name: str, tensor: Tensor, locate: Locate | None) -> Held:
+def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
     """Ask for the pieces in a parameter.
 
     Raises:
@@ -119,7 +119,7 @@ def located(name: str, tensor: Tensor, locate: Locate | None) -> Held:
     """
     given = None if locate is None else locate(tensor)
     if given is None:
-        return Held(name, tensor)
+        return LocatedTensor(name, tensor)
     _expect_plain(name, tensor)
     pieces: list[Piece] = []
     position = 0
@@ -136,7 +136,7 @@ def located(name: str, tensor: Tensor, locate: Locate | None) -> Held:
                 "padding is a piece without a name: (None, (), 0, elements)",
             )
         )
-    return Held(name, tensor, tuple(pieces))
+    return LocatedTensor(name, tensor, tuple(pieces))
 
 
 def _expect_plain(name: str, tensor: Tensor) -> None:

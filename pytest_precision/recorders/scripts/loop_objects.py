@@ -75,10 +75,10 @@ class LoopObjects:
 
     def attributes(self) -> Leaves:
         """Yield what modules and optimizers keep in Python."""
-        yield from attributes.of_modules(self.modules())
+        yield from attributes.attributes_of_modules(self.modules())
         for number, optimizer in enumerate(self._optimizers):
             which = f" {number + 1}" if number else ""
-            for one in (attributes.of_optimizer(optimizer), groups.switches(optimizer)):
+            for one in (attributes.attributes_of_optimizer(optimizer), groups.switches(optimizer)):
                 yield from ((name + which, leaf) for name, leaf in one)
 
     def _gradients(self) -> Iterator[tuple[str, Any]]:

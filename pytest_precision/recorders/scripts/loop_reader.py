@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from pytest_precision.engine import attributes, groups
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.changes import Since
-from pytest_precision.engine.modes import modes, settings, thawed, trained
+from pytest_precision.engine.modes import modes, module_settings, thawed, trained
 from pytest_precision.engine.observation import Observation
 from pytest_precision.engine.training_state import (
     TrainingState,
@@ -22,13 +22,19 @@ from pytest_precision.engine.training_state import (
     of_optimizer,
 )
 from pytest_precision.errors import expect_type, expected_but_got, named
-from pytest_precision.recorders.scripts.locate import Extent, Held, Locate, Pieces, located
+from pytest_precision.recorders.scripts.locate import (
+    Locate,
+    LocatedTensor,
+    PieceOfTensor,
+    Pieces,
+    located,
+)
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
 from pytest_precision.recorders.scripts.names import LoopNames
 from pytest_precision.recorders.scripts.updates import Updates
 from pytest_precision.recorders.weights import Weight
 
-Shown = Iterator[tuple[str, Iterator[Observation]]]
+NamedObservations = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""
 
 
@@ -79,33 +85,33 @@ class LoopReader(TrainingState):
         """Return whether all that an optimizer updates is in a model that is known by now."""
         for _ in self.names.parameters():
             pass
-        held = chain.from_iterable(own for _, own in groups.members(optimizer))
+        held = chain.from_iterable(own for _, own in groups.group_members(optimizer))
         return all(self.names.of(tensor) is not None for tensor in held)
 
     def goes_on(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer is about to update what its last step has not."""
         return self._updates.lacks(optimizer)
 
-    def used(self, module: nn.Module) -> Shown:
+    def used(self, module: nn.Module) -> NamedObservations:
         """Yield each weight that `module` itself reads."""
         for name, parameter in self.names.own(module):
             yield name, self._show("used_param", self._held(name, parameter), parameter)
 
-    def gradients(self) -> Shown:
+    def gradients(self) -> NamedObservations:
         """Yield the gradients that lie at parameters of the models."""
         for name, parameter in self.names.parameters():
             if parameter.grad is not None:
                 held = self._held(name, parameter)
                 yield name, self._show("reduced_grad", held, parameter.grad)
 
-    def read_by(self, optimizer: Optimizer) -> Shown:
+    def read_by(self, optimizer: Optimizer) -> NamedObservations:
         """Yield the gradients that an optimizer reads."""
         for held in self._held_by(optimizer):
             gradient = held.tensor.grad
             if gradient is not None:
                 yield held.name, self._show("final_grad", held, gradient)
 
-    def accumulated(self, name: str, parameter: Tensor, microbatch: int) -> Shown:
+    def accumulated(self, name: str, parameter: Tensor, microbatch: int) -> NamedObservations:
         """Yield the gradient of a parameter as the backward of a microbatch has left it."""
         if parameter.grad is not None:
             after = f" after microbatch{microbatch}"
@@ -113,7 +119,7 @@ class LoopReader(TrainingState):
             yield name + after, self._show("grad", held, parameter.grad, suffix=after)
 
     def given(
-        self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool
+        self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> Iterator[Observation]:
         """Yield what a script shows of its own, a whole tensor or a piece of one.
 
@@ -137,7 +143,7 @@ class LoopReader(TrainingState):
             whole: show what its last step has updated, too, if it is not in its groups now.
         """
         named = [*self._groups(optimizer, whole)]
-        yield from groups.rates(named)
+        yield from groups.learning_rates(named)
         yield from groups.other_numbers(named)
 
     def all_numbers(self) -> Iterator[Observation]:
@@ -172,12 +178,12 @@ class LoopReader(TrainingState):
         """Yield what modules and optimizers keep in Python."""
         return self.objects.attributes()
 
-    def weights_of_models(self) -> Shown:
+    def weights_of_models(self) -> NamedObservations:
         """Yield each parameter and each buffer of the models, and what modules save beside them."""
         for name, parameter in self.names.parameters():
             yield name, self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
-            yield name, self._show("buffer", Held(name, buffer), buffer, local=True)
+            yield name, self._show("buffer", LocatedTensor(name, buffer), buffer, local=True)
         for name, module in self.names.saving_more():
             yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
@@ -191,7 +197,7 @@ class LoopReader(TrainingState):
         """Take in what there is before an update of the first step."""
         self.objects.look()
         super().begin()
-        self.since.settings = {**settings(self.objects.modules()), **self.since.settings}
+        self.since.settings = {**module_settings(self.objects.modules()), **self.since.settings}
         self.since.trained = trained(self.names.parameters()) | self.since.trained
 
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
@@ -208,7 +214,7 @@ class LoopReader(TrainingState):
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
 
-    def _updated(self, held: Held) -> UpdatedTensor:
+    def _updated(self, held: LocatedTensor) -> UpdatedTensor:
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
             return self._show(kind, held, tensor, suffix=suffix)
 
@@ -228,15 +234,15 @@ class LoopReader(TrainingState):
     def _names(self, optimizer: Optimizer) -> dict[str, int]:
         for _ in self.names.parameters():
             pass
-        held = chain.from_iterable(own for _, own in groups.members(optimizer))
+        held = chain.from_iterable(own for _, own in groups.group_members(optimizer))
         named = ((self.names.of(tensor), id(tensor)) for tensor in held)
         return {name: key for name, key in named if name is not None}
 
     def _groups(self, optimizer: Optimizer, whole: bool) -> groups.Groups:
         held = (held.names for held in self._held_by(optimizer, whole))
-        return groups.named(self._updates.members(optimizer, whole=whole), held)
+        return groups.groups_with_names(self._updates.members(optimizer, whole=whole), held)
 
-    def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[Held]:
+    def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
         """Yield what an optimizer updates, in its order; unnamed tensors by their place in it."""
         for _ in self.names.parameters():  # some change places with their shards
             pass
@@ -249,14 +255,16 @@ class LoopReader(TrainingState):
                 self.unnamed[held.name] = None
             yield held
 
-    def _held(self, name: str, parameter: Tensor) -> Held:
+    def _held(self, name: str, parameter: Tensor) -> LocatedTensor:
         return located(name, parameter, self._pieces)
 
     def _pieces(self, tensor: Tensor) -> Pieces | None:
         given = None if self.locate is None else self.locate(tensor)
         return self.names.pieces(tensor) if given is None else given
 
-    def _show(self, kind: str, held: Held, tensor: Tensor, **how: Any) -> Iterator[Observation]:
+    def _show(
+        self, kind: str, held: LocatedTensor, tensor: Tensor, **how: Any
+    ) -> Iterator[Observation]:
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
 
 

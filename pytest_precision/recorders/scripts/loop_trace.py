@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.place import Place
+from pytest_precision.recorders.scripts.place import RankInfo
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.store import Header
@@ -37,7 +37,7 @@ class LoopTrace(ExitStack):
     first: Capture
     step: Capture
     writer: TraceWriter
-    place: Place
+    place: RankInfo
 
     def __init__(
         self, folder: Path, steps: int, window: Window | None, values: Collection[int] | None = None
@@ -62,7 +62,7 @@ class LoopTrace(ExitStack):
 
     def open(self, reader: LoopReader) -> None:
         """Choose between digests and values."""
-        self.place = Place.now()
+        self.place = RankInfo.now()
         self._small = elements(reader.names.parameters()) * self._steps <= SMALL_RUN
         whole = self._values is not None or not self._small
         self._whole = self._window is None and whole

@@ -16,7 +16,7 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.scripts.locate import PieceFields, Pieces
 from pytest_precision.recorders.scripts.wrappers import (
     holds_anything,
-    paths,
+    module_paths,
     stands_for,
     structure,
 )
@@ -242,7 +242,7 @@ class LoopNames:
         prefix = self._next_prefix()
         if any(True for module in rest for _ in module.parameters(recurse=False)):
             self.roots[model] = prefix
-        self._modules |= dict(paths(model, prefix.rstrip("."), [model], self._modules))
+        self._modules |= dict(module_paths(model, prefix.rstrip("."), [model], self._modules))
 
     def _next_prefix(self) -> str:
         if not self.roots:
@@ -252,7 +252,7 @@ class LoopNames:
 
     def _add_root(self, root: nn.Module, prefix: str, through: list[nn.Module]) -> None:
         self.roots[through[-1]] = prefix
-        self._modules |= dict(paths(root, prefix.rstrip("."), through, self._modules))
+        self._modules |= dict(module_paths(root, prefix.rstrip("."), through, self._modules))
 
     # --- modules that are called for the first time when names are settled ----------------------
 
@@ -273,7 +273,7 @@ class LoopNames:
     def _name_late_parts(self) -> None:
         """Name what has been put into a root since."""
         for root, prefix in self.roots.items():
-            self._modules |= dict(paths(root, prefix.rstrip("."), (), self._modules))
+            self._modules |= dict(module_paths(root, prefix.rstrip("."), (), self._modules))
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
         """Return the roots that are built as a module is, by prefix; forget those that are gone."""

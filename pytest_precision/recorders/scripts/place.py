@@ -13,7 +13,7 @@ LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which torchrun, and Slurm's srun, say how many processes they have started."""
 
 
-class Place(NamedTuple):
+class RankInfo(NamedTuple):
     """The place of this process among those that train together.
 
     Attributes:
@@ -25,7 +25,7 @@ class Place(NamedTuple):
     world_size: int
 
     @classmethod
-    def now(cls) -> Place:
+    def now(cls) -> RankInfo:
         """Return the place in the process group; a loop without one is alone.
 
         Raises:

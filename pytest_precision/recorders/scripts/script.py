@@ -15,13 +15,13 @@ from pytest_precision.recorders.scripts.course import lacking
 __tracebackhide__ = is_bad_input
 
 Function = Callable[..., Any]
-F = TypeVar("F", bound=Function)
+ScriptFunction = TypeVar("ScriptFunction", bound=Function)
 
 
 @overload
-def script(function: F) -> F: ...
+def script(function: ScriptFunction) -> ScriptFunction: ...
 @overload
-def script(*, resume: Function) -> Callable[[F], F]: ...
+def script(*, resume: Function) -> Callable[[ScriptFunction], ScriptFunction]: ...
 
 
 def script(function: Any = None, *, resume: Function | None = None) -> Any:

@@ -17,7 +17,7 @@ from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.scripts import hooks
 from pytest_precision.recorders.scripts.course import Course
 from pytest_precision.recorders.scripts.current import record
-from pytest_precision.recorders.scripts.locate import Extent, Locate
+from pytest_precision.recorders.scripts.locate import Locate, PieceOfTensor
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.names import LoopNames, Models
@@ -99,7 +99,7 @@ class Record:
         name: str,
         tensor: Tensor,
         *,
-        of: Extent | None = None,
+        of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
         """Observe a tensor at this place of the step, such as an activation or a router's scores.

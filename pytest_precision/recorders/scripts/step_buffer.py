@@ -14,8 +14,8 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.training_state import rng
-from pytest_precision.recorders.scripts.locate import Extent
-from pytest_precision.recorders.scripts.loop_reader import LoopReader, Shown
+from pytest_precision.recorders.scripts.locate import PieceOfTensor
+from pytest_precision.recorders.scripts.loop_reader import LoopReader, NamedObservations
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 
 
@@ -102,7 +102,7 @@ class StepBuffer:
 
         See `LoopReader.meet` for `goes_on`.
         """
-        self.settle(chain.from_iterable(own for _, own in groups.members(optimizer)))
+        self.settle(chain.from_iterable(own for _, own in groups.group_members(optimizer)))
         update = self.reader.meet(optimizer, goes_on=goes_on)
         if self.fresh:
             self._keep_start(optimizer, update)
@@ -154,7 +154,14 @@ class StepBuffer:
                 self.cannot_read(module, f"its weights cannot be read: {words}")
 
     def given(
-        self, kind: str, name: str, tensor: Tensor, of: Extent | None, *, local: bool, phase: str
+        self,
+        kind: str,
+        name: str,
+        tensor: Tensor,
+        of: PieceOfTensor | None,
+        *,
+        local: bool,
+        phase: str,
     ) -> None:
         """Keep an observation of the script's own; the n-th of one name in a step is numbered."""
         self._given[kind, name] += 1
@@ -190,7 +197,7 @@ class StepBuffer:
     def _named(self, optimizer: Optimizer, update: int) -> str:
         return f"{self.reader.optimizers.index(optimizer)}, update {update}"
 
-    def _keep_all(self, kind: str, shown: Shown) -> None:
+    def _keep_all(self, kind: str, shown: NamedObservations) -> None:
         for name, seen in shown:
             self._keep(kind, name, seen)
 

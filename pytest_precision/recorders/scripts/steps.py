@@ -12,7 +12,7 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.scripts.by_hand import ByHand
 from pytest_precision.recorders.scripts.course import Course
-from pytest_precision.recorders.scripts.locate import Extent, Locate, expect_locate
+from pytest_precision.recorders.scripts.locate import Locate, PieceOfTensor, expect_locate
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.model_hooks import ModelHooks
@@ -244,7 +244,7 @@ class Steps:
         name: str,
         tensor: Tensor,
         *,
-        of: Extent | None = None,
+        of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
         """Keep an observation of the script's own; the n-th of one name in a step is numbered.

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from pytest_precision.engine import groups
 
-Group = tuple[Mapping[str, Any], list[Tensor]]
+MemberGroup = tuple[Mapping[str, Any], list[Tensor]]
 """A group with the parameters that are or were in it."""
 
 
@@ -23,7 +23,7 @@ class Updates:
     """Remembers what each optimizer has updated in the last step of the loop that it was in."""
 
     def __init__(self) -> None:
-        self._last: dict[int, list[list[Group]]] = {}
+        self._last: dict[int, list[list[MemberGroup]]] = {}
         # Keeps each tensor alive, and with it its id.
         self._places: dict[int, tuple[str, Tensor]] = {}
 
@@ -32,8 +32,8 @@ class Updates:
         updates = self._last.setdefault(id(optimizer), [])
         if not goes_on:
             updates.clear()
-        updates.append([(group, [*own]) for group, own in groups.members(optimizer)])
-        together: dict[int, Group] = {}
+        updates.append([(group, [*own]) for group, own in groups.group_members(optimizer)])
+        together: dict[int, MemberGroup] = {}
         for group, own in self._groups(optimizer):
             together.setdefault(id(group), (group, []))[1].extend(own)
         for place, parameter in groups.places(together.values()):
@@ -46,12 +46,12 @@ class Updates:
 
     def lacks(self, optimizer: Optimizer) -> bool:
         """Return whether all that is in the groups of an optimizer now is new to its last step."""
-        now = _ids(groups.members(optimizer))
+        now = _ids(groups.group_members(optimizer))
         return bool(now) and not now & _ids(self._groups(optimizer))
 
-    def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[Group]:
+    def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[MemberGroup]:
         """Yield the groups as they are now, and what was in them before if it is asked for."""
-        now = [(group, [*own]) for group, own in groups.members(optimizer)]
+        now = [(group, [*own]) for group, own in groups.group_members(optimizer)]
         yield from now
         if whole:
             held = _ids(now)
@@ -63,7 +63,7 @@ class Updates:
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 
-    def _groups(self, optimizer: Optimizer) -> Iterator[Group]:
+    def _groups(self, optimizer: Optimizer) -> Iterator[MemberGroup]:
         return chain.from_iterable(self._last.get(id(optimizer), ()))
 
 

@@ -13,7 +13,7 @@ WRAPPERS = frozenset(
 )
 """Names of the child that a wrapper stands for: activation checkpointing, Fabric, FSDP, compile."""
 
-ALONE = frozenset({"module", "_module"})
+ONLY_CHILDREN = frozenset({"module", "_module"})
 """Names that it has in wrappers without another child: DistributedDataParallel, Opacus."""
 
 
@@ -29,7 +29,7 @@ def stands_for(root: nn.Module) -> list[nn.Module]:
     return chain
 
 
-def paths(
+def module_paths(
     root: nn.Module,
     path: str,
     through: Collection[nn.Module] = (),
@@ -62,7 +62,7 @@ def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
     chain = stands_for(root)
     return {
         name: tuple(tensor.shape)
-        for module, path in paths(chain[0], "", chain)
+        for module, path in module_paths(chain[0], "", chain)
         for own in (module.named_parameters, module.named_buffers)
         for name, tensor in own(path, recurse=False)
     }
@@ -109,4 +109,4 @@ def _wraps(module: nn.Module, child: str) -> bool:
     if child in WRAPPERS:
         return True
     alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
-    return child in ALONE and alone
+    return child in ONLY_CHILDREN and alone

@@ -5,4 +5,4 @@ of others is escaped by the template engine. `render.write` is the way in. A ses
 package when its tests have ended, since no test should wait for jinja2.
 """
 
-NAME = "report.html"
+PAGE_NAME = "report.html"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pytest_precision.parity.culprit import SIDES, Culprit, place_of
+from pytest_precision.parity.culprit import BOTH_SIDES, Culprit, source_place
 from pytest_precision.report.page.heat import Heat, module_heats
 
 MEANING = "https://github.com/pytest-precision/pytest-precision/blob/main/docs/reference/report.md"
 """The page that says what each kind of error means, and where to look."""
 
-ROWS = 200
+MOST_MODULES = 200
 """Modules that are shown; report.json has them all."""
 
 
@@ -62,8 +62,8 @@ def shown_culprit(entry: Mapping[str, Any]) -> ShownCulprit | None:
         _source(found),
         _constants(found),
         [one.text for one in found.following],
-        module_heats(found.modules[:ROWS]),
-        max(0, len(found.modules) - ROWS),
+        module_heats(found.modules[:MOST_MODULES]),
+        max(0, len(found.modules) - MOST_MODULES),
     )
 
 
@@ -77,7 +77,7 @@ def _facts(found: Culprit) -> list[tuple[str, str]]:
         ("module", found.module),
         ("rank", None if found.rank is None else str(found.rank)),
         ("reference", theirs and theirs.operation),
-        ("reference line", theirs and place_of(theirs.file, theirs.line)),
+        ("reference line", theirs and source_place(theirs.file, theirs.line)),
         ("reference function", theirs and theirs.function),
     ]
     return [(name, value) for name, value in facts if value]
@@ -93,7 +93,7 @@ def _source(found: Culprit) -> list[ShownLine]:
 def _constants(found: Culprit) -> list[tuple[str, str, str]]:
     if found.constants is None:
         return []
-    ours, theirs = (found.constants[side] for side in SIDES)
+    ours, theirs = (found.constants[side] for side in BOTH_SIDES)
     return [
         (name, str(ours.get(name, "none")), str(theirs.get(name, "none")))
         for name in dict.fromkeys([*ours, *theirs])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.status import STATUSES
 
-VALUES = 12
+MOST_CHOICES = 12
 """Most values of an axis to choose from; an axis with more has no filter."""
 
 
@@ -85,7 +85,7 @@ def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, int]]:
         for axis, value in cell.axes.items():
             known = axes.setdefault(axis, {})
             known.setdefault(repr(value), len(known))
-    return {axis: values for axis, values in axes.items() if 1 < len(values) <= VALUES}
+    return {axis: values for axis, values in axes.items() if 1 < len(values) <= MOST_CHOICES}
 
 
 def _text(value: str) -> str:

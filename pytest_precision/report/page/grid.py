@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from pytest_precision.report.collect import CellResult
-from pytest_precision.report.grid import GridTable, Place, arranged, fixed
-from pytest_precision.report.status import STATUSES, worst
+from pytest_precision.report.grid import GridPlace, GridTable, arranged, fixed
+from pytest_precision.report.status import STATUSES, worst_status
 
-WIDTH = 120
+SCREEN_CHARACTERS = 120
 """Characters of text that a screen holds next to each other."""
 
 
@@ -80,7 +80,7 @@ def page_grid(
         target: the element that tells more of a cell.
         classes: what the filters choose a cell by.
     """
-    table, found = arranged(cells, WIDTH)
+    table, found = arranged(cells, SCREEN_CHARACTERS)
     order = [*table.headings, *table.rows, *table.columns]
     marks = {
         tuple(place[index] for index in order): _mark(own, target, classes)
@@ -100,7 +100,7 @@ def page_grid(
     )
 
 
-def _rows(table: GridTable, marks: dict[Place, Mark]) -> list[Row]:
+def _rows(table: GridTable, marks: dict[GridPlace, Mark]) -> list[Row]:
     rows = [Row([], [marks.get((*key, *c)) for c in table.column_keys]) for key in table.row_keys]
     for level, index in enumerate((*table.headings, *table.rows)):
         for start, label in _labels(table, index, level, True):
@@ -121,7 +121,7 @@ def _mark(
     target: Callable[[CellResult], str],
     classes: Callable[[CellResult], str],
 ) -> Mark:
-    status = worst(cell.status for cell in cells)
+    status = worst_status(cell.status for cell in cells)
     cell = next(cell for cell in cells if cell.status == status)
     values = ", ".join(f"{name} {value}" for name, value in cell.axes.items())
     shown = STATUSES[status]

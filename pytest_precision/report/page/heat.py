@@ -12,7 +12,7 @@ from pytest_precision.parity.words import percent
 HEATS = ((0.01, "heat1"), (0.1, "heat2"), (0.5, "heat3"), (1.0, "heat4"))
 """Largest share of elements that differ to the class of the field."""
 
-PLAIN = {"=": "equal", "~": "within", ".": "unseen"}
+NO_FINDING = {"=": "equal", "~": "within", ".": "unseen"}
 """States that are no finding, to their class."""
 
 
@@ -65,9 +65,9 @@ def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]
 
 def _error(error: float | None, least: float, decades: float) -> Heat:
     if error is None:
-        return Heat(".", PLAIN["."], "")
+        return Heat(".", NO_FINDING["."], "")
     if error == 0:
-        return Heat("=", PLAIN["="], "")
+        return Heat("=", NO_FINDING["="], "")
     share = math.log10(error / least) / decades if math.isfinite(error) else 1.0
     return Heat(f"{error:.2g}", f"heat{min(4, 1 + int(4 * share))}", "")
 
@@ -78,8 +78,8 @@ def _dtypes(pairs: Iterable[Sequence[str]]) -> str:
 
 def _heat(of: Mapping[str, Any], place: int) -> Heat:
     state = of["state"][place]
-    if state in PLAIN:
-        return Heat(state, PLAIN[state], "")
+    if state in NO_FINDING:
+        return Heat(state, NO_FINDING[state], "")
     share = of.get("mismatched", {place: None})[place]
     words = "" if state == "values" else state
     text = words if share is None else f"{words} {percent(share, 1)}".strip()

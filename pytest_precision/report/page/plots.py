@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 60, 10, 10, 24, 380, 150
 """Margins and size of a plot, in units of its view box."""
 
-MOST = 200
+MOST_POINTS = 200
 """Points of a curve, and rows of a table; a long run is shown at every n-th step."""
 
 Column = Sequence[float | None]
@@ -113,7 +113,7 @@ def lines(
         columns: name to one value per step.
         logarithmic: whether the scale is; then only values above 0 are points.
     """
-    stride = 1 + len(steps) // MOST
+    stride = 1 + len(steps) // MOST_POINTS
     steps = steps[::stride]
     columns = {name: column[::stride] for name, column in columns.items()}
     scale = math.log10 if logarithmic else float

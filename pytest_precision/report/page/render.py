@@ -18,29 +18,29 @@ from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.grid import by_test
-from pytest_precision.report.page import NAME
+from pytest_precision.report.page import PAGE_NAME
 from pytest_precision.report.page.failures import LISTED, Failures
 from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid import page_grid
-from pytest_precision.report.page.settings import settings
-from pytest_precision.report.read import Report, read
-from pytest_precision.report.reasons import fold, not_compared, unread
+from pytest_precision.report.page.settings import read_environment
+from pytest_precision.report.read import Report, read_report
+from pytest_precision.report.reasons import fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES, count, duration
 
-HERE = Path(__file__).parent
+PAGE_FOLDER = Path(__file__).parent
 
 
-def write(folder: Path) -> Path:
+def write_page(folder: Path) -> Path:
     """Render the report.json of a folder next to it; return the page's path.
 
     Raises:
         ReportError: there is no report.json that this release can read.
         OSError: the page cannot be written.
     """
-    path = folder / NAME
-    text = render(Report.of(read(folder)))
-    temporary = folder / f"{NAME}.{os.getpid()}.tmp"
+    path = folder / PAGE_NAME
+    text = render(Report.of(read_report(folder)))
+    temporary = folder / f"{PAGE_NAME}.{os.getpid()}.tmp"
     with postponed():
         try:
             temporary.write_text(text, "utf-8")
@@ -61,8 +61,8 @@ def render(report: Report) -> str:
         (part.statement(failing), failures.of(part.cells, filters.classes))
         for part in (explain(failing, passing) if failing else [])
     ]
-    style = (HERE / "page.css").read_text("utf-8") + filters.style()
-    script = (HERE / "search.js").read_text("utf-8")
+    style = (PAGE_FOLDER / "page.css").read_text("utf-8") + filters.style()
+    script = (PAGE_FOLDER / "search.js").read_text("utf-8")
     return _template().render(
         report=report,
         headline=_headline(cells, failing),
@@ -73,10 +73,10 @@ def render(report: Report) -> str:
         listed=LISTED,
         others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
         left_out=not_compared(cells),
-        unread=unread(cells),
+        unread=unread_axes(cells),
         grids=[page_grid(own, failures.target, filters.classes) for own in by_test(cells)],
         filters=filters.groups,
-        settings=settings(report.environment),
+        settings=read_environment(report.environment),
         # Nothing of others is in either.
         style=Markup(style),
         script=Markup(script),
@@ -88,7 +88,7 @@ def render(report: Report) -> str:
 @cache
 def _template() -> jinja2.Template:
     engine = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
+        loader=jinja2.FileSystemLoader(PAGE_FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -22,7 +22,7 @@ class PageSettings(NamedTuple):
     sets: int
 
 
-def settings(environment: Mapping[str, Any]) -> PageSettings:
+def read_environment(environment: Mapping[str, Any]) -> PageSettings:
     """Return the environment of a report in the order in which it is read."""
     session = [
         *environment.get("versions", {}).items(),

@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_precision.engine.observation import Span
 from pytest_precision.layouts.megatron.buffers import BUCKET_MULTIPLE, PARAMETER_MULTIPLE, Buffer
-from pytest_precision.layouts.megatron.packing import Part, cut
+from pytest_precision.layouts.megatron.packing import Part, split_flat
 
 sizes = st.lists(st.integers(1, 700), min_size=1, max_size=8)
 
@@ -76,7 +76,7 @@ def test_a_shard_is_cut_where_its_parts_meet(one: int, other: int) -> None:
     )
     start, stop = sorted((one, other))
     whole = torch.arange(12)
-    seen = [*cut(parts, whole[start:stop], Span(start, stop))]
+    seen = [*split_flat(parts, whole[start:stop], Span(start, stop))]
     assert sum(len(piece) for _, _, piece in seen) == stop - start
     for part, span, piece in seen:
         assert piece.tolist() == [part.span.start + n for n in range(span.start, span.stop)]

@@ -16,7 +16,7 @@ from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.optim.scaled_state import RANGES, decode, scale_name
+from pytest_precision.optim.scaled_state import RANGES, decode_scaled, scale_name
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
 from pytest_precision.workloads.base import Workload
@@ -63,7 +63,7 @@ def test_a_checkpoint_does_not_know_the_world_size(
 def values(kept: dict[str, Tensor], key: str) -> tuple[Tensor, Tensor]:
     """What is stored as a scaled tensor, fp32, and the scale of each element."""
     scale = kept[scale_name(key)].expand(kept[key].shape)
-    return decode(kept[key], scale), scale
+    return decode_scaled(kept[key], scale), scale
 
 
 @pytest.mark.parametrize(("saved_on", "loaded_on"), [(2, 2), (1, 2), (2, 1), (3, 2)])

@@ -20,7 +20,7 @@ from pytest_precision.errors import ParityError
 from pytest_precision.layouts.megatron.experts import arrange
 from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.modules.padding import quantize
+from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.modules.parameter import tensors_of
 from pytest_precision.options import Settings
 from pytest_precision.plugin.session import Resources
@@ -63,7 +63,7 @@ def differing(precision: str, world_size: int, options: dict[str, Any]) -> tuple
     for name, master in state["master"].items():
         if f"{name}.rowwise.data" not in state["model"]:
             continue
-        for key, expected in tensors_of(quantize(format, master.bfloat16())):
+        for key, expected in tensors_of(quantize_padded(format, master.bfloat16())):
             compared += 1
             if not torch.equal(state["model"][f"{name}.{key}"], expected):
                 different.append(f"{name}.{key}")

@@ -33,9 +33,9 @@ def fp32(*values):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Parts so small that small tensors have many, for two threads."""
-    monkeypatch.setattr("pytest_precision.parity.compare.tensors.SHARE", 16)
+    monkeypatch.setattr("pytest_precision.parity.compare.tensors.THREAD_BYTES", 16)
     monkeypatch.setattr("pytest_precision.parity.compare.spans.SPAN", 64)
-    monkeypatch.setattr("pytest_precision.parity.compare.dense.CHUNK", 4)
+    monkeypatch.setattr("pytest_precision.parity.compare.dense.DENSE_ELEMENTS", 4)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -214,8 +214,8 @@ def test_step_into_the_next_octave():
 
 def test_norm_of_a_whole_chunk():
     """The norm is that of all elements."""
-    reference = torch.linspace(1, 2, dense.CHUNK)
-    candidate = reference + torch.linspace(-0.5, 0.1, dense.CHUNK)
+    reference = torch.linspace(1, 2, dense.DENSE_ELEMENTS)
+    candidate = reference + torch.linspace(-0.5, 0.1, dense.DENSE_ELEMENTS)
     expected = (candidate.double() - reference.double()).norm() / reference.double().norm()
     assert statistics(candidate, reference).rel_l2 == pytest.approx(expected.item(), rel=1e-5)
 
@@ -250,7 +250,9 @@ def test_any_place(dtype, numel):
     assert same_bytes(reference.clone(), reference)
 
 
-@pytest.mark.parametrize("at", [dense.CHUNK - 1, dense.CHUNK, SPAN // 4 - 1, SPAN // 4])
+@pytest.mark.parametrize(
+    "at", [dense.DENSE_ELEMENTS - 1, dense.DENSE_ELEMENTS, SPAN // 4 - 1, SPAN // 4]
+)
 @pytest.mark.parametrize("extra", [0, 1])
 def test_borders(at, extra):
     """So it is at the borders of the parts that are really used."""
@@ -275,7 +277,7 @@ def test_parts_do_not_show(dtype, criterion, special, monkeypatch):
     seen = []
     for span, chunk, sparse in [(64, 3, 2), (128, 7, 0), (256, 50, 10**9), (2**20, 2**15, 16)]:
         monkeypatch.setattr("pytest_precision.parity.compare.spans.SPAN", span)
-        monkeypatch.setattr("pytest_precision.parity.compare.dense.CHUNK", chunk)
+        monkeypatch.setattr("pytest_precision.parity.compare.dense.DENSE_ELEMENTS", chunk)
         monkeypatch.setattr("pytest_precision.parity.compare.dense.SPARSE", sparse)
         seen.append(statistics(candidate, reference, criterion))
     for s in seen[:-1]:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from pytest_precision import bitwise, close, norm, ulp, unchecked
-from pytest_precision.parity.compare.tensors import DTYPES, compare, same_bytes, statistics
+from pytest_precision.parity.compare.tensors import COMPARABLE, compare, same_bytes, statistics
 
 INF, NAN = float("inf"), float("nan")
 
-FLOATS = [dtype for dtype in DTYPES if dtype.is_floating_point]
+FLOATS = [dtype for dtype in COMPARABLE if dtype.is_floating_point]
 
 EVERY_CRITERION = [bitwise(), ulp(3), close(rtol=0, atol=0.5)]
 
@@ -36,7 +36,7 @@ def nan32(payload):
 @pytest.fixture
 def two_threads(monkeypatch):
     """Small tensors are shared between two threads too."""
-    monkeypatch.setattr("pytest_precision.parity.compare.tensors.SHARE", 16)
+    monkeypatch.setattr("pytest_precision.parity.compare.tensors.THREAD_BYTES", 16)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -44,7 +44,7 @@ def two_threads(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", COMPARABLE, ids=str)
 @pytest.mark.parametrize("criterion", EVERY_CRITERION, ids=str)
 def test_equal_bytes_agree(dtype, criterion):
     """Equal bytes are within every criterion, NaN and infinities included."""
@@ -52,7 +52,7 @@ def test_equal_bytes_agree(dtype, criterion):
     assert compare(tensor.clone(), tensor, criterion) is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", COMPARABLE, ids=str)
 @pytest.mark.parametrize("at", [0, 150, 300])
 def test_one_bit(dtype, at):
     """One bit that differs anywhere, in a tensor of any dtype, is a difference under bitwise."""
@@ -89,7 +89,7 @@ def test_unchecked():
     assert compare(fp32(1), fp32(1, 2), unchecked(reason="drawn anew")) is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", COMPARABLE, ids=str)
 def test_empty(dtype):
     """Empty tensors of one shape and dtype agree."""
     empty = torch.empty(0, 3, dtype=dtype)

@@ -67,5 +67,5 @@ def test_long_runs_keep_the_columns_around_the_divergence(write_trace: Write) ->
     found = spread.columns(
         judge(write_trace(steps(*wrong)), write_trace(steps(*right)), Criteria.of(None))
     )
-    assert len(found["step"]) == spread.MOST
+    assert len(found["step"]) == spread.MOST_COLUMNS
     assert found["kinds"]["exp_avg"]["state"][found["step"].index(71)] == "values"

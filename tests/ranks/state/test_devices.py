@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from slack import slack
 
 from pytest_precision.errors import DevicesBusyError
-from pytest_precision.ranks.state.devices import backend, chosen, held, visible, worker_number
+from pytest_precision.ranks.state.devices import (
+    backend,
+    chosen,
+    held,
+    visible_devices,
+    worker_number,
+)
 
 HOLDER = """\
 import sys, time
@@ -51,7 +57,7 @@ def holder(tmp_path):
 )
 def test_the_callers_list_is_what_there_is(variable, count, names):
     """In its order and by its names, as far as CUDA takes it; without one, all."""
-    assert visible(variable, count) == names
+    assert visible_devices(variable, count) == names
 
 
 @pytest.mark.parametrize(

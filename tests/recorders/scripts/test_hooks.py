@@ -12,7 +12,7 @@ from checked import Recorded, named
 from torch import nn
 
 from pytest_precision.ranks.state.baseline import Baseline
-from pytest_precision.ranks.state.fingerprint import read
+from pytest_precision.ranks.state.fingerprint import read_state
 
 
 def fails(cell, record):  # type: ignore[no-untyped-def]
@@ -25,10 +25,10 @@ def fails(cell, record):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("loop", [unchanged.plain, fails])
 def test_nothing_stays_behind(recorded: Recorded, loop: Callable[..., None]) -> None:
     """What finds the leaks of jobs finds none: no hook, no wrapper."""
-    before, baseline = read()["hook of all"], Baseline()
+    before, baseline = read_state()["hook of all"], Baseline()
     with suppress(KeyError):
         recorded(loop)
-    assert read()["hook of all"] == before
+    assert read_state()["hook of all"] == before
     assert baseline.code.changes() == ()
 
 

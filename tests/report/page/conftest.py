@@ -10,7 +10,7 @@ import pytest
 
 from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
-from pytest_precision.report.page.render import write
+from pytest_precision.report.page.render import write_page
 
 Make = Callable[..., Path]
 
@@ -25,6 +25,6 @@ def make(tmp_path: Path) -> Make:
         for number, found in enumerate(entries):
             file.put(number, [found])
         file.close(finished=finished)
-        return write(tmp_path)
+        return write_page(tmp_path)
 
     return make

@@ -9,7 +9,7 @@ from pages import entry, parse
 
 from pytest_precision.parity.culprit import Following, SourceLine
 from pytest_precision.parity.explain.source import lines_around
-from pytest_precision.report.page.culprit import MEANING, ROWS
+from pytest_precision.report.page.culprit import MEANING, MOST_MODULES
 
 HOSTILE = "</script></pre><img src=x onerror=alert(1)>\u202e\x1b[31m{{7*7}}"
 
@@ -77,9 +77,9 @@ def test_errors_that_are_alike_have_one_colour(make):
 
 def test_many_modules_are_cut_off(make):
     """The page says how many more there are."""
-    found = block(make, modules=[(f"m{n}", 1.0, 1.0) for n in range(ROWS + 7)])
+    found = block(make, modules=[(f"m{n}", 1.0, 1.0) for n in range(MOST_MODULES + 7)])
     (table,) = found.all("table", **{"class": "heat"})
-    assert len(table.all("tr")) == ROWS + 1
+    assert len(table.all("tr")) == MOST_MODULES + 1
     assert "Another 7 modules in report.json." in found.text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pages import entry
 
-from pytest_precision.report.page.plots import MOST, lines, plots
+from pytest_precision.report.page.plots import MOST_POINTS, lines, plots
 
 
 def test_a_line_from_corner_to_corner():
@@ -40,7 +40,7 @@ def test_nothing_to_see_is_no_plot(column):
 def test_long_runs_are_thinned_out():
     """The page does not grow with the number of steps, and says which are shown."""
     plot = lines("Loss", list(range(10_000)), {"a": [float(n) for n in range(10_000)]})
-    assert MOST / 2 < len(plot.rows) <= MOST
+    assert MOST_POINTS / 2 < len(plot.rows) <= MOST_POINTS
     assert plot.title == "Loss, every 51 steps"
 
 

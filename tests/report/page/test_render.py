@@ -12,7 +12,7 @@ from pages import entry, parse
 
 from pytest_precision.errors import ReportError
 from pytest_precision.report.page.culprit import MEANING
-from pytest_precision.report.page.render import write
+from pytest_precision.report.page.render import write_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`{{7*7}}&lt;\u202egnp.exe\x1b[31m"
 
@@ -125,7 +125,7 @@ def test_a_report_of_an_older_release(make, tmp_path):
     for name in ("status", "number", "line", "repeat", "spread", "histogram"):
         del report["cells"][0][name]
     file.write_text(json.dumps(report))
-    assert parse(write(tmp_path)).all("h1")[0].text == "1 of 1 cell failed"
+    assert parse(write_page(tmp_path)).all("h1")[0].text == "1 of 1 cell failed"
 
 
 def test_hostile_names_are_inert(make):
@@ -159,9 +159,9 @@ def test_nothing_but_its_own_style_and_script_is_allowed(make):
 
 def test_script_is_short():
     """It is for text search only."""
-    from pytest_precision.report.page.render import HERE
+    from pytest_precision.report.page.render import PAGE_FOLDER
 
-    assert (HERE / "search.js").stat().st_size < 2048
+    assert (PAGE_FOLDER / "search.js").stat().st_size < 2048
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"schema": 1, "cells": [{}]}'])
@@ -169,5 +169,5 @@ def test_what_is_no_report_is_refused(tmp_path, text):
     """With what is wrong, and no page."""
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(ReportError, match="expected "):
-        write(tmp_path)
+        write_page(tmp_path)
     assert not (tmp_path / "report.html").exists()
