@@ -11,7 +11,7 @@ import pytest
 from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 
 SLOW = frozenset({"parity", "parity_in", "pytester", "ranks", "resources", "subprocess"})
 """Fixtures and names of a test that starts processes: ranks, sessions of pytest, programs."""

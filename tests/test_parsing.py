@@ -41,7 +41,7 @@ NO_NAMES = {
     "layouts/megatron/logical_names.py": "which parameters a layout stores for which logical one",
     "layouts/transformer_engine/layers.py": "names of parameters and modules of a model",
     "layouts/transformer_engine/shown.py": "names of parameters of a model",
-    "recorders/scripts/names.py": "places in a model that have no name yet",
+    "recorders/scripts/loop_names.py": "places in a model that have no name yet",
     "recorders/scripts/step_buffer.py": "the first line of an exception",
     "recorders/lines/frames.py": "names of files and of functions",
     "recorders/lines/operation_log.py": "names of torch's operators",
@@ -54,10 +54,10 @@ NO_NAMES = {
     "recipes/megatron/cuda_calls.py": "names of devices",
     "recipes/megatron/memory.py": "names of modules of a model",
     "recipes/release.py": "numbers of releases",
-    "recorders/environment.py": "names of variables",
+    "recorders/run_environment.py": "names of variables",
     "recorders/oracle/estimate.py": "names of an optimizer's options",
     "recorders/perturb/delays.py": "names of torch's functions",
-    "recorders/perturb/noise.py": "names of torch's functions",
+    "recorders/perturb/rounding_noise.py": "names of torch's functions",
     "trace/manifest.py": "the lines of an exception",
 }
 """Modules that take other texts apart, with what these are."""

@@ -38,6 +38,53 @@ def test_names_of_public_classes_are_unique() -> None:
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
+FILES_THAT_SHARE_A_NAME, NAMES_WITH_SEVERAL_HOMES = 6, 15
+"""How many of them there may be; a traceback or a grep should say which one is meant."""
+
+
+def outside_commands() -> list[Path]:
+    """Return the modules of the package; those of `commands` are named as the commands are."""
+    return [
+        file
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if file.relative_to(PACKAGE).parts[0] != "commands"
+    ]
+
+
+def test_few_files_share_a_name() -> None:
+    """So that a name alone says which file it is."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for file in outside_commands():
+        if file.name != "__init__.py":
+            homes[file.name].append(str(file.relative_to(PACKAGE)))
+    assert len(homes) > 300
+    shared = {name: files for name, files in homes.items() if len(files) > 1}
+    assert len(shared) <= FILES_THAT_SHARE_A_NAME, shared
+
+
+def test_few_names_have_several_homes() -> None:
+    """So that a public function, class or constant is found by its name alone."""
+    homes: dict[str, set[str]] = defaultdict(set)
+    for file in outside_commands():
+        for node in ast.parse(file.read_text()).body:
+            for name in defined(node):
+                if not name.startswith("_"):
+                    homes[name].add(str(file.relative_to(PACKAGE)))
+    assert len(homes) > 1000
+    shared = {name: files for name, files in homes.items() if len(files) > 1}
+    assert len(shared) <= NAMES_WITH_SEVERAL_HOMES, shared
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top of a module defines; imports define none."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []
+
+
 def test_functions_are_short() -> None:
     """A longer one has several thoughts, each of which deserves a name."""
     lengths: dict[str, int] = {}

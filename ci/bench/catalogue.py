@@ -28,7 +28,7 @@ from examined import (  # noqa: E402
 
 from pytest_precision import Cell, Parity  # noqa: E402
 from pytest_precision.options import Settings  # noqa: E402
-from pytest_precision.plugin.session import Resources  # noqa: E402
+from pytest_precision.plugin.resources import Resources  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "catalogue.md"
 

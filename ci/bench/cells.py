@@ -19,7 +19,7 @@ from pytest_precision.check.parity import Parity
 from pytest_precision.check.side import Side
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 
 SETTINGS = Settings(device="cpu", timeout=120)

@@ -67,7 +67,7 @@ class Clock:
         from pytest_precision.parity.explain import required_tolerance
         from pytest_precision.parity.self_checks.consistency import Consistency
         from pytest_precision.recorders.lost_updates import UpdateMeter
-        from pytest_precision.recorders.oracle.watch import UpdateOracle
+        from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
         from pytest_precision.trace.oracle_log import OracleLog
         from pytest_precision.trace.update_log import UpdateLog
 

@@ -22,7 +22,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.parity.compare.noise import LARGEST_NOISE, NoiseMeter, error_of
 from pytest_precision.parity.compare.pairs import align
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.store import Trace

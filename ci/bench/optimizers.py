@@ -18,7 +18,7 @@ import numpy as np
 from pytest_precision import layouts, workloads
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 
 STEPS = 40

@@ -33,7 +33,7 @@ from resume_words import ACCUSED, CAUSES, INTRODUCTION, JUDGED, REFUSALS  # noqa
 
 from pytest_precision import Cell, Parity, ParityError  # noqa: E402
 from pytest_precision.options import Settings  # noqa: E402
-from pytest_precision.plugin.session import Resources  # noqa: E402
+from pytest_precision.plugin.resources import Resources  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "optimizers.md"
 

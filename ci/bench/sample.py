@@ -18,7 +18,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from pytest_precision.report.json_file import encode
-from pytest_precision.report.page.render import write
+from pytest_precision.report.page.render import write_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def without_machine() -> None:
     report = json.loads(file.read_text())
     report["environment"]["platform"] = f"{platform.system()} {platform.machine()}"
     file.write_bytes(encode(report) + b"\n")
-    write(SAMPLE)
+    write_page(SAMPLE)
 
 
 def photograph() -> None:

@@ -43,7 +43,7 @@ from pytest_precision.modules import QuantizedParameter
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.recorders.engine_recorder import record_engine
-from pytest_precision.recorders.environment import SEED
+from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.script import script
 from pytest_precision.trace.moment import EVERYTHING

@@ -19,9 +19,9 @@ from measure import interleave, ratio
 from pytest_precision import layouts, workloads
 from pytest_precision.check.side import Side
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 

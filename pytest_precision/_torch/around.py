@@ -27,14 +27,14 @@ def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if not all(map(is_plain, types)):
+            if not all(map(has_own_memory, types)):
                 return NotImplemented
             return call(func, args, kwargs or {})
 
     return Around()  # type: ignore[no-untyped-call]
 
 
-def is_plain(kind: type[Tensor]) -> bool:
+def has_own_memory(kind: type[Tensor]) -> bool:
     """Return whether tensors of a class have memory of their own, and no dispatch of their own."""
     return (
         kind in (Tensor, nn.Parameter, nn.Buffer)

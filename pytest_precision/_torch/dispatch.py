@@ -95,7 +95,7 @@ def returns_view(func: Any) -> bool:
     return any(kind is not None and not kind.is_write for kind in kinds)
 
 
-def on_cpu(tensor: Tensor) -> Tensor:
+def memory_on_cpu(tensor: Tensor) -> Tensor:
     """Return a tensor in the memory of the CPU: itself if it is there, whatever it says.
 
     Over the stand-in for Transformer Engine it says `cuda`, and `Tensor.cpu` copies it. The class

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_precision.auditing import text
 from pytest_precision.auditing.checks import (
-    groups,
+    group_options,
     membership,
     policies,
     schedules,
@@ -18,8 +18,8 @@ from pytest_precision.auditing.checks import (
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, Severity, worst_first
 from pytest_precision.auditing.pipeline import StageOutput
+from pytest_precision.auditing.setup_table import TableRow
 from pytest_precision.auditing.sharding import ShardingUnit
-from pytest_precision.auditing.table import TableRow
 from pytest_precision.errors import AuditError, NoSetupError, expect_one_of, expected_but_got
 
 CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
@@ -31,8 +31,8 @@ CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
     membership.stale,
     membership.missing,
     membership.twice,
-    groups.decay_on_vectors,
-    groups.ignored_options,
+    group_options.decay_on_vectors,
+    group_options.ignored_options,
     policies.reductions,
     policies.rounded_outputs,
     policies.stages,
@@ -148,7 +148,7 @@ def audit_built(build: Callable[[], Any]) -> Audit:
     try:
         parts = build()
     except (Exception, SystemExit) as error:
-        found = groups.refused_option(error) or schedules.unknown_length(error)
+        found = group_options.refused_option(error) or schedules.unknown_length(error)
         if found is None:
             raise NoSetupError(
                 expected_but_got(

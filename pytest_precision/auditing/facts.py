@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_precision.auditing import pipeline, sharding, table
-from pytest_precision.auditing.masters import Ownership
+from pytest_precision.auditing import pipeline, setup_table, sharding
+from pytest_precision.auditing.master_weights import Ownership
 from pytest_precision.auditing.pipeline import StageOutput
 from pytest_precision.auditing.setup import TrainingSetup
+from pytest_precision.auditing.setup_table import TableRow
 from pytest_precision.auditing.sharding import ShardingUnit
-from pytest_precision.auditing.table import TableRow
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class SetupFacts:
         unit_of = {id(parameter): unit for unit, own in sharded for parameter in own}
         stages = [*pipeline.outputs(setup.stages)]
         units = [unit for unit, _ in sharded]
-        return cls(setup, ownership, units, stages, [*table.table_rows(setup, ownership, unit_of)])
+        return cls(
+            setup, ownership, units, stages, [*setup_table.table_rows(setup, ownership, unit_of)]
+        )
 
     def trained(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters that are to be trained."""

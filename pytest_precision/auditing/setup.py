@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pytest_precision.errors import NoSetupError, expected_but_got, named
-from pytest_precision.recorders.scripts.names import LoopNames
+from pytest_precision.recorders.scripts.loop_names import LoopNames
 
 AUDITED_KINDS = "modules, optimizers, schedulers, pipeline stages and data loaders"
 

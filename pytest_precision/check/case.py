@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_precision.check.lines import Named, named, recorded_lines
+from pytest_precision.check.lines import Named, culprit_named, recorded_lines
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
@@ -138,7 +138,7 @@ class Case:
             return Named(None)
         rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
         tolerates = rule.criterion.tolerates
-        return named(self._again, finding, self.sides, root, tolerates=tolerates)
+        return culprit_named(self._again, finding, self.sides, root, tolerates=tolerates)
 
     def candidate_again(self, delays: int = 0) -> Recording | None:
         """Record the same steps of the candidate once more, if it can be recorded again.

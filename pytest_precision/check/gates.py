@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.contract import not_exercised, violation
+from pytest_precision.check.contract_gates import not_exercised, violation
 from pytest_precision.check.gate import gate
 from pytest_precision.check.repeatable import races, unrepeatable
 from pytest_precision.matrix.contract import Contract

@@ -14,7 +14,7 @@ from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import OperationLog, path_of
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.stretches import holders, recorded_stretches
+from pytest_precision.trace.segment_folders import holders, recorded_segments
 from pytest_precision.trace.wanted import Wanted
 
 
@@ -30,7 +30,7 @@ class Named(NamedTuple):
     note: str = ""
 
 
-def named(
+def culprit_named(
     recordings: Recordings,
     finding: Finding,
     sides: tuple[Recording, Recording],
@@ -110,8 +110,8 @@ def _ranks(side: Recording) -> range:
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
     """Read the logs of the ranks that made the operation."""
-    stretches = recorded_stretches(side.cell, Window(wanted.step, wanted.step))
-    sizes = tuple(stretch.world_size for stretch in stretches)
+    segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
+    sizes = tuple(segment.world_size for segment in segments)
     found = [
         (number, place, rank)
         for number, place, rank in holders(folder, sizes)

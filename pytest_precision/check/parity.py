@@ -29,7 +29,7 @@ from pytest_precision.errors import (
 )
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.criterion import Criterion
@@ -291,9 +291,9 @@ class Parity:
                 return preconditions.enough_ranks(error)
             pytest.skip(str(error))
         if isinstance(error, SideFailed):
-            return preconditions.sides_recorded(error)
+            return preconditions.recorded(error)
         if isinstance(error, OSError):
-            return preconditions.recordings_readable(error)
+            return preconditions.readable(error)
         # Of torch, where this process cannot compute; but inline it may be of a side.
         if isinstance(error, RuntimeError) and self.ranks.mode != "inline":
             return preconditions.computable(error)

@@ -79,13 +79,13 @@ def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
 
 
 @gate
-def sides_recorded(failed: SideFailed) -> Ruling | None:
+def recorded(failed: SideFailed) -> Ruling | None:
     """Refuse a side that could not be recorded."""
     return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
 
 
 @gate
-def recordings_readable(failed: OSError) -> Ruling | None:
+def readable(failed: OSError) -> Ruling | None:
     """Refuse recordings that cannot be read back."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
@@ -108,8 +108,8 @@ PRECONDITIONS = (
     recordable,
     equal_steps,
     enough_ranks,
-    sides_recorded,
-    recordings_readable,
+    recorded,
+    readable,
     computable,
 )
 """The preconditions of a check, in the order in which they can refuse it."""

@@ -23,7 +23,7 @@ from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import Window
-from pytest_precision.trace.stretches import recorded_stretches
+from pytest_precision.trace.segment_folders import recorded_segments
 from pytest_precision.trace.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Recordings:
         candidate: the side under test, recorded anew each time.
         reference: the other side, recorded once for all checks that name it while what it has read
             is the same.
-        ranks: the session's rank groups, one of which records each stretch of a side.
+        ranks: the session's rank groups, one of which records each segment of a side.
         traces: the session's recorded runs.
         timeout: seconds that one job of the ranks may take.
 
@@ -137,13 +137,13 @@ class Recordings:
         return folder
 
     def _record(self, side: Side, window: Window | None, folder: Path) -> Sources:
-        """Have groups of ranks record a side, stretch by stretch; return what they have read.
+        """Have groups of ranks record a side, segment by segment; return what they have read.
 
         Raises:
             RanksSkipped: the sequence goes on in new processes, and there is one process alone.
         """
         if self._ranks.mode == "inline" and any(
-            stretch.in_new_processes for stretch in side.cell.stretches
+            segment.in_new_processes for segment in side.cell.segments
         ):
             raise RanksSkipped(
                 expected_but_got(
@@ -153,16 +153,16 @@ class Recordings:
                 )
             )
         sources = Sources()
-        for stretch in recorded_stretches(side.cell, window):
+        for segment in recorded_segments(side.cell, window):
             counts = self._ranks.run(
-                stretch.world_size,
+                segment.world_size,
                 Side.record,
                 side,
                 str(folder),
                 window,
-                stretch,
+                segment,
                 timeout=self._timeout,
-                needs=side.needs_of(stretch),
+                needs=side.needs_of(segment),
                 name=side.layout.name,
                 sources=sources,
             )

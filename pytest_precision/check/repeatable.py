@@ -38,7 +38,7 @@ def unrepeatable(case: Case) -> str:
 @gate
 def races(case: Case) -> Ruling | None:
     """Refuse a candidate whose bits change where one of its ranks is late."""
-    sizes = {stretch.world_size for stretch in case.candidate.cell.stretches}
+    sizes = {segment.world_size for segment in case.candidate.cell.segments}
     runs = case.terms.jitter if sizes != {1} else 0
     for number in range(1, runs + 1):
         late = " or ".join(f"{late_rank(number, size)}" for size in sorted(sizes))

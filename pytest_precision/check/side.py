@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.declarations import Declared
-from pytest_precision.matrix.reads import axes_read
-from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.matrix.declared import Declared
+from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -94,12 +94,12 @@ class Side:
         same_variables = self.needs.environment == other.needs.environment
         return same_variables and replace(self, needs=other.needs) == other
 
-    def needs_of(self, stretch: Stretch) -> Needs:
-        """Return what the ranks of a stretch need; new processes have run no job before."""
-        return replace(self.needs, fresh=self.needs.fresh or stretch.in_new_processes)
+    def needs_of(self, segment: Segment) -> Needs:
+        """Return what the ranks of a segment need; new processes have run no job before."""
+        return replace(self.needs, fresh=self.needs.fresh or segment.in_new_processes)
 
-    def record(self, folder: str, window: Window | None, stretch: Stretch | None = None) -> int:
-        """Write what this rank sees of a stretch into `folder`; this is the job of each rank.
+    def record(self, folder: str, window: Window | None, segment: Segment | None = None) -> int:
+        """Write what this rank sees of a segment into `folder`; this is the job of each rank.
 
         Returns:
             the number of observations that it holds.
@@ -115,18 +115,18 @@ class Side:
             if self.workload is None and self.logged is not None:
                 from pytest_precision.recorders.scripts.logged_script import log_script
 
-                return log_script(layout, self.cell, into, window, stretch, self.logged)
+                return log_script(layout, self.cell, into, window, segment, self.logged)
             if self.workload is None:
-                return record_script(layout, self.cell, into, window, stretch)
+                return record_script(layout, self.cell, into, window, segment)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
             perturbation = Perturbation(pause, self.mutant, self.noise)
             if self.logged is not None:
                 from pytest_precision.recorders.logged_run import log_layout
 
-                stretch = stretch or self.cell.stretches[0]
-                given = layout, other, workload, self.cell, into, stretch, perturbation
+                segment = segment or self.cell.segments[0]
+                given = layout, other, workload, self.cell, into, segment, perturbation
                 return log_layout(*given, self.logged)
             return record_engine(
-                layout, other, workload, self.cell, into, window, stretch, perturbation
+                layout, other, workload, self.cell, into, window, segment, perturbation
             )

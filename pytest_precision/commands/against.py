@@ -65,7 +65,7 @@ class Against:
         """Run the body of the command, remove what it made, and return its exit status."""
         from pytest_precision.check.terms import Terms
         from pytest_precision.commands.criterion import keyed_criterion
-        from pytest_precision.parity.compare.written import on_the_command_line
+        from pytest_precision.parity.compare.calls import on_the_command_line
 
         given = self.given
         # A runner that cancels a job sends this signal; what was made is removed then, too.

@@ -107,9 +107,9 @@ def write_report(folder: Path, verdict: Verdict) -> None:
     Raises:
         pytest.UsageError: the folder cannot be written to.
     """
-    from pytest_precision.report.environment import environment
     from pytest_precision.report.json_file import JsonFile
     from pytest_precision.report.page.render import write_page
+    from pytest_precision.report.versions import environment
 
     file = JsonFile(folder, environment(device="", flags={}), option="--report")
     file.plan(1)

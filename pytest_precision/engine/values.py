@@ -18,7 +18,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from pytest_precision._torch.dispatch import on_cpu
+from pytest_precision._torch.dispatch import memory_on_cpu
 from pytest_precision.engine.readable import in_graph, stored, unreadable
 
 DEEPEST = 4
@@ -193,5 +193,5 @@ def fingerprint(leaf: Any) -> object:
     held = as_tensor(leaf)
     if held is None:
         return None
-    flat = on_cpu(held).resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = memory_on_cpu(held).resolve_conj().resolve_neg().contiguous().reshape(-1)
     return held.dtype, held.shape, xxhash.xxh3_128_digest(flat.view(torch.uint8).numpy().tobytes())

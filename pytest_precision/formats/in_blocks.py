@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from pytest_precision.formats.amaxes import amaxes_of_blocks, by_block
+from pytest_precision.formats.block_amaxes import amaxes_of_blocks, by_block
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.format import Reducible
 from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits

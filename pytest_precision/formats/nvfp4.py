@@ -11,7 +11,7 @@ import torch
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import hadamard
-from pytest_precision.formats.amaxes import amaxes_of_blocks, by_block
+from pytest_precision.formats.block_amaxes import amaxes_of_blocks, by_block
 from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.four_over_six import ErrorMode, quantized_with_less_error
 from pytest_precision.formats.inputs import (

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from pytest_precision.formats.amaxes import checked_amaxes
+from pytest_precision.formats.block_amaxes import checked_amaxes
 from pytest_precision.formats.elements import ELEMENT_OF_NAME, Element
 from pytest_precision.formats.format import Makers, Reducible
 from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from pytest_precision.layouts.in_autocast import autocast as autocast
     from pytest_precision.layouts.megatron.experts import discrete_experts as discrete_experts
     from pytest_precision.layouts.megatron.experts import grouped_experts as grouped_experts
-    from pytest_precision.layouts.megatron.optimizer_layout import (
+    from pytest_precision.layouts.megatron.optimizer import (
         distributed_optimizer as distributed_optimizer,
     )
-    from pytest_precision.layouts.optimizers import any_precision_adamw as any_precision_adamw
-    from pytest_precision.layouts.optimizers import fused_adam as fused_adam
+    from pytest_precision.layouts.optimizer_layouts import (
+        any_precision_adamw as any_precision_adamw,
+    )
+    from pytest_precision.layouts.optimizer_layouts import fused_adam as fused_adam
     from pytest_precision.layouts.replicated import adamw as adamw
     from pytest_precision.layouts.replicated import ddp as ddp
     from pytest_precision.layouts.replicated import master_adamw as master_adamw
@@ -66,9 +68,9 @@ __getattr__, __dir__ = _lazy.exports(
         "declarations": ("fresh_ranks", "may_leave", "uses_transformer_engine", "with_environment"),
         "dtypes": ("resident",),
         "in_autocast": ("autocast",),
-        "megatron.optimizer_layout": ("distributed_optimizer",),
+        "megatron.optimizer": ("distributed_optimizer",),
         "megatron.experts": ("discrete_experts", "grouped_experts"),
-        "optimizers": ("any_precision_adamw", "fused_adam"),
+        "optimizer_layouts": ("any_precision_adamw", "fused_adam"),
         "replicated": ("adamw", "ddp", "master_adamw"),
         "sharded": ("fsdp2",),
         "support": ("supports",),

@@ -8,9 +8,9 @@ from typing import Any
 
 from pytest_precision.errors import InputMessage, expect_one_of, expected_but_got, is_bad_input
 from pytest_precision.matrix import sequence as sequences
+from pytest_precision.matrix.axis_reads import note
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
-from pytest_precision.matrix.reads import note
-from pytest_precision.matrix.stretches import Stretch, stretches
+from pytest_precision.matrix.segments import Segment, segments
 from pytest_precision.matrix.variables import Variables, plain_variables
 
 __tracebackhide__ = is_bad_input
@@ -71,13 +71,13 @@ class Cell:
         return sequences.operation_names(self.sequence)
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         """What each group of ranks runs of `sequence`, one after the other."""
-        return stretches(self.sequence, self.world_size)
+        return segments(self.sequence, self.world_size)
 
-    def of_stretch(self, stretch: Stretch) -> Cell:
-        """Return the cell in which the ranks of a stretch run it."""
-        return replace(self, world_size=stretch.world_size, shared_by=self.fewest_microbatches)
+    def of_segment(self, segment: Segment) -> Cell:
+        """Return the cell in which the ranks of a segment run it."""
+        return replace(self, world_size=segment.world_size, shared_by=self.fewest_microbatches)
 
     @property
     def swaps(self) -> bool:
@@ -86,8 +86,8 @@ class Cell:
 
     @property
     def fewest_microbatches(self) -> int:
-        """The smallest number of microbatches that the ranks of all stretches share evenly."""
-        return math.lcm(self.shared_by, *(stretch.world_size for stretch in self.stretches))
+        """The smallest number of microbatches that the ranks of all segments share evenly."""
+        return math.lcm(self.shared_by, *(segment.world_size for segment in self.segments))
 
     @property
     def microbatches(self) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pytest_precision.options import values
+from pytest_precision.options import option_values
 from pytest_precision.options.option import Option
 
 OPTIONS = (
-    Option("matrix", values.flag, "true or false", "", "run the matrix cells", "bool"),
+    Option("matrix", option_values.flag, "true or false", "", "run the matrix cells", "bool"),
     Option(
         "select",
-        values.selection,
+        option_values.selection,
         "AXIS=VALUE[,VALUE...]",
         "AXIS=VALUE[,VALUE...]",
         "keep only the cells with these values; repeatable",
@@ -17,39 +17,45 @@ OPTIONS = (
     ),
     Option(
         "coverage",
-        *values.one_of("full", "pairwise", "smoke"),
+        *option_values.one_of("full", "pairwise", "smoke"),
         "every cell; every pair of axis values; one cell per test",
         of_marker=True,
     ),
     Option(
-        "shard", values.shard, "I/N with I from 1 to N", "I/N", "this runner's share of the cells"
+        "shard",
+        option_values.shard_of,
+        "I/N with I from 1 to N",
+        "I/N",
+        "this runner's share of the cells",
     ),
-    Option("device", *values.one_of("auto", "cpu", "cuda"), "where ranks run", of_marker=True),
+    Option(
+        "device", *option_values.one_of("auto", "cpu", "cuda"), "where ranks run", of_marker=True
+    ),
     Option(
         "backend",
-        *values.one_of("auto", "emulated", "native"),
+        *option_values.one_of("auto", "emulated", "native"),
         "emulated number formats, or the hardware's",
         of_marker=True,
     ),
     Option(
         "ranks",
-        *values.one_of("reuse", "fresh", "inline"),
+        *option_values.one_of("reuse", "fresh", "inline"),
         "keep rank groups between cells; open a fresh group per run; run in the pytest process",
         of_marker=True,
     ),
     Option(
         "timeout",
-        values.seconds,
-        f"a number of seconds above 0 and at most {values.LONGEST_SECONDS}",
+        option_values.seconds,
+        f"a number of seconds above 0 and at most {option_values.LONGEST_SECONDS}",
         "SECONDS",
         "deadline of one cell",
         "float",
         of_marker=True,
     ),
-    Option("report", values.folder, "a folder", "DIR", "write report.json there"),
+    Option("report", option_values.folder, "a folder", "DIR", "write report.json there"),
     Option(
         "strict_isolation",
-        values.flag,
+        option_values.flag,
         "true or false",
         "",
         "fail a test whose job does not restore process-global state",
@@ -57,7 +63,7 @@ OPTIONS = (
     ),
     Option(
         "ranks_per_device",
-        values.whole_count,
+        option_values.whole_count,
         "an int from 1",
         "N",
         "how many ranks may share a GPU; ranks that share one communicate by gloo",
@@ -65,7 +71,7 @@ OPTIONS = (
     ),
     Option(
         "may_leave",
-        values.pattern,
+        option_values.pattern,
         "a pattern",
         "PATTERN",
         "state that any job may leave changed, named as in the leak warning, one per line",
@@ -74,7 +80,7 @@ OPTIONS = (
     ),
     Option(
         "require",
-        values.flag,
+        option_values.flag,
         "true or false",
         "",
         "fail a session in which no cell ran, or one was skipped for want of ranks or devices",
@@ -82,7 +88,7 @@ OPTIONS = (
     ),
     Option(
         "jitter",
-        values.whole_count,
+        option_values.whole_count,
         "an int from 1",
         "N",
         "record each candidate N more times, one rank after the other late, and expect its bits",
@@ -90,7 +96,7 @@ OPTIONS = (
     ),
     Option(
         "fuzz",
-        values.whole_count,
+        option_values.whole_count,
         "an int from 1",
         "N",
         "run each matrix test in N more cells, whose sequences hypothesis draws",
@@ -98,7 +104,7 @@ OPTIONS = (
     ),
     Option(
         "mutate",
-        values.planted_share,
+        option_values.planted_share,
         "true, false, or a share above 0 and at most 1, after '=' on the command line,",
         "SHARE",
         "plant known defects into each candidate that passes, say which go unnoticed, and fail a "
@@ -108,13 +114,13 @@ OPTIONS = (
     ),
     Option(
         "lines",
-        *values.one_of("auto", "off"),
+        *option_values.one_of("auto", "off"),
         "run a failed check once more, to name the line that made the first wrong value",
         of_marker=True,
     ),
     Option(
         "preload",
-        values.module,
+        option_values.module,
         "the name of a module, such as megatron.core",
         "MODULE",
         "import it once for all ranks that are started here; repeatable",
@@ -122,7 +128,7 @@ OPTIONS = (
     ),
     Option(
         "te",
-        *values.one_of("auto", "cpu", "off"),
+        *option_values.one_of("auto", "cpu", "off"),
         "run layouts that use Transformer Engine on the CPU, over a stand-in for its kernels",
     ),
 )
@@ -130,7 +136,7 @@ OPTIONS = (
 FORMER = (
     Option(
         "min_kill",
-        values.share,
+        option_values.share,
         "a share from 0 to 1",
         "SHARE",
         "--precision-mutate=SHARE",

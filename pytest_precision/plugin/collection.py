@@ -21,7 +21,7 @@ from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
 from pytest_precision.plugin.backends import Asked, announcements, refusals
 from pytest_precision.plugin.cell_counts import CellCounts
 from pytest_precision.plugin.marker import MARKER, marker_of, out_of_reach
-from pytest_precision.report.attributes import test_of
+from pytest_precision.report.report_attributes import test_of
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.axes import Matrix

@@ -13,16 +13,16 @@ import pytest
 from pytest_precision.check.parity import Parity
 from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
+from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell, axes_of
-from pytest_precision.matrix.declarations import Declared
-from pytest_precision.matrix.reads import axes_read
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.plugin.launched import HOSTS
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
-from pytest_precision.report import attributes
+from pytest_precision.report import report_attributes
 
 if TYPE_CHECKING:
     from pytest_precision.options import Settings
@@ -171,7 +171,7 @@ def attach_verdicts(
     verdicts = found.verdicts if found else []
     raised = [] if error is None else [one.verdict for one in _parity_errors(error.value)]
     drawn = item.get_closest_marker("precision_drawn") is not None
-    attributes.attach(
+    report_attributes.attach(
         report,
         item,
         axes=axes_of(cell) | ({"sequence": "drawn"} if drawn else {}),

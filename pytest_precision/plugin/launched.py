@@ -23,7 +23,7 @@ from pytest_precision.options import SETTINGS
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.launch.rendezvous import LaunchRendezvous, forget
+from pytest_precision.ranks.launch.launch_folder import LaunchRendezvous, forget
 from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
 from pytest_precision.ranks.process.preloaded import installed_modules

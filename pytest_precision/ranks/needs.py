@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.state.environment import Environment
 

@@ -10,7 +10,7 @@ from multiprocessing.connection import wait
 
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process.messages import FromRank, Raised
-from pytest_precision.ranks.process.output import readable
+from pytest_precision.ranks.process.output import readable_stacks
 
 GRACE_SECONDS = 1.0
 """Time for the other ranks to answer after a failure: its end frees them from collectives."""
@@ -81,6 +81,6 @@ def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:
 
 def _read(rank: Rank) -> str:
     try:
-        return readable(rank.membership.stacks.read_text(errors="replace"))
+        return readable_stacks(rank.membership.stacks.read_text(errors="replace"))
     except OSError:
         return ""

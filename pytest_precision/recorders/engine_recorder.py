@@ -17,23 +17,23 @@ from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import cloned
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.backend import decide
+from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED, PRECISIONS
-from pytest_precision.matrix.reads import so_far
+from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.sequence import OPERATIONS
-from pytest_precision.matrix.stretches import Stretch
-from pytest_precision.recorders.environment import SEED, environment_of
 from pytest_precision.recorders.perturb import mutants
-from pytest_precision.recorders.perturb.noise import rounding_noise
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
+from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
 from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.run_environment import SEED, environment_of
 from pytest_precision.recorders.skipped_step import SkippedStep
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
+from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.store import Header
-from pytest_precision.trace.stretches import folder_of
 from pytest_precision.trace.writer import TraceWriter
 from pytest_precision.workloads.base import Workload
 
@@ -51,10 +51,10 @@ def record_engine(
     cell: Cell,
     folder: Path,
     window: Window | None,
-    stretch: Stretch | None = None,
+    segment: Segment | None = None,
     perturbation: Perturbation = NONE,
 ) -> int:
-    """Write what this rank sees of one stretch of a run into `folder`.
+    """Write what this rank sees of one segment of a run into `folder`.
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps
@@ -68,18 +68,18 @@ def record_engine(
         cell: its sequence is run; its layouts see the backend that was chosen.
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
-        stretch: the operations that are run; the first ones unless given.
+        segment: the operations that are run; the first ones unless given.
         perturbation: what is done to the run on purpose.
 
     Returns:
         the number of observations that were written.
     """
-    stretch = cell.stretches[0] if stretch is None else stretch
+    segment = cell.segments[0] if segment is None else segment
     cell, taken = with_backend(cell)
-    run = EngineRecorder(layout, other, workload(), cell, folder, window, stretch, perturbation)
-    place, rank = folder_of(folder, stretch.number), dist.get_rank()
+    run = EngineRecorder(layout, other, workload(), cell, folder, window, segment, perturbation)
+    place, rank = folder_of(folder, segment.number), dist.get_rank()
     place.mkdir(exist_ok=True)
-    threads = digest_threads(stretch.world_size)
+    threads = digest_threads(segment.world_size)
     with TraceWriter(place, rank, digests=run.digests, threads=threads) as run.writer:
         run.run()
         if run.watcher is not None:
@@ -89,7 +89,7 @@ def record_engine(
         run.look_at_storage()
         run.writer.close(
             Header(
-                stretch.world_size,
+                segment.world_size,
                 dict(run.engine.unobservable),
                 environment,
                 paths=tuple(sorted(run.paths)),
@@ -103,7 +103,7 @@ def record_engine(
 
 
 class EngineRecorder:
-    """The state of one stretch of a run between operations."""
+    """The state of one segment of a run between operations."""
 
     writer: TraceWriter
 
@@ -115,24 +115,24 @@ class EngineRecorder:
         cell: Cell,
         folder: Path,
         window: Window | None,
-        stretch: Stretch,
+        segment: Segment,
         perturbation: Perturbation,
     ) -> None:
         self.perturbation = perturbation
-        self.operations, self.stretch = cell.operations, stretch
-        swapped = self.operations[: stretch.start + 1].count("swap") % 2
+        self.operations, self.segment = cell.operations, segment
+        swapped = self.operations[: segment.start + 1].count("swap") % 2
         self.layout, self.other = (other, layout) if swapped else (layout, other)
-        self.workload, self.cell, self.folder = workload, cell.of_stretch(stretch), folder
+        self.workload, self.cell, self.folder = workload, cell.of_segment(segment), folder
         self.window = window
-        self.op, self.operation, self.step = INIT.op, INIT.operation, stretch.done
+        self.op, self.operation, self.step = INIT.op, INIT.operation, segment.done
         self.data = DataWatch(workload)
         whole = window in (None, EVERYTHING)
         self.watcher = UpdateWatcher(workload, self.cell) if whole else None
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
-        self.engine = self.build(FRESH_SEED if stretch.number else SEED)
-        self.engine.expect_world_sizes({stretch.world_size for stretch in cell.stretches})
+        self.engine = self.build(FRESH_SEED if segment.number else SEED)
+        self.engine.expect_world_sizes({segment.world_size for segment in cell.segments})
         self.look_at_storage()
         steps = self.operations.count("train")
         parameters = self.engine.model.named_parameters()
@@ -143,9 +143,9 @@ class EngineRecorder:
         self.engine.start(self.capture)
 
     def run(self) -> None:
-        """Run the operations of the stretch that begin in the window, and observe after each."""
-        start, stop = self.stretch.start, self.stretch.stop
-        if self.stretch.number:
+        """Run the operations of the segment that begin in the window, and observe after each."""
+        start, stop = self.segment.start, self.segment.stop
+        if self.segment.number:
             self.op, self.operation = start, self.operations[start]
             self.restore()
             start += 1

@@ -15,13 +15,13 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.matrix.segments import Segment
 from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout, with_backend
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturb.perturbation import Perturbation
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import Holding
-from pytest_precision.trace.stretches import folder_of
+from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.wanted import Wanted
 from pytest_precision.workloads.base import Workload
 
@@ -32,7 +32,7 @@ def log_layout(
     workload: Any,
     cell: Cell,
     folder: Path,
-    stretch: Stretch,
+    segment: Segment,
     perturbation: Perturbation,
     wanted: Wanted,
 ) -> int:
@@ -44,7 +44,7 @@ def log_layout(
         workload: makes the workload.
         cell: its sequence is run.
         folder: an existing one.
-        stretch: the operations that are run.
+        segment: the operations that are run.
         perturbation: what is done to the run on purpose.
         wanted: what is logged.
 
@@ -53,14 +53,14 @@ def log_layout(
     """
     cell, _ = with_backend(cell)
     logger = OperationLogger(wanted)
-    place = folder_of(folder, stretch.number)
+    place = folder_of(folder, segment.number)
     place.mkdir(exist_ok=True)
     with logger.installed():
         run = LoggedRun(
-            logger, wanted, layout, other, workload(), cell, folder, stretch, perturbation
+            logger, wanted, layout, other, workload(), cell, folder, segment, perturbation
         )
         run.run()
-        logger.leave(state_of(run.engine))
+        logger.leave(state_of_engine(run.engine))
     logger.log.write(place, dist.get_rank())
     return 1
 
@@ -77,12 +77,12 @@ class LoggedRun(EngineRecorder):
         workload: Workload,
         cell: Cell,
         folder: Path,
-        stretch: Stretch,
+        segment: Segment,
         perturbation: Perturbation,
     ) -> None:
         self._logger, self._wanted = logger, wanted
         window = Window(wanted.step, wanted.step)
-        super().__init__(layout, other, workload, cell, folder, window, stretch, perturbation)
+        super().__init__(layout, other, workload, cell, folder, window, segment, perturbation)
         self.capture = Capture(snapshot=lambda seen: seen)
         self.engine.capture = self.capture
 
@@ -102,7 +102,7 @@ class LoggedRun(EngineRecorder):
     def run_operation(self) -> None:
         """Run an operation up to the one that is wanted, and log that one."""
         if self.op == self._wanted.op:
-            self._logger.give(state_of(self.engine))
+            self._logger.give(state_of_engine(self.engine))
         if self.op <= self._wanted.op:
             with self._logger.on(self.op == self._wanted.op):
                 super().run_operation()
@@ -111,7 +111,7 @@ class LoggedRun(EngineRecorder):
         """Observe nothing: the first two runs have."""
 
 
-def state_of(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
+def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
     """Yield name and tensor of what an engine holds between operations."""
     for name, parameter in engine.model.named_parameters():
         yield Holding("param", name), parameter

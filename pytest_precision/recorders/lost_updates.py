@@ -20,7 +20,7 @@ from pytest_precision.errors import NotMeasurableError
 from pytest_precision.recorders.oracle.exact_update import Rule, gradient, rule
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
-from pytest_precision.trace.update_log import path_of
+from pytest_precision.trace.update_log import updates_path
 
 
 class UpdateMeter:
@@ -51,7 +51,7 @@ class UpdateMeter:
     def write(self, folder: Path, rank: int) -> None:
         """Write what was measured next to the trace of the run."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
-        write_whole(path_of(folder, rank), part)
+        write_whole(updates_path(folder, rank), part)
 
     def _watched(self, optimizer: Optimizer, weights: Iterable[Weight]) -> Iterator[Watched]:
         groups = {

@@ -16,7 +16,7 @@ import torch
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.lost_updates import UpdateMeter
-from pytest_precision.recorders.oracle.watch import UpdateOracle
+from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
 from pytest_precision.recorders.weights import Weight
 from pytest_precision.workloads.base import Workload
 

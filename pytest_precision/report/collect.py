@@ -18,7 +18,7 @@ import pytest
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.verdict import again
-from pytest_precision.report.attributes import test_of
+from pytest_precision.report.report_attributes import test_of
 from pytest_precision.report.status import PASSING, STATUSES, worst_status
 
 

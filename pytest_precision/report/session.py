@@ -14,10 +14,10 @@ from pytest_precision.errors import ReportError
 from pytest_precision.options import Settings
 from pytest_precision.report import page, progress, terminal
 from pytest_precision.report.collect import Results
-from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.progress import Progress
 from pytest_precision.report.reasons import shorten
+from pytest_precision.report.versions import environment
 
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
 """pytest's options under which no test is called."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.digests import bytes_of, in_order
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.stretches import holders
+from pytest_precision.trace.segment_folders import holders
 from pytest_precision.workloads.base import Workload
 
 Given = Mapping[int, Sequence[str]]
@@ -42,7 +42,7 @@ class DataLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
-        """Read what all ranks were given, each in all of its stretches."""
+        """Read what all ranks were given, each in all of its segments."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
@@ -76,7 +76,7 @@ class DataWatch:
             # A list, so that what is digested here is what is trained on.
             microbatches = [*ask(cell, step)]
             self._asked = step
-            self._note(step, [digest_of(microbatch) for microbatch in microbatches])
+            self._note(step, [data_digest(microbatch) for microbatch in microbatches])
             return microbatches
 
         def tokens(microbatch: Any) -> int:
@@ -109,7 +109,7 @@ def write_data(
     write_whole(_path(folder, rank), {"given": given or {}, "unsteady": unsteady, "tokens": counts})
 
 
-def digest_of(microbatch: Any) -> str:
+def data_digest(microbatch: Any) -> str:
     """Return the xxh3-128 of everything in `microbatch`, hexadecimal."""
     state = xxhash.xxh3_128()
     for part in _parts(microbatch, frozenset()):

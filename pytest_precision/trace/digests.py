@@ -11,7 +11,7 @@ import torch.distributed as dist
 import xxhash
 from torch import Tensor
 
-from pytest_precision._torch.dispatch import on_cpu
+from pytest_precision._torch.dispatch import memory_on_cpu
 from pytest_precision.engine.observation import Observation, cloned
 
 memcmp = ctypes.CDLL(None).memcmp
@@ -45,7 +45,7 @@ def digest(tensor: Tensor) -> str:
 
 def in_order(tensor: Tensor) -> Tensor:
     """Return `tensor` with its bytes in row-major order, and with lazy conjugation carried out."""
-    return on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
+    return memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
 
 
 def digested(seen: Observation) -> Observation:

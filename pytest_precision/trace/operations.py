@@ -77,7 +77,7 @@ class Constant(NamedTuple):
     text: str
 
 
-Argument: TypeAlias = "Value | Constant | tuple[Value, ...]"
+LoggedArgument: TypeAlias = "Value | Constant | tuple[Value, ...]"
 """A tensor, a constant, or a list of tensors."""
 
 FOREACH = "_foreach_"
@@ -102,7 +102,7 @@ class LoggedOperation(NamedTuple):
     """
 
     name: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[LoggedArgument, ...]
     results: tuple[Value, ...]
     written: tuple[int, ...]
     module: str
@@ -193,7 +193,7 @@ class OperationLog:
         values, lines = _Interned(), _Interned()
         names, modules = _Interned(), _Interned()
 
-        def argument(given: Argument) -> Any:
+        def argument(given: LoggedArgument) -> Any:
             if isinstance(given, Value):
                 return values.number(given)
             return given if isinstance(given, Constant) else [values.number(one) for one in given]
@@ -231,7 +231,7 @@ class OperationLog:
         values = [Value(*row[:3], *map(tuple, row[3:])) for row in found["values"]]
         lines = [None if row is None else CodeLine(*row) for row in found["lines"]]
 
-        def argument(given: Any) -> Argument:
+        def argument(given: Any) -> LoggedArgument:
             if isinstance(given, int):
                 return values[given]
             if isinstance(given[0], str):

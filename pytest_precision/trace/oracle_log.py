@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.stretches import holders
+from pytest_precision.trace.segment_folders import holders
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class OracleLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read the logs of all ranks in all stretches together; a script has none."""
+        """Read the logs of all ranks in all segments together; a script has none."""
         paths = [_path(place, rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
+from pytest_precision.matrix.axis_reads import note
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.reads import note
 from pytest_precision.matrix.ways_in import LAYOUT, RECORDING, WayIn
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.manifest import Manifest, damaged
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.sealed import SealedFiles, files_of
+from pytest_precision.trace.segment_folders import recorded_segments
 from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
 from pytest_precision.trace.store import Header, Trace
-from pytest_precision.trace.stretches import recorded_stretches
 from pytest_precision.trace.update_log import UpdateLog
 
 __tracebackhide__ = is_bad_input
@@ -55,7 +55,7 @@ class Recording:
         way_in: WayIn = LAYOUT,
     ) -> Recording:
         """Read what all ranks of `cell` wrote into `folder`."""
-        trace = Trace(folder, *(stretch.world_size for stretch in recorded_stretches(cell, window)))
+        trace = Trace(folder, *(segment.world_size for segment in recorded_segments(cell, window)))
         note(trace.header.read)  # the ranks' cells were copies, and the trace may be a kept one
         return cls(name, cell, trace, way_in=way_in)
 

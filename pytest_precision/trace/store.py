@@ -1,4 +1,4 @@
-"""A trace on disk: per stretch and rank, a file of bytes and an index of what lies where in it.
+"""A trace on disk: per segment and rank, a file of bytes and an index of what lies where in it.
 
 A trace holds values, or digests: the states of a long run are too large to keep, and 16 bytes per
 tensor tell whether two runs diverge, and when. The index is written last and moved into place, so
@@ -21,7 +21,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import digest, kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.stretches import holders
+from pytest_precision.trace.segment_folders import holders
 
 
 class TensorSlot(NamedTuple):
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
         offset: offset of its bytes in the rank's file, None where only a digest was kept.
         digest: xxh3-128 of its bytes in row-major order, hexadecimal; empty where the bytes were
             kept.
-        file: number of the file that holds it, among those of all stretches and ranks.
+        file: number of the file that holds it, among those of all segments and ranks.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Header:
     """What holds for a whole trace.
 
     Attributes:
-        world_size: number of ranks, of the first stretch.
+        world_size: number of ranks, of the first segment.
         unobservable: kinds that the engine cannot show, each with the reason.
         environment: what else decides about the bits: versions, threads, determinism.
         digests: whether digests were kept of what is larger than `SMALL`.
@@ -97,10 +97,10 @@ class Header:
 
 @dataclass(frozen=True)
 class _Written:
-    """What one rank has written of one stretch.
+    """What one rank has written of one segment.
 
     Attributes:
-        number: of the stretch.
+        number: of the segment.
         rank: the rank that has written it.
         slots: what its tensors have in common at all moments.
         moments: moment to the number of a slot, and the offset or the digest of each observation.
@@ -119,7 +119,7 @@ class Trace:
 
     Args:
         folder: folder of the trace.
-        world_sizes: number of ranks of each stretch that was recorded, at least of the first.
+        world_sizes: number of ranks of each segment that was recorded, at least of the first.
         files: reads them; those that this session has written unless given.
 
     Attributes:
@@ -145,17 +145,17 @@ class Trace:
             self._written.append(_Written(number, rank, slots, moments, data))
         self.header = _joined(headers)
         of_rank_0 = [one for one in self._written if one.rank == 0]
-        self._stretch = {moment: one.number for one in of_rank_0 for moment in one.moments}
-        self.moments = tuple(self._stretch)
+        self._segment = {moment: one.number for one in of_rank_0 for moment in one.moments}
+        self.moments = tuple(self._segment)
 
     def world_size_at(self, moment: Moment) -> int:
         """Return the number of ranks that observed at `moment`."""
-        return self.world_sizes[self._stretch[moment]]
+        return self.world_sizes[self._segment[moment]]
 
-    def stretches(self) -> list[list[Moment]]:
-        """List the moments of each stretch."""
+    def segments(self) -> list[list[Moment]]:
+        """List the moments of each segment."""
         numbers = range(len(self.world_sizes))
-        return [[m for m in self.moments if self._stretch[m] == number] for number in numbers]
+        return [[m for m in self.moments if self._segment[m] == number] for number in numbers]
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
         """Yield what was observed at `moment`, rank by rank in each rank's order."""
@@ -215,7 +215,7 @@ class Trace:
 
 
 def _joined(headers: list[Header]) -> Header:
-    """Return what holds for a whole trace, where each stretch and rank has said what it knows."""
+    """Return what holds for a whole trace, where each segment and rank has said what it knows."""
     first = headers[0]
     return replace(
         first,

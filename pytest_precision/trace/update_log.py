@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
-from pytest_precision.trace.stretches import holders
+from pytest_precision.trace.segment_folders import holders
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class UpdateLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
-        """Read the logs of all ranks in all stretches; what several ranks hold counts once."""
+        """Read the logs of all ranks in all segments; what several ranks hold counts once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for _, place, rank in holders(folder, world_sizes):
-            part = files.data(path_of(place, rank))
+            part = files.data(updates_path(place, rank))
             log.unmeasured |= part["unmeasured"]
             own = set()
             for step, rows in part["steps"]:
@@ -107,6 +107,6 @@ class UpdateLog:
         return totals
 
 
-def path_of(folder: Path, rank: int) -> Path:
+def updates_path(folder: Path, rank: int) -> Path:
     """Return the file to which a rank writes its part."""
     return folder / f"updates{rank}.json"

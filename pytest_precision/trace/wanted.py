@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-MOST_OPERATIONS = 200_000
+LOGGED_OPERATIONS = 200_000
 """Operations of one rank that are logged unless told otherwise."""
 
 
@@ -24,4 +24,4 @@ class Wanted(NamedTuple):
     step: int
     pieces: int = 1
     sketches: bool = False
-    limit: int = MOST_OPERATIONS
+    limit: int = LOGGED_OPERATIONS

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pytest_precision import audit
-from pytest_precision.auditing.checks.groups import refused_option
+from pytest_precision.auditing.checks.group_options import refused_option
 from pytest_precision.optim import FusedAdam
 
 

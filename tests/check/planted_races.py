@@ -11,7 +11,7 @@ import torch.distributed as dist
 from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts import distributed_optimizer
 from pytest_precision.layouts.megatron.buffers import Bucket
-from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 

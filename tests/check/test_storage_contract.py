@@ -14,7 +14,7 @@ from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import ParityError
-from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import DTYPE_NAMES, Contract
 from pytest_precision.parity.compare import tensors

@@ -40,7 +40,7 @@ class Starter:
 def test_a_rank_that_does_not_come_is_named(suffer, monkeypatch, number, cause, words):
     """In the time that a start has, whatever its peers are waiting for."""
     monkeypatch.setattr("pytest_precision.ranks.local.START_SECONDS", START_SECONDS)
-    monkeypatch.setattr("pytest_precision.plugin.session.RankProcess", Starter(number))
+    monkeypatch.setattr("pytest_precision.plugin.resources.RankProcess", Starter(number))
     suffered = suffer(process, mode="fresh")
     assert (suffered.error.rank, suffered.error.cause) == (1, cause)
     assert suffered.headline == f"rank 1 of 2 in the start of the group {words}"

@@ -13,7 +13,7 @@ from pytest_precision.check.parity import Parity
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -13,7 +13,7 @@ import wrong_rules
 from pytest_precision import Cell, Workload, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.parity.self_checks.declared_rule import UNKNOWN, Broken
-from pytest_precision.recorders.oracle.watch import UpdateOracle
+from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
 from pytest_precision.trace.oracle_log import OracleLog
 
 ADAM = {

@@ -14,7 +14,7 @@ from variations.unusual_loops import LOOPS, side
 from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 
 InThis = Callable[[Cell], Parity]
 

@@ -16,7 +16,7 @@ from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.perceptron import Mlp
 

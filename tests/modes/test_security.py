@@ -20,7 +20,7 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.collection import Collection
 from pytest_precision.plugin.launched import Process
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous
+from pytest_precision.ranks.launch.launch_folder import Address, LaunchRendezvous
 
 SUITE = """
 import os

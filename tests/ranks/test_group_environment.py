@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pytest_precision.layouts import with_environment
-from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.needs import Needs

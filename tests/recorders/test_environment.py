@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.environment import environment_of
+from pytest_precision.recorders.run_environment import environment_of
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from fine_tuning import USUAL_TOLERANCE, relative_gaps
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from pytest_precision import Cell, Parity, ParityError, Ranks, formats, layouts, workloads
-from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.modules.parameter import tensors_of
 
 pytestmark = pytest.mark.precision_regression("Megatron-LM#5464")

@@ -6,8 +6,8 @@ import json
 
 from made_up import AXES, NODEID, REASON, reports, verdict
 
-from pytest_precision.report.attributes import attach
-from pytest_precision.report.attributes import test_of as matrix_of
+from pytest_precision.report.report_attributes import attach
+from pytest_precision.report.report_attributes import test_of as matrix_of
 
 
 class Item:

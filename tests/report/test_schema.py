@@ -9,8 +9,8 @@ from jsonschema import ValidationError
 from made_up import culprit, divergence, verdict
 from written import read_report, validator
 
-from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
+from pytest_precision.report.versions import environment
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from pytest_precision.matrix.declarations import Declared
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.te import stand_in

@@ -22,7 +22,7 @@ def told_devices() -> dict[str, object]:
         "view of the copy": str(copied.view(16)[3:].device),
         "back": str(copied.cuda().device),
         "the copy is one": float(x[0, 0]),
-        "recorded without a copy": dispatch.on_cpu(x).data_ptr() == x.data_ptr(),
+        "recorded without a copy": dispatch.memory_on_cpu(x).data_ptr() == x.data_ptr(),
         "gradient": str(_gradient().device),
         "module": str(next(torch.nn.Linear(2, 2).to("cuda").parameters()).device),
         "meta": str(torch.empty(2, device="meta").device),

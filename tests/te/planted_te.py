@@ -13,7 +13,7 @@ import torch.distributed as dist
 from pytest_precision import formats, layouts
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
-from pytest_precision.layouts.optimizers import FusedAdamEngine
+from pytest_precision.layouts.optimizer_layouts import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
 from pytest_precision.layouts.transformer_engine.casting import store_master
 from pytest_precision.layouts.transformer_engine.layers import (
@@ -23,8 +23,8 @@ from pytest_precision.layouts.transformer_engine.layers import (
     with_linears,
 )
 from pytest_precision.layouts.transformer_engine.layouts import in_bf16
-from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
 from pytest_precision.layouts.transformer_engine.shown import values_of
+from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, OutsideMasters
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.slots import Quantizers
 from pytest_precision.te import cuda, storages

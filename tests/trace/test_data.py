@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.data import DataLog, DataWatch, digest_of
+from pytest_precision.trace.data import DataLog, DataWatch, data_digest
 from pytest_precision.workloads.base import Workload
 
 ONES = torch.ones(2, 3)
@@ -53,9 +53,9 @@ class Frozen(Workload):
 def test_one_element_makes_another_digest(pack: Any) -> None:
     """Equal contents have equal digests, whatever memory they are in."""
     other = ONES.clone()
-    assert digest_of(pack(ONES)) == digest_of(pack(other))
+    assert data_digest(pack(ONES)) == data_digest(pack(other))
     other[1, 2] = -1
-    assert digest_of(pack(ONES)) != digest_of(pack(other))
+    assert data_digest(pack(ONES)) != data_digest(pack(other))
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_one_element_makes_another_digest(pack: Any) -> None:
 )
 def test_dtype_shape_and_packing_count(other: Any) -> None:
     """The bytes alone do not tell what a model makes of them."""
-    assert digest_of(other) != digest_of(ONES)
+    assert data_digest(other) != data_digest(ONES)
 
 
 def test_views_and_what_has_no_memory_can_be_digested() -> None:
     """Strides are not data; a meta tensor has a shape, and an object may hold itself."""
-    assert digest_of(ONES.t()) == digest_of(ONES.t().contiguous())
-    assert digest_of(ONES.to("meta")) == digest_of(ONES.to("meta"))
+    assert data_digest(ONES.t()) == data_digest(ONES.t().contiguous())
+    assert data_digest(ONES.to("meta")) == data_digest(ONES.to("meta"))
     itself: list[Any] = [np.float32(1), torch.device("cpu")]
     itself.append(itself)
-    assert digest_of(itself) == digest_of(itself)
+    assert data_digest(itself) == data_digest(itself)
 
 
 def test_a_log_comes_back_with_steps_whose_data_changed(tmp_path: Path) -> None:
@@ -87,5 +87,5 @@ def test_a_log_comes_back_with_steps_whose_data_changed(tmp_path: Path) -> None:
     workload.microbatches(Cell(), 2)
     watch.write(tmp_path, 0)
     log = DataLog.read(tmp_path, 1)
-    both = [digest_of(ONES), digest_of(2 * ONES)]
+    both = [data_digest(ONES), data_digest(2 * ONES)]
     assert (log.given, log.unsteady) == (({1: both, 2: both},), ((2,),))

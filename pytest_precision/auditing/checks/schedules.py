@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding
-from pytest_precision.auditing.optimizers import Holder
+from pytest_precision.auditing.optimizer_facts import Holder
 
 ENDLESS = 2**31
 """Steps that no training makes."""

@@ -14,9 +14,9 @@ import torch
 
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dtype
-from pytest_precision.auditing.masters import Updated
-from pytest_precision.auditing.optimizers import MASTER_NAMES, PRECISE
-from pytest_precision.auditing.rounding import lost_together, peak_rate
+from pytest_precision.auditing.master_weights import Updated
+from pytest_precision.auditing.optimizer_facts import MASTER_NAMES, PRECISE
+from pytest_precision.auditing.weight_rounding import lost_together, peak_rate
 
 REMEDY = (
     "keep fp32 storage with MixedPrecisionPolicy(param_dtype=torch.bfloat16), "

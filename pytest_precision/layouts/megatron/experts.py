@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import expected_but_got
-from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.layouts.megatron.packing import Part
 from pytest_precision.layouts.megatron.stored_model import Arranged
 from pytest_precision.layouts.support import supports

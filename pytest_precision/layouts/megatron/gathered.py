@@ -15,7 +15,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
 from pytest_precision.layouts.megatron.packing import Parts
-from pytest_precision.layouts.megatron.quantize import quantize_shards, take_gathered
+from pytest_precision.layouts.megatron.quantized_shards import quantize_shards, take_gathered
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.layouts.megatron.stored_model import Options
 from pytest_precision.modules.parameter import QuantizedParameter

@@ -1,246 +1,79 @@
-"""Megatron-LM's distributed optimizer: contiguous buffers, sharded masters, gathered parameters.
-
-Sources: Megatron-LM's `param_and_grad_buffer.py` and `distrib_optimizer.py`.
-"""
+"""Megatron-LM's distributed optimizer as a ready layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from pathlib import Path
-from typing import Any
-
-from torch import Tensor, nn
-
-from pytest_precision.engine.capture import Capture
-from pytest_precision.engine.observation import Observation
-from pytest_precision.errors import expected_but_got
-from pytest_precision.layouts.megatron import checkpoint, memory_checks
-from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot, buffers_of
-from pytest_precision.layouts.megatron.gathered import GatheredEngine
-from pytest_precision.layouts.megatron.logical_names import LogicalNames
-from pytest_precision.layouts.megatron.shards import adam_on_masters, shards_of
+from pytest_precision.engine.engine import Engine
+from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.layouts.megatron.stored_model import (
-    Arrange,
-    Arrangement,
-    Options,
+    BUCKET_SIZE,
 )
+from pytest_precision.layouts.support import supports
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.modules.grouped import GroupedLinear
-from pytest_precision.modules.main_grad import accumulate
-from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
 
 
-class DistributedOptimizer(GatheredEngine):
-    """Every rank has all parameters and updates the masters of an equal part of every bucket.
+@supports(
+    {
+        "fp32": ["fp32"],
+        "bf16": ["bf16"],
+        "fp16": ["fp16"],
+        "quantized": ["bf16", "quantized"],
+    },
+    fused=["bf16", "quantized"],
+)
+def distributed_optimizer(
+    workload: Workload,
+    cell: Cell,
+    *,
+    bucket_size: int = BUCKET_SIZE,
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
+    reuse_grad_buffer_for_param_gather: bool = False,
+    main_grads_dtype: str = "fp32",
+    main_params_dtype: str = "fp32",
+    exp_avg_dtype: str = "fp32",
+    exp_avg_sq_dtype: str = "fp32",
+    store_param_remainders: bool = False,
+) -> Engine:
+    """Set up Megatron-LM's distributed optimizer on parameters in `cell.primary_weight`.
 
-    Gradients are accumulated in `main_grad`, a part of the gradient buffer, and summed over the
-    ranks by a reduce-scatter. Masters are cast to the dtype of the parameters, and gathered.
+    Quantized parameters are made as Transformer Engine's `quantize_master_weights` makes them:
+    masters are cast to bf16, amaxes are reduced over the ranks, each rank casts its own elements,
+    and bytes are gathered. NVFP4 codes are gathered one per byte, since a shard may end between two
+    codes of one byte. With `reuse_grad_buffer_for_param_gather`, bf16 is gathered, and every rank
+    quantizes the whole parameter from that.
 
     Args:
         workload: what is trained.
         cell: the point of the matrix.
-        arrangement: the model as it is stored.
-        options: as `distributed_optimizer` takes them.
+        bucket_size: number of elements at which a bucket takes no further parameter; by default
+            the size of a matrix of `workloads.mlp`.
+        overlap_grad_reduce: reduce a bucket in backward as soon as its gradients are complete.
+        overlap_param_gather: gather a bucket when a module first reads it.
+        reuse_grad_buffer_for_param_gather: gather MXFP8 parameters in bf16, in the gradients'
+            memory.
+        main_grads_dtype: dtype in which gradients are accumulated and reduced: fp32, bf16.
+        main_params_dtype: dtype of the masters: fp32, fp16; `optim.FusedAdam` keeps the latter.
+        exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8; all but fp32 select
+            `optim.FusedAdam`. What is stored in fp16 or fp8 has one scale per shard, so that its
+            numbers depend on the world size, as Megatron-LM's do.
+        exp_avg_sq_dtype: dtype of the second moment, likewise.
+        store_param_remainders: let `optim.FusedAdam` update the shards of bf16 parameters where
+            they are gathered, and keep 16 bits more of each master.
+
+    Raises:
+        ValueError: for a cell that it does not support, and for options that have no effect.
     """
-
-    def __init__(
-        self, workload: Workload, cell: Cell, arrangement: Arrangement, options: Options
-    ) -> None:
-        self.options = options
-        self.parts = arrangement.parts
-        self.buffers = [*buffers_of(cell, arrangement, options)]
-        for buffer in self.buffers:
-            for slot in buffer.slots:
-                self.move_into(buffer, slot)
-        self.shards = shards_of(self.buffers, arrangement, options)
-        self.names = LogicalNames(arrangement.parts, arrangement.names, self.shards)
-        self._lost_starts = [
-            f"master {name} was initialised from dequantized weights"
-            for name in arrangement.from_dequantized
-        ]
-        self.group_numbers = {
-            name: number for number, group in enumerate(arrangement.groups) for name in group.names
-        }
-        self._last_microbatch = False
-        optimizer = adam_on_masters(self.shards, arrangement, options)
-        super().__init__(workload, cell, arrangement.model, optimizer)
-        self.unobservable = options.unobservable(cell)  # type: ignore[misc]
-        self.needs_even_shares = options.overlap_grad_reduce or options.overlap_param_gather  # type: ignore[misc]
-        for buffer in self.buffers:
-            for bucket in buffer.buckets:
-                for slot in bucket.slots:
-                    slot.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                        partial(self._accumulate, buffer, bucket)
-                    )
-        if options.overlap_param_gather:
-            self.gather_before_forward()
-
-    @classmethod
-    def of(
-        cls,
-        workload: Workload,
-        cell: Cell,
-        arrange: Arrange | None = None,
-        **options: Any,
-    ) -> DistributedOptimizer:
-        """Return an engine of this class.
-
-        Args:
-            workload: what is trained.
-            cell: the point of the matrix.
-            arrange: puts modules of the layout into the model.
-            **options: as `distributed_optimizer` takes them.
-        """
-        arrangement = Arrangement.of(workload, cell, arrange)
-        return cls(workload, cell, arrangement, Options.of(cell, **options))
-
-    def move_into(self, buffer: Buffer, slot: BufferSlot) -> None:
-        """Move a parameter into its buffer, and let its gradient be accumulated there."""
-        if not isinstance(slot.parameter, QuantizedParameter):
-            view = buffer.view(slot, buffer.params)
-            view.copy_(slot.parameter.detach())
-            slot.parameter.data = view
-        else:
-            for key, place in buffer.resident(slot).items():
-                slot.parameter.rebase_(key, place)
-        slot.parameter.main_grad = buffer.view(slot, buffer.grads)  # type: ignore[attr-defined]
-
-    # --- gradients ------------------------------------------------------------------------------
-
-    def forward_backward(self, step: int) -> None:
-        """Zero the gradient buffers, then accumulate in them."""
-        for buffer in self.buffers:
-            buffer.zero_grads()
-            for bucket in buffer.buckets:
-                bucket.waiting = [*bucket.slots]
-        if self.options.overlap_param_gather:
-            self.stage(shared=True)  # what was staged there before is zero now
-        super().forward_backward(step)
-
-    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Note whether this is the last microbatch, whose backward completes the gradients."""
-        self._last_microbatch = last
-        return nullcontext()
-
-    def _accumulate(self, buffer: Buffer, bucket: Bucket, parameter: Tensor) -> None:
-        accumulate(parameter)
-        if self.options.overlap_grad_reduce and self._last_microbatch:
-            bucket.waiting = [s for s in bucket.waiting if s.parameter is not parameter]
-            if not bucket.waiting:
-                buffer.reduce(bucket)
-
-    def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the parameter's part of the gradient buffer; None if it is not trained."""
-        return getattr(parameter, "main_grad", None)
-
-    def microbatch_done(self) -> None:
-        """Hand over the sums so far, where their dtype is not that of what is added."""
-        for name, parameter in self.model.named_parameters():
-            gradient = self.gradient(parameter)
-            if gradient is None or gradient.dtype == parameter.dtype:
-                continue
-            for logical, part in self.logical(name, gradient):
-                sum_of = TensorKey(logical, microbatch=self.microbatch).name("grad")
-                seen = self.show("grad", sum_of, part, self.capture, split=False, local=True)
-                self.capture.keep("grad", sum_of, seen)
-
-    def reduce_grads(self) -> None:
-        """Sum gradients over the ranks; each rank gets its own part of every bucket.
-
-        Raises:
-            RuntimeError: a bucket was to be reduced in backward, and some gradient never came.
-        """
-        for buffer in self.buffers:
-            for bucket in buffer.buckets:
-                if not self.options.overlap_grad_reduce:
-                    buffer.reduce(bucket)
-                elif bucket.waiting:
-                    names = ", ".join(slot.name for slot in bucket.waiting)
-                    raise RuntimeError(
-                        expected_but_got(
-                            f"gradients of {names} in the last microbatch",
-                            "none, so that their bucket was not reduced in backward",
-                            "use every parameter in it, or leave overlap_grad_reduce out",
-                        )
-                    )
-                buffer.wait(bucket)
-        self.hand_over_gradients()
-
-    # --- checkpoints ----------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all training state by logical names; any world size and layout can load it."""
-        return checkpoint.state_dict(self)
-
-    def load(self, folder: Path) -> None:
-        """Load a checkpoint by logical names, in the dtypes that it was saved in."""
-        checkpoint.load_state(self, folder)
-
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield buffers by logical name, those of quantizers included."""
-        for name, buffer in self.model.named_buffers():
-            yield self.names.of(name), buffer
-
-    def violations(self) -> Iterator[str]:
-        """Yield masters that did not start from the model, and tensors outside the buffers."""
-        yield from self._lost_starts
-        yield from memory_checks.outside_buffers(self)
-
-    # --- what can be observed -------------------------------------------------------------------
-
-    def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what every engine yields, but reduced gradients from the shards."""
-        if phase == "reduce_grads":
-            for shard in self.shards:
-                yield from self.show("reduced_grad", shard.name, shard.grad, capture)
-        else:
-            yield from super().observe(phase, capture)
-
-    def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield this rank's part of the masters, by the names of the parameters."""
-        names = {id(shard.master): shard.name for shard in self.shards}
-        for group in self.optimizer.param_groups:
-            for master in group["params"]:
-                yield names[id(master)], master
-
-    def logical(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Split a parameter, or this rank's shard of it, into its logical tensors."""
-        return self.names.split(name, tensor)
-
-    def show(
-        self,
-        kind: str,
-        name: str,
-        tensor: Tensor,
-        capture: Capture,
-        *,
-        split: bool = True,
-        local: bool = False,
-    ) -> Iterator[Observation]:
-        """Yield what every engine yields, but scales and counters per logical tensor in a shard."""
-        if split or name not in self.parts:
-            yield from super().show(kind, name, tensor, capture, split=split, local=local)
-            return
-        # Steps are counted everywhere; a scale is that of this rank's shard.
-        of_shard = kind != "step" and self.cell.world_size > 1
-        for logical in self.names.held(name):
-            yield self.piece(kind, logical, tensor.detach(), local=of_shard)
-
-    def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield the memory that the GEMMs of grouped layers read, and parameters otherwise."""
-        if isinstance(module, GroupedLinear):
-            for name, read in {**module.read("weight"), **module.read("bias")}.items():
-                yield f"{prefix}.{name}", read
-        else:
-            yield from super().reads(prefix, module)
-
-    def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Observe `tensor`, with its place in the flattened logical tensor where it is a shard."""
-        place = self.names.place(name, tensor)
-        if place is None:
-            return super().piece(kind, name, tensor, local=local)
-        return Observation(kind, name, tensor, *place, local)
+    return DistributedOptimizer.of(
+        workload,
+        cell,
+        bucket_size=bucket_size,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+        reuse_grad_buffer_for_param_gather=reuse_grad_buffer_for_param_gather,
+        main_grads_dtype=main_grads_dtype,
+        main_params_dtype=main_params_dtype,
+        exp_avg_dtype=exp_avg_dtype,
+        exp_avg_sq_dtype=exp_avg_sq_dtype,
+        store_param_remainders=store_param_remainders,
+    )

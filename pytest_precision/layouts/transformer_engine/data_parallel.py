@@ -15,7 +15,7 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts.replicated import sum_of_ranks
 from pytest_precision.layouts.sharded import FSDP2Engine, shard
 from pytest_precision.layouts.transformer_engine.layers import InEngineAutocast, recipe_of
-from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters
+from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 

@@ -12,10 +12,10 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.declarations import uses_transformer_engine
 from pytest_precision.layouts.support import supports
-from pytest_precision.layouts.transformer_engine.blocks import with_blocks
 from pytest_precision.layouts.transformer_engine.data_parallel import EngineInDdp, EngineInFsdp2
 from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
-from pytest_precision.layouts.transformer_engine.masters import OptimizerMasters, OutsideMasters
+from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, OutsideMasters
+from pytest_precision.layouts.transformer_engine.transformer_blocks import with_blocks
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 

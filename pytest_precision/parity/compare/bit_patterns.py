@@ -11,7 +11,7 @@ import torch
 Bits = npt.NDArray[Any]
 
 
-Values = npt.NDArray[Any]
+NumpyValues = npt.NDArray[Any]
 
 
 SIGNED_FLOATS = {
@@ -66,7 +66,7 @@ def differ(c: Bits, r: Bits) -> npt.NDArray[np.bool_]:
     return differ if differ.ndim == 1 else np.logical_or(differ[:, 0], differ[:, 1])
 
 
-def values_of_bits(bits: Bits, dtype: torch.dtype) -> Values:
+def values_of_bits(bits: Bits, dtype: torch.dtype) -> NumpyValues:
     """Return the values of bit patterns: float64, complex128, or the integers themselves."""
     if dtype is torch.bool:
         return np.not_equal(bits, 0)

@@ -86,7 +86,7 @@ class Signature(NamedTuple):
         return self.error not in ("", "not finite")
 
 
-NOTHING = Signature()
+NO_SIGNATURE = Signature()
 """The signature of a difference in which nothing stands out."""
 
 
@@ -136,7 +136,7 @@ def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
         or _stretch(ours, theirs)
         or _fitted(ours, theirs, unit)
         or _on_grid(candidate, reference)
-        or NOTHING
+        or NO_SIGNATURE
     )
 
 
@@ -158,15 +158,15 @@ def is_measured(tensor: Tensor) -> bool:
 def _of_integers(candidate: Tensor, reference: Tensor) -> Signature:
     """Tell a factor of integers, such as a counter that is doubled; codes in bytes have none."""
     if candidate.dtype.itemsize == 1 or candidate.dtype.is_complex:
-        return NOTHING
+        return NO_SIGNATURE
     ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
     if not theirs.all() or not ours.all():
-        return NOTHING
+        return NO_SIGNATURE
     if len(ours) == 1:
-        return _of_number(ours, theirs, 0.0) or NOTHING
+        return _of_number(ours, theirs, 0.0) or NO_SIGNATURE
     ratio = float(ours[0] / theirs[0])
     same = torch.equal(ours * float(theirs[0]), theirs * float(ours[0]))
-    return factor(ratio) if same else NOTHING
+    return factor(ratio) if same else NO_SIGNATURE
 
 
 def _of_number(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:

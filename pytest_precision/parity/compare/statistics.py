@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pytest_precision.parity.compare.bit_patterns import FLOATS, Bits, Values, ulps, values_of_bits
+from pytest_precision.parity.compare.bit_patterns import (
+    FLOATS,
+    Bits,
+    NumpyValues,
+    ulps,
+    values_of_bits,
+)
 from pytest_precision.parity.compare.criterion import Elementwise, Measure
 
 Scalar = int | float | complex | bool
@@ -136,7 +142,7 @@ class Accumulator:
         self.inf_mismatched += int(np.count_nonzero(infinite))
         self._add_magnitudes(distance[finite], r[finite])
         beyond = np.ones(len(positions), bool)
-        severity: Values = np.where(finite, distance, distance.dtype.type(0))
+        severity: NumpyValues = np.where(finite, distance, distance.dtype.type(0))
         if infinite.any():
             severity[infinite] = np.inf
         if self.max_ulp is not None:
@@ -156,7 +162,7 @@ class Accumulator:
             top = int(severity.argmax())
             self.keep_worst((False, severity[top].item()), lambda: int(positions[top]))
 
-    def _add_magnitudes(self, distance: Values, reference: Values) -> None:
+    def _add_magnitudes(self, distance: NumpyValues, reference: NumpyValues) -> None:
         largest = distance.max(initial=0).item()
         if not largest:
             return
@@ -187,16 +193,16 @@ class Accumulator:
         return f"{bound} ulp" if isinstance(bound, int) else f"{bound.item():.3g}"
 
 
-def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwise) -> Values:
+def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwise) -> NumpyValues:
     """Return by how much finite pairs exceed the bound of `criterion`; above 0 only if they do."""
     c, r = values_of_bits(c_bits, dtype), values_of_bits(r_bits, dtype)
     return _excess(c, r, _distance(c, r), criterion)
 
 
-def _distance(c: Values, r: Values) -> Values:
+def _distance(c: NumpyValues, r: NumpyValues) -> NumpyValues:
     """Return |c - r|: exact, as uint64, for integers and bools; rounded once for the others."""
     if c.dtype.kind not in "iub":
-        distance: Values = np.abs(c - r)
+        distance: NumpyValues = np.abs(c - r)
         return distance
     wide = np.uint64 if c.dtype == np.uint64 else np.int64
     c, r = c.astype(wide), r.astype(wide)
@@ -204,14 +210,14 @@ def _distance(c: Values, r: Values) -> Values:
     return np.maximum(c, r).view(np.uint64) - np.minimum(c, r).view(np.uint64)
 
 
-def _size(values: Values) -> npt.NDArray[np.float64]:
+def _size(values: NumpyValues) -> npt.NDArray[np.float64]:
     """Return |values| in float64, since that of the smallest int64 is no int64."""
     size: npt.NDArray[np.float64] = np.abs(values.astype(np.result_type(values, np.float64)))
     return size
 
 
 def _excess(
-    c: Values, r: Values, distance: Values, criterion: Elementwise
+    c: NumpyValues, r: NumpyValues, distance: NumpyValues, criterion: Elementwise
 ) -> npt.NDArray[np.float64]:
     bound = np.broadcast_to(criterion.bound(_size(r)), r.shape)
     over: npt.NDArray[np.float64] = distance - bound

@@ -10,7 +10,7 @@ from torch import Tensor
 from pytest_precision.engine.kinds import KINDS, is_state
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.divergences import Finding, Judgement
-from pytest_precision.parity.compare.signature import ERRORS, NOTHING, Signature, extreme, form
+from pytest_precision.parity.compare.signature import ERRORS, NO_SIGNATURE, Signature, extreme, form
 from pytest_precision.parity.explain import pooled
 from pytest_precision.parity.explain.history import GRADIENTS, of_history
 from pytest_precision.parity.explain.pooled import Compared
@@ -138,7 +138,7 @@ def single(finding: Finding) -> Diagnosis:
         or pooled.scaled(finding.pair, form(*tensors, compared.unit))
     )
     if found.error == "factor" and tensors[0].numel() == 1 and finding.pair.kind not in NUMBERS:
-        found = NOTHING
+        found = NO_SIGNATURE
     return _diagnosis(finding, found)
 
 

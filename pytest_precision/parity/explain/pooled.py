@@ -23,7 +23,7 @@ from pytest_precision.parity.compare.ratio import (
 )
 from pytest_precision.parity.compare.signature import (
     LEAST_ELEMENTS,
-    NOTHING,
+    NO_SIGNATURE,
     Signature,
     factor,
     fitted,
@@ -119,7 +119,7 @@ def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None
     if fit is None or not fit.explains(unit):
         return None
     said = scaled(compared[0].pair, fitted(fit))
-    return [said if _shares(one, fit, unit) else NOTHING for one in compared]
+    return [said if _shares(one, fit, unit) else NO_SIGNATURE for one in compared]
 
 
 def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
@@ -139,7 +139,7 @@ def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | Non
     if not any(fit.explains(unit) for fit in known.values()):
         return None
     said = Signature("per rank", ", ".join(_where(fit, *part) for part, fit in known.items()))
-    return [said if one.part in known else NOTHING for one in compared]
+    return [said if one.part in known else NO_SIGNATURE for one in compared]
 
 
 def _where(fit: Fit, rank: int | None, microbatch: int | None) -> str:

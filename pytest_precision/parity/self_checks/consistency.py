@@ -44,7 +44,7 @@ IDENTITY_KINDS = frozenset(
 RESIDENT = ("param", "master", "loss_scale", "recorded_amax", *QUANTIZED.values())
 """Those of what is held between steps."""
 
-NOTHING = Exempt()
+NO_ENTRIES = Exempt()
 """Leaves nothing out."""
 
 
@@ -61,7 +61,7 @@ class Consistency:
     breach: Contradiction | None = None
 
     @classmethod
-    def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NOTHING) -> Consistency:
+    def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
         """Look at a run up to its first contradiction; a script is not looked at.
 
         Args:

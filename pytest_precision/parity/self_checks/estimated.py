@@ -14,7 +14,7 @@ WORDS = {
 }
 """Options whose name is not what people say."""
 
-NONE = 1e-3
+NO_ESTIMATE = 1e-3
 """Share of its declared value below which an option is left out."""
 
 
@@ -48,7 +48,7 @@ def _as_if(name: str, fitted: float, declared: float) -> str:
     if name == "gradient":
         return f"as if gradients were {fitted:.3g} times what they are"
     words = WORDS.get(name, name)
-    if declared and abs(fitted / declared) < NONE and name != "eps":
+    if declared and abs(fitted / declared) < NO_ESTIMATE and name != "eps":
         return f"as if {words} were left out"
     if name == "lr" and declared:
         return f"as if {words} were {fitted / declared:.3g} of it"

@@ -22,7 +22,7 @@ from pytest_precision.trace.store import Entry, Trace
 SUMMED = 1e-5
 """Relative error of a norm whose squares are summed in fp32, in any order."""
 
-ROUNDINGS = 16
+ROUNDINGS_OF_SUM = 16
 """Unit roundoffs of the gradients' dtype that a norm of norms may be off by."""
 
 ALIKE = 1e-5
@@ -198,7 +198,9 @@ def normed(
     unit = max(torch.finfo(gradient.dtype).eps for gradient in held) / 2
     halves = sum(own.numel() for own in held if own.dtype is torch.float16)
     lost = halves**0.5 * torch.finfo(torch.float16).smallest_normal * unit
-    return claim.broken(norm.reshape(()), exact, (SUMMED + ROUNDINGS * unit) * float(exact) + lost)
+    return claim.broken(
+        norm.reshape(()), exact, (SUMMED + ROUNDINGS_OF_SUM * unit) * float(exact) + lost
+    )
 
 
 def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:

@@ -202,11 +202,11 @@ def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
 
 
 def _moved(trace: Trace) -> bool:
-    return any(_moved_in(trace, moments) for moments in trace.stretches())
+    return any(_moved_in(trace, moments) for moments in trace.segments())
 
 
 def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
-    """Return whether a weight has moved in a stretch, in which each rank holds the same pieces."""
+    """Return whether a weight has moved in a segment, in which each rank holds the same pieces."""
     updates = [moment for moment in moments if moment.phase == "optimizer_step"]
     start = {_place(entry): entry for entry in _masters(trace, moments[0])}
     return any(

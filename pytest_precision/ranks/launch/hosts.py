@@ -14,8 +14,8 @@ from pytest_precision.errors import RankError, WorldSizeError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch
+from pytest_precision.ranks.launch.launch_folder import Address, LaunchRendezvous
 from pytest_precision.ranks.launch.remote import RemoteRank, Start
-from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous
 from pytest_precision.ranks.launch.serve import Goodbye, Hello, Welcome
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.rendezvous import FileRendezvous, ServedStore, StoreRendezvous

@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection, wait
 
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch
+from pytest_precision.ranks.launch.launch_folder import Address, LaunchRendezvous
 from pytest_precision.ranks.launch.remote import Ended, Signal, Start
-from pytest_precision.ranks.launch.rendezvous import Address, LaunchRendezvous
 from pytest_precision.ranks.process.messages import Raised, RunJob, Stop
 from pytest_precision.ranks.process.process import KILL_SECONDS, RankProcess
 from pytest_precision.ranks.process.server import ensure_running, kill

@@ -59,7 +59,7 @@ def tail(log: Path) -> str:
         return ""
 
 
-def readable(stacks: str) -> str:
+def readable_stacks(stacks: str) -> str:
     """Return stacks that SIGUSR1 wrote without the frames and the thread of this package."""
     package = str(Path(__file__).parents[1])  # the folder of `ranks`
     threads = []

@@ -27,10 +27,10 @@ MODULES = (
     "pytest_precision.recorders.engine_recorder",
     # What a side of most cells is made of.
     "pytest_precision.check.side",
-    "pytest_precision.layouts.optimizers",
+    "pytest_precision.layouts.optimizer_layouts",
     "pytest_precision.layouts.sharded",
     "pytest_precision.layouts.megatron.experts",
-    "pytest_precision.layouts.megatron.optimizer_layout",
+    "pytest_precision.layouts.megatron.optimizer",
     "pytest_precision.recorders.scripts.runs",
     "pytest_precision.workloads.language_model",
     "pytest_precision.workloads.mixture",

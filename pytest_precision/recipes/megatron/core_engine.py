@@ -22,7 +22,7 @@ from pytest_precision.recipes.megatron import core_checkpoint, memory
 from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, pieces_of
 from pytest_precision.recipes.megatron.released import end_groups_with, forget_graphs
 from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
-from pytest_precision.recorders.scripts.locate import PieceFields
+from pytest_precision.recorders.scripts.located import PieceFields
 from pytest_precision.workloads.base import Workload
 
 

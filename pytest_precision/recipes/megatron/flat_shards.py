@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.recipes.release import expect_release
-from pytest_precision.recorders.scripts.locate import Locate, PieceFields
+from pytest_precision.recorders.scripts.located import Locate, PieceFields
 from pytest_precision.te.groups import is_group, members
 
 TESTED_RELEASES = ("0.16", "0.19")

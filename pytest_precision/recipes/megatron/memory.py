@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.shown import operands_of
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
-from pytest_precision.recorders.scripts.locate import PieceFields
+from pytest_precision.recorders.scripts.located import PieceFields
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import family
 
 ParameterParts = Mapping[str, Sequence[PieceFields]]
 """Each parameter with the logical tensors in it."""
 
-Named = Iterable[tuple[str, Tensor]]
+NamedTensors = Iterable[tuple[str, Tensor]]
 
 FUSED = {"linear_fc1": 0, "linear_fc2": -1}
 """Layers of `TEGroupedMLP` to their places in the sequence of fused operations."""
@@ -40,7 +40,7 @@ def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[
 
 
 def weights_in_memory(
-    parts: ParameterParts, weights: Named
+    parts: ParameterParts, weights: NamedTensors
 ) -> Iterator[tuple[OperandPart, str, Tensor]]:
     """Yield operand, logical name and tensor of the bytes and scales of weights."""
     for name, weight in weights:

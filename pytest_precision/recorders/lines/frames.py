@@ -18,9 +18,9 @@ import torch
 from pytest_precision.trace.operations import CodeLine
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
-PACKAGE = str(Path(__file__).parents[2]) + os.sep
-OURS = PACKAGE + os.path.join("recorders", "")
-WRAPPERS_OF_TORCH = OURS + os.path.join("scripts", "hooks.py")
+PACKAGE_ROOT = str(Path(__file__).parents[2]) + os.sep
+OURS = PACKAGE_ROOT + os.path.join("recorders", "")
+WRAPPERS_OF_TORCH = OURS + os.path.join("scripts", "torch_hooks.py")
 CALLERS = tuple(
     OURS + os.path.join(*name)
     for name in (
@@ -31,8 +31,13 @@ CALLERS = tuple(
 )
 """The recorders' modules that call what is recorded; what the others compute, they compute."""
 
-RECORDING = tuple(PACKAGE + room + os.sep for room in ("recorders", "ranks", "check", "plugin"))
-LOGGING = (PACKAGE + os.path.join("recorders", "lines") + os.sep, PACKAGE + "_torch" + os.sep)
+RECORDING_FOLDERS = tuple(
+    PACKAGE_ROOT + room + os.sep for room in ("recorders", "ranks", "check", "plugin")
+)
+LOGGING = (
+    PACKAGE_ROOT + os.path.join("recorders", "lines") + os.sep,
+    PACKAGE_ROOT + "_torch" + os.sep,
+)
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 GENERATED = ("<frozen", "<eval_with_key>", "<__array")
 """How names of code begin that a library generates; a user's own `exec` is `<string>`."""
@@ -40,7 +45,7 @@ GENERATED = ("<frozen", "<eval_with_key>", "<__array")
 GENERATED_METHODS = frozenset({"<lambda>", "__init__", "__new__", "__eq__", "__hash__", "__repr__"})
 """Names of the functions that dataclasses and named tuples make."""
 
-BACKWARD = "_engine_run_backward"
+BACKWARD_FILES = "_engine_run_backward"
 """The function of torch below which a stack is that of a backward."""
 
 USER, INSTALLED, NOBODY, EDGE, OURSELVES = range(5)
@@ -84,7 +89,7 @@ class Frames:
                 return Stack(self._line(frame, called, own=True), backward)
             if owner == INSTALLED and installed is None:
                 installed = frame, called, backward
-            backward = backward or code.co_name == BACKWARD
+            backward = backward or code.co_name == BACKWARD_FILES
             called = _public(frame) or called
             frame = frame.f_back
         if installed is None:
@@ -118,11 +123,11 @@ def _owner_of(code: CodeType) -> int:
         return NOBODY
     if file.startswith(OURS) and not file.startswith(CALLERS):
         return OURSELVES
-    if file.startswith(RECORDING):
+    if file.startswith(RECORDING_FOLDERS):
         return EDGE
     if file.startswith(TORCH):
         return NOBODY
-    if file.startswith(PACKAGE) or "site-packages" in file or "dist-packages" in file:
+    if file.startswith(PACKAGE_ROOT) or "site-packages" in file or "dist-packages" in file:
         return INSTALLED
     return NOBODY if file.startswith((*GENERATED, *LIBRARY)) else USER
 

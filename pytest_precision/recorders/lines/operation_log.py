@@ -24,9 +24,9 @@ from pytest_precision.recorders.lines.settings import SettingsWatch
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
 from pytest_precision.trace.operations import (
-    Argument,
     Constant,
     Holding,
+    LoggedArgument,
     LoggedOperation,
     OperationLog,
     Value,
@@ -162,9 +162,9 @@ class OperationLogger:
 
     def _arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Argument], list[Tensor]]:
+    ) -> tuple[list[LoggedArgument], list[Tensor]]:
         """Return the arguments as they are logged, and the tensors among them."""
-        found: list[Argument] = []
+        found: list[LoggedArgument] = []
         held: list[Tensor] = []
         named = [("", one) for one in args]
         named += [*kwargs.items()]

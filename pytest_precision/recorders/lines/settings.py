@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.trace.operations import CodeLine, OperationLog, Setting
 
-PLAIN = (bool, int, float, str, tuple, type(None))
+PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 
 
 class SettingsWatch:
@@ -73,7 +73,7 @@ class SettingsWatch:
             self._note(key, which, value)
 
     def _attribute(self, original: Any, module: nn.Module, name: str, value: Any) -> None:
-        changed = isinstance(value, PLAIN) and vars(module).get(name, value) != value
+        changed = isinstance(value, PLAIN_TYPES) and vars(module).get(name, value) != value
         original(module, name, value)
         if changed:
             path = self._modules.get(module, type(module).__name__)
@@ -95,7 +95,7 @@ class SettingsWatch:
 
     def _note(self, what: str, owner: str, value: Any) -> None:
         shown = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-        if isinstance(shown, PLAIN):
+        if isinstance(shown, PLAIN_TYPES):
             line = self._frames.stack().line
             if line is None or not line.own:
                 line = self._computed or line

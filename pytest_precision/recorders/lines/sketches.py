@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NUMBERS = 16
+SKETCH_NUMBERS = 16
 """Numbers of a sketch."""
 
-SEED = 20
+SKETCH_SEED = 20
 
 
 class Sketches:
@@ -26,14 +26,16 @@ class Sketches:
         if not tensor.is_floating_point() or not tensor.numel():
             return ()
         flat = tensor.detach().cpu().double().reshape(-1)
-        size = -(-len(flat) // NUMBERS) * NUMBERS
+        size = -(-len(flat) // SKETCH_NUMBERS) * SKETCH_NUMBERS
         signed = torch.zeros(size, dtype=torch.float64)
         signed[: len(flat)] = flat * self._of_size(len(flat))
-        return tuple(float(f"{number:.12g}") for number in signed.view(-1, NUMBERS).sum(0).tolist())
+        return tuple(
+            float(f"{number:.12g}") for number in signed.view(-1, SKETCH_NUMBERS).sum(0).tolist()
+        )
 
     def _of_size(self, size: int) -> Tensor:
         if size > len(self._signs):
-            generator = torch.Generator().manual_seed(SEED)
+            generator = torch.Generator().manual_seed(SKETCH_SEED)
             drawn = torch.randint(2, (size,), generator=generator, dtype=torch.int8)
             self._signs = drawn.double() * 2 - 1
         return self._signs[:size]

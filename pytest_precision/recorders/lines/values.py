@@ -10,7 +10,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from pytest_precision._torch.around import is_plain, storage_key, weak_storage
+from pytest_precision._torch.around import has_own_memory, storage_key, weak_storage
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, in_order, memcmp
 from pytest_precision.trace.operations import Value
@@ -82,7 +82,7 @@ def readable(value: object) -> bool:
     """Return whether an argument is a tensor whose bytes can be read."""
     return (
         isinstance(value, Tensor)
-        and is_plain(type(value))
+        and has_own_memory(type(value))
         and value.layout is torch.strided
         and not value.is_meta
         and not value.is_nested

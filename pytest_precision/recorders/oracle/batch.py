@@ -32,7 +32,7 @@ class Clipping(NamedTuple):
     forms: tuple[float, ...] = (1.0,)
 
 
-class Segment(NamedTuple):
+class PiecePart(NamedTuple):
     """Neighbouring elements of a piece of a logical tensor, before and after a step.
 
     Attributes:
@@ -52,8 +52,8 @@ class Segment(NamedTuple):
     @classmethod
     def of(
         cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
-    ) -> Iterator[Segment]:
-        """Yield a piece in segments of at most a chunk; an empty piece has none."""
+    ) -> Iterator[PiecePart]:
+        """Yield a piece in parts of at most a chunk; an empty piece has none."""
         chunk, size = MEASURED_AT_ONCE[after[0].device.type], after[0].numel()
         if 0 < size <= chunk:
             yield cls(order, piece, 0, before, tuple(after))
@@ -71,12 +71,12 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Segments of one group with one storage, one after the other.
+    """Parts of one group with one storage, one after the other.
 
     Attributes:
         group: number of the parameter group in the workload.
         storage: roundings of the state.
-        segments: what it consists of.
+        parts: what it consists of.
         before: the state before the step, as stored.
         clipping: of the reduced gradient.
         after: moments and weight after the step.
@@ -84,20 +84,20 @@ class Batch:
 
     group: int
     storage: Roundings
-    segments: Sequence[Segment]
+    parts: Sequence[PiecePart]
     before: State
     clipping: Clipping
     after: tuple[Tensor, ...]
 
     @classmethod
     def of(
-        cls, group: int, storage: Roundings, clipping: Clipping, segments: Sequence[Segment]
+        cls, group: int, storage: Roundings, clipping: Clipping, parts: Sequence[PiecePart]
     ) -> Batch:
-        """Put segments together."""
-        columns = zip(*(own.before.tensors for own in segments), strict=True)
+        """Put parts together."""
+        columns = zip(*(own.before.tensors for own in parts), strict=True)
         before = State.of([*map(torch.cat, columns)])
-        after = tuple(map(torch.cat, zip(*(own.after for own in segments), strict=True)))
-        return cls(group, storage, segments, before, clipping, after)
+        after = tuple(map(torch.cat, zip(*(own.after for own in parts), strict=True)))
+        return cls(group, storage, parts, before, clipping, after)
 
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0

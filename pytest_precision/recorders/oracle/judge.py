@@ -149,25 +149,25 @@ def _located(
     found = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
-        for segment in batch.segments:
-            own = ratio[start : start + segment.size]
+        for part in batch.parts:
+            own = ratio[start : start + part.size]
             place = int(own.argmax())
             if float(own[place]) > 1:
                 wrong = float(batch.after[kind][start + place])
                 found.append(
                     Breach(
                         step,
-                        (kind, segment.order),
+                        (kind, part.order),
                         kinds[kind],
-                        segment.piece.name,
-                        _index(segment.piece, segment.start + place),
+                        part.piece.name,
+                        _index(part.piece, part.start + place),
                         float(exact[start + place]),
                         wrong,
                         float(own[place]),
                         batch.group,
                     )
                 )
-            start += segment.size
+            start += part.size
     return found
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pytest_precision.recorders.scripts.locate import Locate, PieceOfTensor
-    from pytest_precision.recorders.scripts.names import Models
+    from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
+    from pytest_precision.recorders.scripts.loop_names import Models
     from pytest_precision.recorders.scripts.steps import Steps
 
 

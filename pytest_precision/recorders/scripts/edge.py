@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from pytest_precision.engine.observation import Observation
-from pytest_precision.recorders.scripts.course import Course
 from pytest_precision.recorders.scripts.loop_reader import LoopReader, shown_once
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
 from pytest_precision.trace.moment import END, INIT, Moment
@@ -31,11 +31,11 @@ class Edge:
     Args:
         reader: what can be seen of the loop.
         trace: writes it.
-        course: where the loop stands.
+        schedule: where the loop stands.
     """
 
-    def __init__(self, reader: LoopReader, trace: LoopTrace, course: Course) -> None:
-        self._reader, self._trace, self._course = reader, trace, course
+    def __init__(self, reader: LoopReader, trace: LoopTrace, schedule: LoopSchedule) -> None:
+        self._reader, self._trace, self._schedule = reader, trace, schedule
         self._readings: list[Callable[[], None]] = []
         self._model: nn.Module | None = None
         self._trains = False
@@ -44,10 +44,10 @@ class Edge:
 
     def write_start(self) -> None:
         """Write what the run has started with, once its first step is over."""
-        done = self._course.done
+        done = self._schedule.done
         if self._trace.writes(done):
-            loaded = self._course.loaded
-            moment = Moment(self._course.load, loaded, done, "load") if loaded else INIT
+            loaded = self._schedule.loaded
+            moment = Moment(self._schedule.load, loaded, done, "load") if loaded else INIT
             # An optimizer that runs another one may have moved what both of them hold by then.
             self._trace.write(moment, shown_once(self._trace.started()))
 
@@ -55,7 +55,7 @@ class Edge:
         """Write a step that is over, and the saves that follow it.
 
         Args:
-            op: index of its operation, which the course is behind already.
+            op: index of its operation, which the schedule is behind already.
             operation: its name.
             buffer: what the step has shown.
 
@@ -65,14 +65,14 @@ class Edge:
         if operation == "skip":
             yield from self._changed_rates(buffer)
             self.write_state(op, operation)
-        elif self._trace.writes(self._course.done):
+        elif self._trace.writes(self._schedule.done):
             *passed, (last, seen) = buffer.phases()
             for phase, shown in passed:
-                self._trace.write(Moment(op, operation, self._course.done, phase), shown)
-            self.write_left(Moment(op, operation, self._course.done, last), [*seen])
-        while self._course.operation == "save":
-            self.write_state(self._course.op, "save")
-            self._course.advance()
+                self._trace.write(Moment(op, operation, self._schedule.done, phase), shown)
+            self.write_left(Moment(op, operation, self._schedule.done, last), [*seen])
+        while self._schedule.operation == "save":
+            self.write_state(self._schedule.op, "save")
+            self._schedule.advance()
 
     def _changed_rates(self, buffer: StepBuffer) -> Iterator[str]:
         """Yield the rates that a skipped step has changed: no moment before it shows them."""
@@ -80,7 +80,7 @@ class Edge:
         for seen in buffer.rates():
             now = after[seen.name].tensor
             if not torch.equal(seen.tensor, now):
-                what = f"skip after step {self._course.done} changed lr of {seen.name}"
+                what = f"skip after step {self._schedule.done} changed lr of {seen.name}"
                 yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
     def write_left(self, moment: Moment, seen: list[Observation]) -> None:
@@ -89,14 +89,14 @@ class Edge:
 
     def write_state(self, op: int, operation: str) -> None:
         """Write everything that an operation leaves, numbers of the optimizers too."""
-        if self._trace.writes(self._course.done):
-            moment = Moment(op, operation, self._course.done, operation)
+        if self._trace.writes(self._schedule.done):
+            moment = Moment(op, operation, self._schedule.done, operation)
             shown = self._reader.all_numbers, self._reader.observe
             self._write(lambda: self._trace.write(moment, chain(*(own() for own in shown))))
 
     def write_end(self) -> None:
         """Write what the last step has set for a next one."""
-        moment = Moment(self._course.op - 1, "train", self._course.done, END)
+        moment = Moment(self._schedule.op - 1, "train", self._schedule.done, END)
         shown = self._reader.all_numbers(), self._reader.objects.observe_end()
         self._trace.write(moment, chain(*shown))
 

@@ -17,15 +17,15 @@ from torch.optim import Optimizer
 
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.matrix.segments import Segment
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.recorders.scripts.course import STEPS, Course
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_schedule import STEPS, LoopSchedule
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import Holding
-from pytest_precision.trace.stretches import folder_of
+from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.wanted import Wanted
 
 
@@ -34,7 +34,7 @@ def log_script(
     cell: Cell,
     folder: Path,
     window: Window | None,
-    stretch: Stretch | None,
+    segment: Segment | None,
     wanted: Wanted,
 ) -> int:
     """Run a script as `record_script` does, and log one operation of its sequence.
@@ -44,7 +44,7 @@ def log_script(
         cell: whose train steps are made.
         folder: an existing one, the same for all ranks.
         window: the steps that are made end with it.
-        stretch: the operations that it makes; the first ones unless given.
+        segment: the operations that it makes; the first ones unless given.
         wanted: what is logged.
 
     Returns:
@@ -53,8 +53,8 @@ def log_script(
     logger = OperationLogger(wanted)
     logged = LoggedScript(logger, wanted.op, cell.operations)
     with logger.installed():
-        record_script(script, cell, folder, window, stretch, logged)
-    number = 0 if stretch is None else stretch.number
+        record_script(script, cell, folder, window, segment, logged)
+    number = 0 if segment is None else segment.number
     logger.log.write(folder_of(folder, number), dist.get_rank())
     return 1
 
@@ -73,9 +73,9 @@ class LoggedScript:
     ) -> None:
         self.logger, self._op, self._operations = logger, op, operations
 
-    def begin(self, course: Course) -> None:
+    def begin(self, schedule: LoopSchedule) -> None:
         """Hear that a run of the script begins."""
-        if self._op is None or course.load <= self._op <= course.op:
+        if self._op is None or schedule.load <= self._op <= schedule.op:
             self.logger.start()
 
     def steps(self, *given: Any) -> Steps:
@@ -93,7 +93,7 @@ class LoggedScript:
     def over(self, op: int, reader: LoopReader) -> None:
         """Hear that a step is over."""
         if self.logger.active and (self._op is None or op >= self._op):
-            self.logger.leave(state_of(reader))
+            self.logger.leave(state_of_loop(reader))
             self.logger.active = self._op is None
 
 
@@ -115,10 +115,10 @@ class LoggedSteps(Steps):
         """Hear that an optimizer has stepped; watch its groups from now on."""
         super().updated(optimizer, closure=closure)
         self._logged.logger.settings.watch(optimizer)
-        self._logged.updated(self.course.op)
+        self._logged.updated(self.schedule.op)
 
 
-def state_of(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
+def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
     """Yield name and tensor of what a loop holds between steps."""
     names: dict[Tensor, str] = {}
     for name, parameter in reader.names.parameters():

@@ -15,8 +15,8 @@ from pytest_precision.engine import attributes, further, groups
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.changes import Changes
 from pytest_precision.engine.observation import Observation
-from pytest_precision.recorders.scripts.copies import Copies
-from pytest_precision.recorders.scripts.names import LoopNames
+from pytest_precision.recorders.scripts.loop_names import LoopNames
+from pytest_precision.recorders.scripts.model_copies import Copies
 
 
 class LoopObjects:

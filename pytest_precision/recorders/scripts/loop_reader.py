@@ -22,16 +22,16 @@ from pytest_precision.engine.training_state import (
     of_optimizer,
 )
 from pytest_precision.errors import expect_type, expected_but_got, named
-from pytest_precision.recorders.scripts.locate import (
+from pytest_precision.recorders.scripts.group_updates import Updates
+from pytest_precision.recorders.scripts.located import (
     Locate,
     LocatedTensor,
     PieceOfTensor,
     Pieces,
     located,
 )
+from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
-from pytest_precision.recorders.scripts.names import LoopNames
-from pytest_precision.recorders.scripts.updates import Updates
 from pytest_precision.recorders.weights import Weight
 
 NamedObservations = Iterator[tuple[str, Iterator[Observation]]]

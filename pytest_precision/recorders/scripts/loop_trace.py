@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.place import RankInfo
+from pytest_precision.recorders.scripts.rank_info import RankInfo
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.store import Header

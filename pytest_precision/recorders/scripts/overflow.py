@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 
 MOST, TIMES = 16, 4
@@ -19,15 +19,15 @@ class Overflow:
     """Counts the backwards of each step, and has those of a step that is to be skipped overflow.
 
     Args:
-        course: says whether the step is to be skipped.
+        schedule: says whether the step is to be skipped.
         trace: says which rank this is.
 
     Attributes:
         backwards: how many the step has made so far.
     """
 
-    def __init__(self, course: Course, trace: LoopTrace) -> None:
-        self._course, self._trace = course, trace
+    def __init__(self, schedule: LoopSchedule, trace: LoopTrace) -> None:
+        self._schedule, self._trace = schedule, trace
         self.backwards, self._most = 0, MOST
 
     def backward(self, loss: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class Overflow:
             RuntimeError: such a step does not end.
         """
         self.backwards += 1
-        if self._course.operation != "skip":
+        if self._schedule.operation != "skip":
             return loss
         if self.backwards > TIMES * self._most:
             raise RuntimeError(

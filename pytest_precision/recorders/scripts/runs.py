@@ -11,23 +11,23 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.engine import groups
+from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.reads import so_far
-from pytest_precision.matrix.stretches import Stretch
+from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.ways_in import WayIn
 from pytest_precision.recorders.engine_recorder import FRESH_SEED
-from pytest_precision.recorders.environment import SEED, environment_of
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
-from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.run_environment import SEED, environment_of
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.store import Header
-from pytest_precision.trace.stretches import folder_of
 
 if TYPE_CHECKING:
     from pytest_precision.recorders.scripts.logged_script import LoggedScript
@@ -38,17 +38,17 @@ def record_script(
     cell: Cell,
     folder: Path,
     window: Window | None,
-    stretch: Stretch | None = None,
+    segment: Segment | None = None,
     logged: LoggedScript | None = None,
 ) -> int:
-    """Run `script` and write what this rank sees of one stretch of it into `folder`.
+    """Run `script` and write what this rank sees of one segment of it into `folder`.
 
     Args:
         script: takes the cell and a `Record`.
         cell: whose train steps are recorded.
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
-        stretch: the operations that it makes; the first ones unless given.
+        segment: the operations that it makes; the first ones unless given.
         logged: logs one operation of it.
 
     Returns:
@@ -58,12 +58,12 @@ def record_script(
         RuntimeError: the script has not made the steps of the cell in a block of `record()`, or
             has saved nothing where the sequence does.
     """
-    stretch = cell.stretches[0] if stretch is None else stretch
-    place, checkpoint = folder_of(folder, stretch.number), folder / "checkpoint"
+    segment = cell.segments[0] if segment is None else segment
+    place, checkpoint = folder_of(folder, segment.number), folder / "checkpoint"
     for one in (place, checkpoint):
         one.mkdir(exist_ok=True)
-    cell = cell.of_stretch(stretch)
-    run, way = _course(cell.operations, stretch, window), way_in(script)
+    cell = cell.of_segment(segment)
+    run, way = _schedule(cell.operations, segment, window), way_in(script)
     runs, products = [], Products()
     meter = UpdateMeter() if window in (None, EVERYTHING) else None
     with LoopTrace(place, len(cell.operations), window) as trace:
@@ -81,11 +81,13 @@ def record_script(
         return finished(trace, runs, cell, place, products, way, meter)
 
 
-def _course(operations: Sequence[str], stretch: Stretch, window: Window | None) -> Course | None:
-    """Return the run that begins a stretch: with the script's start, or with a load."""
-    load = stretch.start if stretch.number else -1
+def _schedule(
+    operations: Sequence[str], segment: Segment, window: Window | None
+) -> LoopSchedule | None:
+    """Return the run that begins a segment: with the script's start, or with a load."""
+    load = segment.start if segment.number else -1
     last = sys.maxsize if window is None else window.last
-    return Course(operations, load=load, done=stretch.done, last=last, stop=stretch.stop)
+    return LoopSchedule(operations, load=load, done=segment.done, last=last, stop=segment.stop)
 
 
 def finished(

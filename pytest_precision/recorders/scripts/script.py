@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import LAYOUT, SCRIPT, WayIn
-from pytest_precision.recorders.scripts.course import lacking
+from pytest_precision.recorders.scripts.loop_schedule import lacking
 
 __tracebackhide__ = is_bad_input
 

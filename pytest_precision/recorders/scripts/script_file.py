@@ -15,14 +15,14 @@ import torch.distributed as dist
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
-from pytest_precision.recorders.environment import SEED
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.products import Products
-from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.logged_script import LoggedScript
+from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.names import LoopNames
 from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
@@ -63,12 +63,12 @@ def record_file(
     manifest = Manifest.now(file, arguments, steps, values)
     torch.manual_seed(SEED)
     with ManifestTrace(folder, steps, manifest) as trace:
-        course = Course(("train",) * steps)
+        schedule = LoopSchedule(("train",) * steps)
         logged = LoggedScript(OperationLogger(Wanted(0, steps)), None, ()) if lines else None
         made = Steps if logged is None else logged.steps
-        seen = made(LoopReader(LoopNames()), trace, course)
+        seen = made(LoopReader(LoopNames()), trace, schedule)
         seen.tell(see={ON_DEMAND} if local_grads else ())
-        with _logged(logged, course), followed(seen), ended_well():
+        with _logged(logged, schedule), followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:
             raise RuntimeError(
@@ -91,12 +91,12 @@ def record_file(
 
 
 @contextmanager
-def _logged(logged: LoggedScript | None, course: Course) -> Iterator[None]:
+def _logged(logged: LoggedScript | None, schedule: LoopSchedule) -> Iterator[None]:
     if logged is None:
         yield
         return
     with logged.logger.installed():
-        logged.begin(course)
+        logged.begin(schedule)
         try:
             yield
         finally:

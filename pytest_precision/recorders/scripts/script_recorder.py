@@ -14,13 +14,13 @@ from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.ways_in import SCRIPT, WayIn
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
-from pytest_precision.recorders.scripts import hooks
-from pytest_precision.recorders.scripts.course import Course
+from pytest_precision.recorders.scripts import torch_hooks
 from pytest_precision.recorders.scripts.current import record
-from pytest_precision.recorders.scripts.locate import Locate, PieceOfTensor
+from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
+from pytest_precision.recorders.scripts.loop_names import LoopNames, Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.names import LoopNames, Models
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import Steps
 
@@ -42,7 +42,7 @@ class Record:
         self,
         cell: Cell,
         trace: LoopTrace,
-        course: Course,
+        schedule: LoopSchedule,
         folder: Path,
         products: Products,
         meter: UpdateMeter | None = None,
@@ -50,7 +50,7 @@ class Record:
         steps: Callable[..., Steps] = Steps,
     ) -> None:
         self.folder = folder
-        self._cell, self._trace, self._course = cell, trace, course
+        self._cell, self._trace, self._schedule = cell, trace, schedule
         self._steps: Steps | None = None
         self._products, self._meter, self._way_in = products, meter, way_in
         self._made = steps
@@ -58,7 +58,7 @@ class Record:
     @property
     def save_after(self) -> int | None:
         """Return after how many steps the loop is to save to `folder`; None for no save."""
-        return self._course.save_after
+        return self._schedule.save_after
 
     def __call__(
         self,
@@ -89,7 +89,7 @@ class Record:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        self._steps = self._made(LoopReader(LoopNames()), self._trace, self._course, self._meter)
+        self._steps = self._made(LoopReader(LoopNames()), self._trace, self._schedule, self._meter)
         self._steps.tell(model, see=see, locate=locate)
         return self._block(self._steps)
 
@@ -146,15 +146,15 @@ class Record:
                 stack.enter_context(self._products)
             stack.enter_context(followed(steps))
             yield
-        if self._course.operation is not None:
+        if self._schedule.operation is not None:
             raise RuntimeError(
                 expected_but_got(
-                    f"a loop of {self._course.asked} train steps, those of the cell,",
-                    f"{self._course.made} {self._way_in.ended}",
+                    f"a loop of {self._schedule.asked} train steps, those of the cell,",
+                    f"{self._schedule.made} {self._way_in.ended}",
                     self._way_in.longer,
                 )
             )
-        if self._course.ends_trained:
+        if self._schedule.ends_trained:
             steps.write_end()
 
     def end(self) -> Steps:
@@ -187,6 +187,6 @@ def followed(steps: Steps) -> Iterator[None]:
         stack.callback(steps.close)
         stack.enter_context(record.opened(steps))
         with suppress(StopRecording):
-            with hooks.opened(steps):
+            with torch_hooks.opened(steps):
                 yield
             steps.finish()

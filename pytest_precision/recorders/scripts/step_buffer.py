@@ -14,7 +14,7 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.training_state import rng
-from pytest_precision.recorders.scripts.locate import PieceOfTensor
+from pytest_precision.recorders.scripts.located import PieceOfTensor
 from pytest_precision.recorders.scripts.loop_reader import LoopReader, NamedObservations
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from pytest_precision.recorders.scripts.course import Course
 from pytest_precision.recorders.scripts.edge import Edge
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.overflow import Overflow
 from pytest_precision.recorders.scripts.running_step import RunningStep
@@ -32,7 +32,7 @@ class StepEnds:
     Args:
         buffer: what the running step shows.
         trace: writes it.
-        course: what the loop is to make; it is ended after that.
+        schedule: what the loop is to make; it is ended after that.
 
     Attributes:
         now: what the loop has done in the running step.
@@ -42,11 +42,11 @@ class StepEnds:
         ended: is called with the index of the operation when a step is over.
     """
 
-    def __init__(self, buffer: StepBuffer, trace: LoopTrace, course: Course) -> None:
-        self._buffer, self._objects, self._course = buffer, buffer.reader.objects, course
+    def __init__(self, buffer: StepBuffer, trace: LoopTrace, schedule: LoopSchedule) -> None:
+        self._buffer, self._objects, self._schedule = buffer, buffer.reader.objects, schedule
         self.now = RunningStep()
-        self.edge = Edge(buffer.reader, trace, course)
-        self.overflow = Overflow(course, trace)
+        self.edge = Edge(buffer.reader, trace, schedule)
+        self.overflow = Overflow(schedule, trace)
         self.violations: dict[str, None] = {}
         self.ended: Callable[[int], object] = lambda op: None
         self._told_late = False
@@ -68,7 +68,7 @@ class StepEnds:
             StopRecording: there is none.
         """
         self.edge.leave()
-        if self._course.operation is None:
+        if self._schedule.operation is None:
             raise StopRecording
 
     def end_if_over(self) -> None:
@@ -95,16 +95,16 @@ class StepEnds:
         if self._buffer.fresh:
             self.edge.write_start()
         self._objects.end_step()
-        op, operation = self._course.op, str(self._course.operation)
-        self._course.advance()
+        op, operation = self._schedule.op, str(self._schedule.operation)
+        self._schedule.advance()
         if self.now.clipped_late and not self._told_late:
             self._told_late = True
-            late = f"gradients were clipped after the update of step {self._course.done}"
+            late = f"gradients were clipped after the update of step {self._schedule.done}"
             self.violations[late] = None
         self.violations |= dict.fromkeys(self.edge.write_step(op, operation, self._buffer))
         evaluated, self.now = self.now.evaluated, self.now.next()
         self.overflow.end_step()
-        self._buffer.end(self._course.done)
+        self._buffer.end(self._schedule.done)
         for module in evaluated:
             self._objects.copies.call(module)
         self.ended(op)

@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.scripts.by_hand import ByHand
-from pytest_precision.recorders.scripts.course import Course
-from pytest_precision.recorders.scripts.locate import Locate, PieceOfTensor, expect_locate
+from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor, expect_locate
+from pytest_precision.recorders.scripts.loop_names import Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.model_hooks import ModelHooks
-from pytest_precision.recorders.scripts.names import Models
 from pytest_precision.recorders.scripts.running_step import RunningStep
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
 from pytest_precision.recorders.scripts.step_ends import StepEnds
@@ -32,31 +32,35 @@ class Steps:
     Args:
         reader: what can be seen of the loop.
         trace: keeps and writes what was seen.
-        course: what the loop is to make; it is ended after that.
+        schedule: what the loop is to make; it is ended after that.
         meter: measures the updates; None for a loop that pays nothing for it.
 
     Attributes:
-        reader, course: as given.
+        reader, schedule: as given.
         buffer: what the step shows that is running.
     """
 
     def __init__(
-        self, reader: LoopReader, trace: LoopTrace, course: Course, meter: UpdateMeter | None = None
+        self,
+        reader: LoopReader,
+        trace: LoopTrace,
+        schedule: LoopSchedule,
+        meter: UpdateMeter | None = None,
     ) -> None:
-        self.reader, self.course, self._meter = reader, course, meter
-        self.buffer = StepBuffer(reader, trace, course.done + 1)
-        self._ends = StepEnds(self.buffer, trace, course)
+        self.reader, self.schedule, self._meter = reader, schedule, meter
+        self.buffer = StepBuffer(reader, trace, schedule.done + 1)
+        self._ends = StepEnds(self.buffer, trace, schedule)
         self._hooks = ModelHooks(
             self.buffer.used_by, self.buffer.accumulated, self.buffer.gradients, self.clip
         )
         self._watched: list[Watched] = []
         self._local_grads = False
-        self._by_hand = ByHand(course.asked)
+        self._by_hand = ByHand(schedule.asked)
 
     @property
     def done(self) -> int:
         """Return the number of train steps that are over."""
-        return self.course.done
+        return self.schedule.done
 
     @property
     def violations(self) -> list[str]:
@@ -162,7 +166,7 @@ class Steps:
         self.buffer.norm(norm)
         # A loop that looks at the norm may go on to the next batch without an update.
         overflowed = not bool(torch.isfinite(norm).all())
-        self._now.given_up = self.course.operation == "skip" and overflowed
+        self._now.given_up = self.schedule.operation == "skip" and overflowed
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Keep what the optimizer is about to read; a closure has yet to compute gradients.
@@ -193,7 +197,7 @@ class Steps:
         self._begin()
         self._now.met.append(optimizer)
         self.buffer.meet(optimizer, goes_on=goes_on)
-        if self._meter is not None and self.course.operation == "train":
+        if self._meter is not None and self.schedule.operation == "train":
             # An optimizer that runs others is not measured; those that it runs are.
             self._watched = self._meter.before(optimizer, self.reader.updated_by(optimizer))
 

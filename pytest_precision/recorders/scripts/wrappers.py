@@ -8,7 +8,7 @@ from torch import nn
 
 from pytest_precision.recorders.scripts.compiled import is_compiled
 
-WRAPPERS = frozenset(
+WRAPPER_NAMES = frozenset(
     {"_checkpoint_wrapped_module", "_forward_module", "_fsdp_wrapped_module", "_orig_mod"}
 )
 """Names of the child that a wrapper stands for: activation checkpointing, Fabric, FSDP, compile."""
@@ -106,7 +106,7 @@ def _own_names(module: nn.Module) -> set[str]:
 
 def _wraps(module: nn.Module, child: str) -> bool:
     """Return whether a module has nothing but a child that it stands for."""
-    if child in WRAPPERS:
+    if child in WRAPPER_NAMES:
         return True
     alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
     return child in ONLY_CHILDREN and alone

@@ -21,8 +21,8 @@ from pytest_precision.report.grid import by_test
 from pytest_precision.report.page import PAGE_NAME
 from pytest_precision.report.page.failures import LISTED, Failures
 from pytest_precision.report.page.filters import Filters
-from pytest_precision.report.page.grid import page_grid
-from pytest_precision.report.page.settings import read_environment
+from pytest_precision.report.page.grid_table import page_grid
+from pytest_precision.report.page.page_settings import read_environment
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain

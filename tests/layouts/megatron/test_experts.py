@@ -14,11 +14,11 @@ from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import ParityError
-from pytest_precision.layouts.megatron.optimizer import DistributedOptimizer
+from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -15,7 +15,7 @@ from pytest_precision import layouts, script, unchecked
 from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
-from pytest_precision.plugin.session import Resources
+from pytest_precision.plugin.resources import Resources
 
 pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
 

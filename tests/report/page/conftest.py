@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.report.environment import environment
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.page.render import write_page
+from pytest_precision.report.versions import environment
 
 Make = Callable[..., Path]
 

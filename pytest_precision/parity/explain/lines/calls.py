@@ -6,7 +6,13 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_precision.trace.operations import Argument, CodeLine, Constant, LoggedOperation, Value
+from pytest_precision.trace.operations import (
+    CodeLine,
+    Constant,
+    LoggedArgument,
+    LoggedOperation,
+    Value,
+)
 
 MOVES = frozenset(
     (
@@ -34,7 +40,7 @@ class SingleCall(NamedTuple):
 
     number: int
     operation: LoggedOperation
-    arguments: tuple[Argument, ...]
+    arguments: tuple[LoggedArgument, ...]
     read: tuple[Value, ...]
     results: tuple[Value, ...]
 
@@ -81,7 +87,7 @@ def _single(call: SingleCall) -> list[SingleCall]:
     return found
 
 
-def _element(argument: Argument, place: int, number: int) -> Argument:
+def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgument:
     """Return what one element of a foreach is given: a part of a list, or the argument itself."""
     if isinstance(argument, Value):
         return argument

@@ -18,7 +18,7 @@ from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwis
 from pytest_precision.parity.explain.source import lines_around, shown_file
 from pytest_precision.trace.operations import CodeLine, OperationLog
 
-SETTINGS = frozenset({"lr", "hyper", "flag"})
+FOUND_SETTINGS = frozenset({"lr", "hyper", "flag"})
 """Kinds of what no operation makes, but a line sets."""
 
 MOST_FOLLOWING = 2
@@ -40,7 +40,7 @@ def culprit_of(
         kind: of the tensor that differs first; a rate or a mode was set by a line.
     """
     settings = [*set_otherwise(candidate, reference)]
-    if kind in SETTINGS and settings:
+    if kind in FOUND_SETTINGS and settings:
         return _set(_telling(settings, kind), root)
     known = Known(reference)
     followed = (Follower(log, known, kind).wrong(rank) for rank, log in enumerate(candidate))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from pytest_precision.auditing.optimizers import Holder
+from pytest_precision.auditing.optimizer_facts import Holder
 from pytest_precision.auditing.setup import TrainingSetup
 
 Relation = Literal["own", "master", "stale", "copy", "foreign"]

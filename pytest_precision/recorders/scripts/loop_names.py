@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pytest_precision._torch.distributed import flat_pieces
 from pytest_precision.engine import attributes
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.recorders.scripts.locate import PieceFields, Pieces
+from pytest_precision.recorders.scripts.located import PieceFields, Pieces
 from pytest_precision.recorders.scripts.wrappers import (
     holds_anything,
     module_paths,

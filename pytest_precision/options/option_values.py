@@ -36,7 +36,7 @@ def selection(text: str) -> tuple[str, tuple[str, ...]]:
     return axis, tuple(values.split(","))
 
 
-def shard(text: str) -> tuple[int, int]:
+def shard_of(text: str) -> tuple[int, int]:
     """Return the index of a runner, from 1, and how many there are."""
     index, count = map(int, text.split("/"))
     if not 1 <= index <= count:

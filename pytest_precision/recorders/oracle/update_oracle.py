@@ -26,7 +26,7 @@ from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.oracle import held
-from pytest_precision.recorders.oracle.batch import Batch, Clipping, Segment
+from pytest_precision.recorders.oracle.batch import Batch, Clipping, PiecePart
 from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.oracle.judge import Judge
 from pytest_precision.recorders.oracle.plan import UpdatePlan
@@ -231,7 +231,7 @@ class UpdateOracle:
         """Return what a step has made of the pieces, those of one storage together."""
         assert self._judge is not None
         formula = self._judge.plan.formula
-        alike: dict[tuple[Any, ...], list[Segment]] = defaultdict(list)
+        alike: dict[tuple[Any, ...], list[PiecePart]] = defaultdict(list)
         for weight in (one.weight for one in watched):
             if gradient(engine.optimizer, weight.parameter) is None:
                 continue
@@ -244,16 +244,16 @@ class UpdateOracle:
                     storage = held.storage(engine, weight, formula, clipping.rounding, fresh=fresh)
                     dtypes = tuple(tensor.dtype for tensor in state.tensors)
                     key = group, storage, clipping, dtypes
-                    alike[key] += Segment.of(order, piece, state, after)
+                    alike[key] += PiecePart.of(order, piece, state, after)
         return [
-            Batch.of(group, storage, clipping, part)
-            for (group, storage, clipping, _), segments in alike.items()
-            for part in _together(segments)
+            Batch.of(group, storage, clipping, together)
+            for (group, storage, clipping, _), parts in alike.items()
+            for together in _together(parts)
         ]
 
     def _judged(self, judge: Judge, batches: Sequence[Batch], step: int, engine: Engine) -> None:
         breaches = judge.breaches(batches, step, self._made)
-        self._log.judged += sum(len(batch.segments) for batch in batches)
+        self._log.judged += sum(len(batch.parts) for batch in batches)
         if breaches:
             self._log.break_at(breaches)
             for breach in breaches:
@@ -278,20 +278,17 @@ def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _B
     }
 
 
-def _together(segments: list[Segment]) -> Iterator[list[Segment]]:
+def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
     """Yield neighbours together, as long as they are no larger than a chunk."""
-    part: list[Segment] = []
-    for segment in segments:
-        if (
-            part
-            and sum(own.size for own in part) + segment.size
-            > MEASURED_AT_ONCE[segment.after[0].device.type]
-        ):
-            yield part
-            part = []
-        part.append(segment)
-    if part:
-        yield part
+    together: list[PiecePart] = []
+    for part in parts:
+        most = MEASURED_AT_ONCE[part.after[0].device.type]
+        if together and sum(own.size for own in together) + part.size > most:
+            yield together
+            together = []
+        together.append(part)
+    if together:
+        yield together
 
 
 def _kept(folder: Path, rank: str) -> Path:

@@ -20,7 +20,7 @@ from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.readable import in_graph, stored, unreadable
 from pytest_precision.engine.values import fingerprint
 from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.recorders.scripts.names import LoopNames
+from pytest_precision.recorders.scripts.loop_names import LoopNames
 
 LAST_REFERENCES = 2
 """References to a container that nobody else holds: ours, and that of the call that counts."""

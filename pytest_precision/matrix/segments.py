@@ -1,4 +1,4 @@
-"""Stretches: a sequence divided at the operations after which other processes go on with it."""
+"""Segments: a sequence divided at the operations after which other processes go on with it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from pytest_precision.matrix.sequence import OPERATIONS, name_of, parse, ranks_of
 
 
-class Stretch(NamedTuple):
+class Segment(NamedTuple):
     """Operations that one group of ranks runs.
 
     Attributes:
-        number: of the stretch, from 0.
-        start: index of its first operation, which loads in all stretches but the first.
+        number: of the segment, from 0.
+        start: index of its first operation, which loads in all segments but the first.
         stop: index of the operation after its last one.
-        done: number of train steps of the stretches before it.
+        done: number of train steps of the segments before it.
         world_size: number of ranks.
         in_new_processes: whether its ranks must have run nothing before.
     """
@@ -30,22 +30,22 @@ class Stretch(NamedTuple):
 
 
 @lru_cache(maxsize=256)  # every step of a run asks
-def stretches(text: str, world_size: int) -> tuple[Stretch, ...]:
+def segments(text: str, world_size: int) -> tuple[Segment, ...]:
     """Divide a sequence that begins on so many ranks.
 
     A number of ranks that a load names is no division where it is that of the ranks already.
     """
-    return tuple(_stretches(parse(text), world_size))
+    return tuple(_segments(parse(text), world_size))
 
 
-def _stretches(operations: tuple[str, ...], world_size: int) -> Iterator[Stretch]:
-    stretch = Stretch(0, 0, 0, 0, world_size, in_new_processes=False)
+def _segments(operations: tuple[str, ...], world_size: int) -> Iterator[Segment]:
+    segment = Segment(0, 0, 0, 0, world_size, in_new_processes=False)
     done = 0
     for index, operation in enumerate(operations):
-        ranks = ranks_of(operation) or stretch.world_size
+        ranks = ranks_of(operation) or segment.world_size
         new = OPERATIONS[name_of(operation)].in_new_processes
-        if new or ranks != stretch.world_size:
-            yield stretch._replace(stop=index)
-            stretch = Stretch(stretch.number + 1, index, index, done, ranks, new)
+        if new or ranks != segment.world_size:
+            yield segment._replace(stop=index)
+            segment = Segment(segment.number + 1, index, index, done, ranks, new)
         done += operation == "train"
-    yield stretch._replace(stop=len(operations))
+    yield segment._replace(stop=len(operations))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.stretches import Stretch, stretches
+from pytest_precision.matrix.segments import Segment, segments
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ from pytest_precision.matrix.stretches import Stretch, stretches
 )
 def test_where_a_sequence_is_divided(text: str, expected: list[tuple[int, ...]]) -> None:
     """At a restart, and where the number of ranks changes; each with the steps before it."""
-    found = [Stretch(number, *fields) for number, fields in enumerate(expected)]  # type: ignore[arg-type]
-    assert stretches(text, 2) == tuple(found)
+    found = [Segment(number, *fields) for number, fields in enumerate(expected)]  # type: ignore[arg-type]
+    assert segments(text, 2) == tuple(found)
 
 
-def test_all_stretches_share_their_microbatches() -> None:
+def test_all_segments_share_their_microbatches() -> None:
     """So that a step has the same data on whatever ranks it is made."""
     cell = Cell(sequence="train-save-load@4-train-save-load@5-train", world_size=2)
-    cells = [cell.of_stretch(stretch) for stretch in cell.stretches]
+    cells = [cell.of_segment(segment) for segment in cell.segments]
     assert [one.world_size for one in cells] == [2, 4, 5]
     assert {one.microbatches for one in (cell, *cells)} == {60}
     assert {one.fewest_microbatches for one in (cell, *cells)} == {20}

@@ -22,7 +22,7 @@ DECISIVE = (
 )
 """Prefixes of the variables that decide which kernels run, and in which order they add."""
 
-PLACES = ("_DIR", "_HOME", "_PATH")
+FILE_PLACES = ("_DIR", "_HOME", "_PATH")
 """Ends of the names of variables that say where files are kept, which decides about no bit."""
 
 
@@ -48,7 +48,7 @@ def environment_of(cell: Cell) -> dict[str, str]:
         | {
             name: value
             for name, value in sorted(os.environ.items())
-            if name in declared or (name.startswith(DECISIVE) and not name.endswith(PLACES))
+            if name in declared or (name.startswith(DECISIVE) and not name.endswith(FILE_PLACES))
         }
     )
 

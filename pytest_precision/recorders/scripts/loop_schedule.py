@@ -1,4 +1,4 @@
-"""Course: where a loop stands in the sequence that it is to make."""
+"""LoopSchedule: where a loop stands in the sequence that it is to make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS = frozenset({"train", "skip"})
 """Operations that are a step of a loop."""
 
 
-class Course:
+class LoopSchedule:
     """One run of a loop: the operations from the start, or from a load, up to the next load.
 
     Args:
@@ -81,11 +81,11 @@ class Course:
         self.done += self._operations[self.op] == "train"
         self.op += 1
 
-    def next_run(self) -> Course | None:
+    def next_run(self) -> LoopSchedule | None:
         """Return the run that begins with the next load in these processes, None without one."""
         if self.op < self._end or self._end == self._stop:
             return None
-        return Course(
+        return LoopSchedule(
             self._operations, load=self._end, done=self.done, last=self._last, stop=self._stop
         )
 

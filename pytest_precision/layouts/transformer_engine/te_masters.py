@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from pytest_precision.layouts.dtypes import STORED_MASTERS, STORED_MOMENTS, state_dtype
 from pytest_precision.layouts.transformer_engine.casting import store_by_shards, store_master
-from pytest_precision.layouts.transformer_engine.engine import TransformerEngine
 from pytest_precision.layouts.transformer_engine.shown import values_of
+from pytest_precision.layouts.transformer_engine.te_engine import TransformerEngine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import remainder
 from pytest_precision.te.groups import is_group, members

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from pytest_precision.auditing.finding import short_dtype
-from pytest_precision.auditing.masters import Ownership, Updated
-from pytest_precision.auditing.optimizers import PRECISE
+from pytest_precision.auditing.master_weights import Ownership, Updated
+from pytest_precision.auditing.optimizer_facts import PRECISE
 from pytest_precision.auditing.setup import TrainingSetup
 from pytest_precision.auditing.sharding import ShardingUnit
 

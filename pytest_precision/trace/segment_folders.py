@@ -1,0 +1,28 @@
+"""Segments on disk: which segments of a sequence are recorded, and where each of them lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.segments import Segment
+from pytest_precision.trace.moment import Window
+
+
+def recorded_segments(cell: Cell, window: Window | None) -> tuple[Segment, ...]:
+    """Return the segments of a cell's sequence that begin before the window ends."""
+    return tuple(
+        segment for segment in cell.segments if window is None or segment.done <= window.last
+    )
+
+
+def folder_of(folder: Path, number: int) -> Path:
+    """Return where the files of a segment lie; those of the first one lie in `folder` itself."""
+    return folder / f"segment{number}" if number else folder
+
+
+def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, Path, int]]:
+    """Yield segment, folder and rank of all that have written, segment by segment in rank order."""
+    for number, world_size in enumerate(world_sizes):
+        yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
