@@ -50,7 +50,8 @@ def culprit_named(
         tolerates: whether values may differ, so that they cannot be followed.
     """
     moment = finding.pair.moment
-    wanted = Wanted(moment.op, moment.step, sketches=tolerates)
+    ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
+    wanted = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
     try:
         folders = recordings.logged(wanted)
         ours, theirs = (_read(*one, wanted) for one in zip(folders, sides, strict=True))

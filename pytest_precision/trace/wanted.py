@@ -14,8 +14,8 @@ class Wanted(NamedTuple):
     Attributes:
         op: index of the operation in the sequence; -1 is what makes the engine.
         step: train step at which that operation ends.
-        pieces: into how many parts along the first dimension tensors are also digested, since the
-            other side holds shards; 1 for none.
+        pieces: into how many parts along the first dimension tensors are also digested, since
+            the other side may hold shards; 1 for none.
         sketches: whether sketches of results are kept, from which relative errors can be told.
         limit: number of operations of a rank after which no more are logged.
     """
