@@ -17,6 +17,9 @@ ParityIn = Callable[[Cell], Parity]
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
 STATELESS = [name for name in QUANTIZED if name != "fp8_delayed"]
+SMALL_GPT, SMALL_MOE = (partial(made, depth=1) for made in (workloads.gpt, workloads.moe))
+"""One block has every kind of layer; `test_agreement.py` runs the layouts with more of them."""
+
 EXACT_SUMS = [name for name in QUANTIZED if name != "nvfp4"]
 """Precisions whose bf16 gradients have sums that fp32 holds; those of NVFP4 spread too far."""
 
@@ -26,7 +29,7 @@ def test_fsdp2_on_fp32_shards_is_replicated_adamw(parity_in: ParityIn, precision
     """Gathered weights are the cast ones, so their bytes are too; and so is what they learn."""
     ranks = 3 if precision in EXACT_SUMS else 2
     cell = Cell(precision, "fp32", sequence="train2-eval-train-skip-train", world_size=ranks)
-    verdict = parity_in(cell).check(layouts.fsdp2, layouts.adamw, workload=workloads.gpt)
+    verdict = parity_in(cell).check(layouts.fsdp2, layouts.adamw, workload=SMALL_GPT)
     assert verdict.observations > 500
 
 
@@ -34,7 +37,7 @@ def test_fsdp2_on_fp32_shards_is_replicated_adamw(parity_in: ParityIn, precision
 def test_ddp_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
     """Also where the recipe has state of its own, which DDP must not overwrite by rank 0's."""
     cell = Cell(precision, "fp32", sequence="train2-save-load-train2", world_size=2)
-    parity_in(cell).check(layouts.ddp, layouts.adamw, workload=workloads.gpt)
+    parity_in(cell).check(layouts.ddp, layouts.adamw, workload=SMALL_GPT)
 
 
 @pytest.mark.parametrize("precision", EXACT_SUMS)
@@ -54,9 +57,7 @@ def test_an_evaluation_leaves_no_trace(parity_in: ParityIn, precision: str) -> N
     """Train-eval-train is training straight on."""
     cell = Cell(precision, "bf16", sequence="train2-eval-train2", world_size=2)
     straight = cell.replace(sequence="train4")
-    parity_in(cell).check(
-        layouts.adamw, layouts.adamw, workload=workloads.moe, reference_cell=straight
-    )
+    parity_in(cell).check(layouts.adamw, layouts.adamw, workload=SMALL_MOE, reference_cell=straight)
 
 
 def test_with_delayed_scaling_an_evaluation_leaves_its_amaxes(parity_in: ParityIn) -> None:
@@ -82,7 +83,7 @@ def test_quantized_primary_weights_are_the_bytes_of_bf16_ones(
     parity_in(cell).check(
         layouts.master_adamw,
         layouts.master_adamw,
-        workload=workloads.gpt,
+        workload=SMALL_GPT,
         reference_cell=cell.replace(primary_weight="bf16"),
         criterion=dict.fromkeys(("param", "used_param", "quantized", "scale", "amax"), stored),
     )
@@ -95,7 +96,7 @@ def test_fsdp2_shards_are_masters(parity_in: ParityIn, precision: str) -> None:
     parity_in(cell).check(
         partial(layouts.fsdp2, reduce_dtype="bf16"),
         layouts.master_adamw,
-        workload=workloads.gpt,
+        workload=SMALL_GPT,
         reference_cell=cell.replace(primary_weight="bf16"),
         criterion={
             "param": unchecked(reason="fp32 shards on one side, rounded parameters on the other"),
@@ -135,5 +136,5 @@ def test_fp16_parameters_have_masters_and_a_scaled_loss(parity_in: ParityIn) -> 
     cell = Cell("fp16", "fp16", sequence="train2-save-load-train2", world_size=2)
     straight = cell.replace(sequence="train4")
     parity_in(cell).check(
-        layouts.master_adamw, layouts.master_adamw, workload=workloads.gpt, reference_cell=straight
+        layouts.master_adamw, layouts.master_adamw, workload=SMALL_GPT, reference_cell=straight
     )
