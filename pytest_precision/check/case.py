@@ -132,10 +132,10 @@ class Case:
     def culprit(self, finding: Finding) -> Named:
         """Return what made the first wrong value, as both sides log it, again or recorded."""
         root = self.terms.root
-        if self._again is None:
-            return recorded_lines(finding, self.sides, root)
         if not self.terms.lines:
             return Named(None)
+        if self._again is None:
+            return recorded_lines(finding, self.sides, root)
         rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
         tolerates = rule.criterion.tolerates
         return culprit_named(self._again, finding, self.sides, root, tolerates=tolerates)

@@ -19,6 +19,7 @@ from pytest_precision.commands.compare import add_judging_options, lines, write_
 from pytest_precision.commands.output import say
 from pytest_precision.commands.record import add_recording_options
 from pytest_precision.errors import RecordingError, RevisionError, expected_but_got, named
+from pytest_precision.revisions.installation import Installation
 from pytest_precision.revisions.sides import Sides
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class Against:
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    def compared(self, candidate: Path, reference: Path, name: str, other: str) -> Verdict:
+    def compared(
+        self, candidate: Path, reference: Path, name: str, other: str, *, lines: bool = False
+    ) -> Verdict:
         """Compare two recordings.
 
         Args:
@@ -96,21 +99,54 @@ class Against:
             reference: folder of the one that it must agree with.
             name: what the candidate is called.
             other: what the reference is called.
+            lines: whether the line of a difference is looked for, in recordings of operations.
         """
         from pytest_precision.check.compare import compare_recordings
 
         nodeid = f"{self.given.script[0]}: {name} against {other}"
         command = shlex.join(["python", "-m", "pytest_precision", *self.given.words])
-        verdict = compare_recordings(candidate, reference, self._terms, nodeid, repeat=command)
+        terms = self._terms._replace(lines=lines)
+        verdict = compare_recordings(candidate, reference, terms, nodeid, repeat=command)
         return replace(verdict, candidate=name, reference=other)
 
-    def judge(self, candidate: Path, reference: Path, other: str) -> int:
-        """Compare this side with another one on rank 0, print the verdict; return the status."""
+    def judge(self, candidate: Installation, reference: Installation, name: str) -> int:
+        """Compare two sides, print the verdict, and return the exit status.
+
+        Where they part, both are recorded once more up to that step, with all their operations, so
+        that the verdict names the line.
+
+        Args:
+            candidate: what is under test; it was recorded as `candidate`.
+            reference: what it must agree with.
+            name: of the reference's recording.
+        """
+        peers = self.sides.peers
+        verdicts: list[Verdict] = []
+
+        def parted() -> str:
+            """Compare on rank 0; return the step that is to be recorded with its operations."""
+            verdicts.append(self._between("candidate", name, reference, lines=False))
+            divergence = verdicts[0].divergence
+            return "" if divergence is None else str(max(1, divergence.step))
+
+        step = peers.agree(f"parted/{name}", parted)
+        if step and self._terms.criteria.bitwise:
+            self.sides.record(candidate, "candidate-lines", ("--steps", step, "--lines"))
+            self.sides.record(reference, f"{name}-lines", ("--steps", step, "--lines"))
 
         def judged() -> str:
-            return str(self.show(self.compared(candidate, reference, "this side", other)))
+            (verdict,) = verdicts
+            if (self.sides.folder / f"{name}-lines").exists():
+                logged = self._between("candidate-lines", f"{name}-lines", reference, lines=True)
+                ruling = replace(verdict.ruling, culprit=logged.culprit)
+                verdict = replace(verdict, ruling=ruling)
+            return str(self.show(verdict))
 
-        return int(self.sides.peers.agree(f"verdict/{reference.name}", judged))
+        return int(peers.agree(f"verdict/{name}", judged))
+
+    def _between(self, ours: str, theirs: str, reference: Installation, *, lines: bool) -> Verdict:
+        folders = self.sides.folder / ours, self.sides.folder / theirs
+        return self.compared(*folders, "this side", reference.name, lines=lines)
 
     def show(self, verdict: Verdict) -> int:
         """Print a verdict, write its report if asked for, and return the exit status."""
@@ -129,5 +165,3 @@ class Against:
             yield from ("--values", ",".join(map(str, values)))
         for kind in given.see:
             yield from ("--see", kind)
-        if given.lines:
-            yield "--lines"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,16 @@ def add_to(commands: Any) -> None:
 
 def _status(against: Against) -> int:
     """Record both sides, compare them, and return the exit status."""
-    sides = against.sides
+    sides, here = against.sides, against.sides.here()
     with _other(against) as there:
-        candidate = sides.record(sides.here(), "candidate")
+        sides.record(here, "candidate")
         if against.given.repeats:
-            again = sides.record(sides.here(), "again")
-            if status := against.judge(candidate, again, "itself, recorded again"):
+            sides.record(here, "again")
+            itself = replace(here, name="itself, recorded again")
+            if status := against.judge(here, itself, "again"):
                 return status
-        return against.judge(candidate, sides.record(there, "reference"), there.name)
+        sides.record(there, "reference")
+        return against.judge(here, there, "reference")
 
 
 @contextmanager

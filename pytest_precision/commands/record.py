@@ -43,6 +43,12 @@ def add_to(commands: Any) -> None:
         help="a new or empty folder, the same for all ranks",
     )
     add_recording_options(parser)
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="also log all tensor operations, so that a comparison names the line of your code "
+        "that made the first wrong value; a step takes two to three times as long",
+    )
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)
     parser.set_defaults(run=run, parser=parser)
 
@@ -76,12 +82,6 @@ def add_recording_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="also keep gradients as each backward leaves them, before any reduction",
-    )
-    parser.add_argument(
-        "--lines",
-        action="store_true",
-        help="also log all tensor operations, so that a comparison names the line of your code "
-        "that made the first wrong value; a step takes two to three times as long",
     )
 
 

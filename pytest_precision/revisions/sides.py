@@ -99,7 +99,7 @@ class Sides:
             self.peers.agree(f"tree/{commit}", lambda: self._checked_out(root, commit, tree, stack))
             yield Installation(name, python or Path(sys.executable), root, tree)
 
-    def record(self, side: Installation, name: str) -> Path:
+    def record(self, side: Installation, name: str, options: Sequence[str] = ()) -> Path:
         """Record a side in a process of its own on each rank; return the folder of the recording.
 
         What the script prints goes to this process's standard error.
@@ -107,6 +107,7 @@ class Sides:
         Args:
             side: what runs the script.
             name: of the recording in the folder.
+            options: further ones of `record`, which win over those of all recordings.
 
         Raises:
             RevisionError: a rank failed; the message has its status.
@@ -116,7 +117,7 @@ class Sides:
             print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
         folder = self.folder / name
         words = [str(side.python), "-c", _START, str(self.folder / "plugin"), "record"]
-        words += ["--out", str(folder), *self.options]
+        words += ["--out", str(folder), *self.options, *options]
         words += ["--moved", *side.moves] if side.moves else []
         process = subprocess.Popen(
             [*words, "--", os.path.relpath(file), *arguments],

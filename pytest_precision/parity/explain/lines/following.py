@@ -67,6 +67,8 @@ class Follower:
         self._log, self._known = log, known
         unlike = {held: value for held, value in log.left.items() if value not in known}
         of_kind = [value for held, value in unlike.items() if held.kind == kind]
+        # No step leaves its losses, and what makes a wrong one may have no part in its backward.
+        self._all_last = kind == "loss" and not of_kind
         self._wanted = of_kind or [*unlike.values()]
         self._calls = tuple(calls(log.operations))
         self._memory: dict[int, Memory] = {}
@@ -81,7 +83,7 @@ class Follower:
             collectives += call.operation.is_collective
         lasting = self._lasting(collectives)
         for place, (unlike, source, before) in sorted(self._found.items()):
-            lasts = place in lasting
+            lasts = self._all_last or place in lasting
             yield Wrong(self._calls[place], rank, unlike, source, before, self._calls, lasts)
 
     def _follow(self, place: int, call: SingleCall, collectives: int) -> None:
