@@ -27,7 +27,7 @@ def test_the_commit_is_found(repository: Repository, capfd: pytest.CaptureFixtur
     assert main(["bisect", "--steps", "1", "HEAD~2", "HEAD", "--", "train.py"]) == 0
     out = capfd.readouterr().out
     assert out.startswith(f"first commit with other numbers: {guilty[:7]} a, ")
-    assert "loss differs at step 1 after forward_backward: microbatch0 is" in out
+    assert "loss differs at step 1 after forward_backward" in out
     assert repository.trees() == 1
     assert repository.git("status", "--short") == ""
 
