@@ -68,3 +68,31 @@ def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
     assert [line.number for line in found.source] == [
         *range(marked("clip") - 3, marked("clip") + 4)
     ]
+
+
+REDUCED = """
+import sys
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(7, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    losses = model(torch.randn(5, 7)).square()
+    loss = getattr(losses, sys.argv[1])()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_loss_is_wrong_where_it_is_reduced(parity_in: ParityIn, tmp_path: Path) -> None:
+    """The backward of a sum lacks a division, so that the wrong loss leads to no wrong gradient."""
+    file = tmp_path / "reduced.py"
+    file.write_text(REDUCED)
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell(sequence="train2")).check(command(file, "sum"), command(file, "mean"))
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert (found.operation, found.line) == ("aten.sum.default", 10)
+    assert "goes on with aten.mean.default" in found.text
