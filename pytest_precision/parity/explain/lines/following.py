@@ -103,8 +103,16 @@ class Follower:
             else:
                 self._found[place] = tuple(unlike), source, collectives
                 roots = frozenset((place,))
+        for value in call.read:
+            if value in self._known and not is_common(value) and value.storage in self._memory:
+                self._right_again(value, call)
         for value in call.results:
             self._write(value, roots, mover)
+
+    def _right_again(self, value: Value, call: SingleCall) -> None:
+        """Forget what was wrong in memory whose value is right, where it is overwritten now."""
+        if any(result.storage == value.storage for result in call.results):
+            del self._memory[value.storage]
 
     def _roots(self, value: Value) -> Roots:
         """Return where a value went wrong; nothing where it did not."""
