@@ -54,11 +54,11 @@ words of that table. *Losses* are those of four steps, compared with
 `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
 the fourth step has a weight of 1/256.
 *Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
-oracle, or an identity, which is anything that one run must keep by itself. What a microbatch adds
-to `grad` is shown by nothing but `grad`, and a reference is what computes it again. So where both
-sides have them, a mean of means (`PerMicrobatchMean`) and what was left in the gradients' memory
-(`DirtyAfterEval`) contradict nothing; nor do sums that are rounded to bf16 (`RoundedSums`), as a
-stack may be told to round them (`ReducesInBf16`)."""
+oracle of the optimizer, the gradients of the workload, which are computed once more, or an
+identity, which is anything that one run must keep by itself. What quantized precisions round is not
+computed once more, so what was left in the gradients' memory (`DirtyAfterEval`) contradicts
+nothing; nor do sums that are rounded to bf16 (`RoundedSums`), as a stack may be told to round them
+(`ReducesInBf16`)."""
 
 OF_VARIATIONS = """\
 Bounds are those of the line "If the cause is known and meant" of the first failure; other data are
@@ -126,7 +126,7 @@ def totals_of_defects(found: list[tuple[Defect, DefectFound]]) -> Iterator[str]:
     by = [f.shared for _, f in found]
     yield (
         f"- On both sides at once {sum(map(bool, by))} are caught, {by.count('oracle')} by the "
-        f"oracle and {by.count('identity')} by identities."
+        f"oracle, {by.count('gradients')} by gradients and {by.count('identity')} by identities."
     )
 
 

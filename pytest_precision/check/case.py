@@ -16,7 +16,7 @@ from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
 from pytest_precision.parity.compare.noise import NoiseMeter
 from pytest_precision.parity.explain import curves, required_tolerance
-from pytest_precision.parity.self_checks import declared_rule
+from pytest_precision.parity.self_checks import declared_rule, plain_gradients
 from pytest_precision.parity.self_checks.consistency import Consistency
 from pytest_precision.parity.self_checks.coverage_gaps import unexercised
 from pytest_precision.parity.self_checks.identities import Contradiction
@@ -182,6 +182,7 @@ class Case:
             "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
             "oracle": {
                 side.name: declared_rule.summary_of_rule(side.oracle, self.terms.exempt)
+                | {"gradients": plain_gradients.gradient_summary(side.gradients, self.terms.exempt)}
                 for side in self.sides
             },
             "identities": self.identities() or None,

@@ -20,7 +20,7 @@ from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose, singl
 from pytest_precision.parity.explain.histogram import of_finding
 from pytest_precision.parity.explain.locate import locate
 from pytest_precision.parity.explain.unlike import number_lines
-from pytest_precision.parity.self_checks import consistency, data_check
+from pytest_precision.parity.self_checks import consistency, data_check, plain_gradients
 from pytest_precision.parity.self_checks import declared_rule as oracle
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
 from pytest_precision.parity.self_checks.vacuity import (
@@ -94,6 +94,11 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
             for n, b in closer.contradictions()
         ),
         *(line for side in case.sides for line in oracle.breach_lines(side, case.terms.exempt)),
+        *(
+            line
+            for s in case.sides
+            for line in plain_gradients.gradient_lines(s, case.terms.exempt)
+        ),
         "",
         *spread.table(closer.judgement),
         "",
@@ -199,6 +204,15 @@ def consistent(case: Case) -> Ruling | None:
 
 
 @gate
+def workload_gradients(case: Case) -> Ruling | None:
+    """Refuse a side whose losses or gradients are not those of the workload's model and loss."""
+    wrong = plain_gradients.wrong_gradients(case.sides, case.terms.exempt)
+    if not wrong:
+        return None
+    return _failed(plain_gradients.gradient_headline(wrong), [plain_gradients.GRADIENT_ADVICE])
+
+
+@gate
 def lost_updates(case: Case) -> Ruling | None:
     """Refuse a candidate that loses more updates than the test allows."""
     limit, log = case.terms.max_lost_updates, case.candidate.updates
@@ -274,6 +288,7 @@ GATES: tuple[Gate, ...] = (
     contract,
     vacuity,
     consistent,
+    workload_gradients,
     declared_rule,
     lost_updates,
     hidden_kinds,
@@ -284,9 +299,10 @@ GATES: tuple[Gate, ...] = (
 )
 """The gates of a cell; the last one runs the candidate again."""
 
+SELF_CHECKS = (consistent, workload_gradients, declared_rule)
+"""Those that hold a side to something else than the other side."""
+
 RECORDED_GATES = tuple(
-    one
-    for one in GATES
-    if one not in (same_data, undisturbed, consistent, declared_rule, lost_updates, races)
+    one for one in GATES if one not in (same_data, undisturbed, *SELF_CHECKS, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

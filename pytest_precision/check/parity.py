@@ -102,8 +102,9 @@ class Parity:
             contract: what the candidate must have stored and done in addition to what its cell
                 says: the dtype of parameters, fused accumulation, quantized parameters.
             oracle: `unchecked(reason=...)` judges no side by itself; unless given, a side fails
-                whose update is not that of the workload's `optimizer_rule`, or that contradicts
-                itself. A mapping from kinds, or from `kind:pattern of names`, leaves these alone.
+                whose update is not that of the workload's `optimizer_rule`, whose losses or
+                gradients are not those of its model and loss, or that contradicts itself. A
+                mapping from kinds, or from `kind:pattern of names`, leaves these alone.
 
         Returns:
             The verdict, if it is `pass`.

@@ -22,6 +22,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED, PRECISIONS
 from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.sequence import OPERATIONS
+from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
 from pytest_precision.recorders.perturb import mutants
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
@@ -85,6 +86,7 @@ def record_engine(
         if run.watcher is not None:
             run.watcher.write(place, rank)
         run.data.write(place, rank)
+        run.gradients.write(place, rank)  # asks for data again, which is nobody's training
         environment = environment_of(cell) | taken
         run.look_at_storage()
         run.writer.close(
@@ -128,6 +130,8 @@ class EngineRecorder:
         self.data = DataWatch(workload)
         whole = window in (None, EVERYTHING)
         self.watcher = UpdateWatcher(workload, self.cell) if whole else None
+        unchanged = self.perturbation == NONE and window in (None, EVERYTHING)
+        self.gradients = GradientOracle(workload, self.cell, whole=unchanged)
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
@@ -162,6 +166,8 @@ class EngineRecorder:
 
     def run_operation(self) -> None:
         """Run the operation of the sequence that the run has come to."""
+        if self.operation != "train":
+            self.gradients.interrupted()
         getattr(self, OPERATIONS[self.operation].run)()
 
     def build(self, seed: int) -> Engine:
@@ -202,7 +208,11 @@ class EngineRecorder:
         self.step += 1
         self.capture.begin()
         self.perturbation.pause()
-        with self._watching(), self._noise("forward_backward"):
+        with (
+            self._watching(),
+            self._noise("forward_backward"),
+            self.gradients.around(self.engine, self.step),
+        ):
             self.engine.forward_backward(self.step)
         self.engine.watch_changes()
         self.observe("forward_backward")
@@ -210,6 +220,8 @@ class EngineRecorder:
             self.perturbation.pause()
             with self._updating(call), self._noise(call):
                 getattr(self.engine, call)()
+            if call == "reduce_grads":
+                self.gradients.reduced(self.engine, self.step)
             for phase in shown:
                 self.observe(phase)
 

@@ -130,8 +130,10 @@ def test_a_kind_is_turned_off_for_some_tensors(parity_in: ParityIn) -> None:
 
 def test_an_unknown_kind_is_refused(parity_in: ParityIn) -> None:
     """Nothing judges it; the message has the kinds that are judged."""
-    with pytest.raises(ValueError, match=r"'grad' as a key of oracle; there are momentum_buffer, "):
-        both(parity_in(TRAIN), "", oracle={"grad": unchecked(reason="of no use")})
+    with pytest.raises(
+        ValueError, match=r"'decision' as a key of oracle; there are momentum_buffer, "
+    ):
+        both(parity_in(TRAIN), "", oracle={"decision": unchecked(reason="of no use")})
 
 
 def test_a_wrong_rule_explains_a_divergence(parity_in: ParityIn) -> None:

@@ -19,6 +19,13 @@ BY_IDENTITY = (
 """Kinds that must follow from another one in the same run."""
 
 
+BY_RECOMPUTATION = ("loss", "grad")
+"""Kinds that are computed once more by the workload itself; `grad` stands for all gradients."""
+
+JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY)
+"""All kinds that something judges."""
+
+
 @dataclass(frozen=True)
 class Exempt:
     """What is not judged, each with the reason.
@@ -50,8 +57,8 @@ class Exempt:
             expect_type(f"oracle[{key!r}]", own, Unchecked, "unchecked(reason=...)", advice)
         kinds = Criteria.of(given)
         for rule in kinds.rules:
-            if rule.criterion.left_out and rule.kind not in (*BY_RULE, *BY_IDENTITY):
-                known = ", ".join((*BY_RULE, *BY_IDENTITY))
+            if rule.criterion.left_out and rule.kind not in JUDGED:
+                known = ", ".join(JUDGED)
                 raise ValueError(
                     expected_but_got(
                         "a kind that is judged",

@@ -1,0 +1,224 @@
+"""Rules: which wrong rule of accumulation gives the gradients that a side has.
+
+Each sum is fitted by the gradients of the step's microbatches: how often each counts is what a
+divisor, a mask or a loop does wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision.recorders.gradients.pieces import part
+from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
+
+MOST_FITTED = 1 << 25
+"""Elements of all microbatches together up to which they are fitted."""
+
+BEFORE = 8
+"""How many steps back the microbatches of a step are looked for."""
+
+ROOM_OF_FIT = 4
+"""How much more than one tensor may be off, all of a fit may leave."""
+
+
+def explained(
+    wrong: Sequence[Any],
+    loop: PlainLoop,
+    step: int,
+    size: int,
+    near: float,
+    old: Mapping[int, Mapping[str, Tensor]],
+) -> list[str]:
+    """Return, for each wrong tensor, which wrong rule explains all of its kind and rank, if any.
+
+    Args:
+        wrong: `judged.HeldGradient` ones.
+        loop: with the weights of the step.
+        step: number of the train step.
+        size: of the data-parallel dimension.
+        near: what rounding leaves of a tensor at least.
+        old: rank to the gradients that it has shown of the last such step.
+    """
+    own = [*loop.microbatches(step)]
+    if len(own) * sum(one.plain.numel() for one in wrong) > MOST_FITTED:
+        return [""] * len(wrong)
+    words: list[str] = []
+    for (kind, rank), group in groupby(wrong, key=lambda one: (one.kind, one.rank)):
+        found = [*group]
+        told = "" if kind == "loss" else _told(found, own, size, near)
+        if not told and kind == "grad":
+            told = _left(found, old.get(rank, {}), near)
+        if not told:
+            told = _other_step(found, loop, step, size, near)
+        words += [told] * len(found)
+    return words
+
+
+def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
+    """Tell how often each microbatch counts; or which ones do, that are another rank's."""
+    dealt = [one for one in own if found[0].share in (None, one.number % size)]
+    counts = _fit(found, dealt, near)
+    if counts is not None:
+        return next(_rules(counts, dealt, own, size, ROOM_OF_FIT * near), "")
+    counts = _fit(found, own, near) if len(dealt) < len(own) else None
+    if counts is None:
+        return _factor(found, near)
+    there = [
+        one.number
+        for one, count in zip(own, counts, strict=True)
+        if abs(count) > ROOM_OF_FIT * near
+    ]
+    expected = [one.number for one in dealt]
+    return f"it is of microbatches {_listed(there)} instead of {_listed(expected)}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
+
+
+def _left(found: Sequence[Any], old: Mapping[str, Tensor], near: float) -> str:
+    """Tell that old gradients are left in the new ones, as they were or as a clip has left them."""
+    if any(one.name not in old for one in found):
+        return ""
+    more = torch.cat([(one.got - one.plain).reshape(-1) for one in found])
+    before = torch.cat([old[one.name].double().reshape(-1) for one in found])
+    if not float(before.norm()):
+        return ""
+    factor = float(more @ before) / float(before @ before)
+    rounding = near * sum(float(one.plain.norm()) for one in found)
+    if float((more - factor * before).norm()) > max(rounding, near * float(more.norm())):
+        return ""
+    return f"{factor:.3g} times the gradient of the step before is left in it"
+
+
+def _fit(found: Sequence[Any], dealt: Sequence[PlainMicrobatch], near: float) -> list[float] | None:
+    """Return how often each microbatch counts, if that explains all of the tensors."""
+    columns = torch.stack([_joined(found, one.gradients) for one in dealt], 1)
+    got = torch.cat([one.got.reshape(-1) for one in found])
+    solved = torch.linalg.lstsq(columns, got.unsqueeze(1)).solution
+    left = float((columns @ solved - got.unsqueeze(1)).norm())
+    if not left <= ROOM_OF_FIT * near * float(got.norm()):
+        return None
+    return [float(value) for value in solved.reshape(-1)]
+
+
+def _joined(found: Sequence[Any], gradients: Mapping[str, Tensor]) -> Tensor:
+    parts = []
+    for one in found:
+        gradient = gradients.get(one.name)
+        if gradient is None:
+            gradient = torch.zeros(one.seen.shape, dtype=torch.float64)
+        parts.append(part(gradient, one.seen).reshape(-1))
+    return torch.cat(parts)
+
+
+def _rules(
+    counts: Sequence[float],
+    dealt: Sequence[PlainMicrobatch],
+    own: Sequence[PlainMicrobatch],
+    size: int,
+    room: float,
+) -> Iterator[str]:
+    """Yield wrong rules that fit, the most particular first.
+
+    Args:
+        counts: how often each of `dealt` counts.
+        dealt: the microbatches of a rank, or all.
+        own: all microbatches.
+        size: number of ranks.
+        room: by which a count may be off.
+    """
+    tokens = sum(one.tokens for one in own)
+    here = sum(one.tokens for one in dealt)
+
+    def like(expected: Sequence[float]) -> bool:
+        return all(
+            abs(count - wanted) <= room * max(abs(wanted), 1.0)
+            for count, wanted in zip(counts, expected, strict=True)
+        )
+
+    if len(dealt) > 1 and all(one.tokens for one in dealt):
+        for number, what in (
+            (len(own), "all microbatches"),
+            (len(dealt), "the rank's microbatches"),
+        ):
+            if like([tokens / one.tokens / number for one in dealt]):
+                yield f"it is a mean of the means of {what}"
+        if like([tokens / one.tokens for one in dealt]):
+            yield "each microbatch is divided by its own tokens alone"
+    for divisor, what in (
+        (here / tokens if here else 1.0, "it is divided by the rank's own tokens"),
+        (size * here / tokens, "it is divided by the rank's own tokens, and by the ranks"),
+        (1 / tokens, "it is not divided by the tokens"),
+        (float(tokens), "it is divided by the tokens twice"),
+        (float(len(own)), "it is divided by the microbatches, too"),
+        (float(len(dealt)), "it is divided by the rank's microbatches, too"),
+        (float(size), "it is divided by the ranks, too"),
+        (1.0 / size, "it is multiplied by the ranks"),
+    ):
+        if abs(divisor - 1) > room and like([1 / divisor] * len(counts)):
+            yield what
+    yield from _singled_out(counts, dealt, room)
+    if max(counts) - min(counts) <= room * max(map(abs, counts)):
+        yield f"it is {counts[0]:.3g} times what it should be"
+    yield f"its microbatches count {', '.join(f'{round(count, 3):g}' for count in counts)} times"
+
+
+def _singled_out(
+    counts: Sequence[float], dealt: Sequence[PlainMicrobatch], room: float
+) -> Iterator[str]:
+    """Tell that some microbatches count otherwise than the rest, each of which counts once."""
+    ones = [one.number for one, count in zip(dealt, counts, strict=True) if abs(count - 1) > room]
+    if 0 < len(ones) < len(dealt):
+        kinds = {round(counts[[d.number for d in dealt].index(number)], 2) for number in ones}
+        which = "microbatch " + " and ".join(map(str, ones))
+        if kinds == {0.0}:
+            yield f"{which} is left out"
+        elif kinds == {2.0}:
+            yield f"{which} counts twice"
+        else:
+            yield f"{which} counts {', '.join(f'{kind:g}' for kind in sorted(kinds))} times"
+
+
+def _factor(found: Sequence[Any], near: float) -> str:
+    """Tell a factor of some tensors, where their microbatches tell nothing."""
+    got = torch.cat([one.got.reshape(-1) for one in found])
+    plain = torch.cat([one.plain.reshape(-1) for one in found])
+    if not float(plain.norm()):
+        return ""
+    factor = float(got @ plain) / float(plain @ plain)
+    left = float((got - factor * plain).norm())
+    if factor and left <= ROOM_OF_FIT * near * abs(factor) * float(plain.norm()):
+        return f"it is {factor:.3g} times what it should be"
+    return ""
+
+
+def _other_step(found: Sequence[Any], loop: PlainLoop, step: int, size: int, near: float) -> str:
+    """Tell that the microbatches are those of another step."""
+    for other in (step + 1, *range(step - 1, max(step - BEFORE, 0), -1), 0):
+        given = [*loop.microbatches(other)]
+        if found[0].kind == "loss":
+            losses = {f"microbatch {one.number}": one.loss for one in given}
+            same = all(
+                abs(float(one.got) - losses.get(one.name, float("inf")))
+                <= ROOM_OF_FIT * near * abs(float(one.got))
+                for one in found
+            )
+        else:
+            dealt = [one for one in given if found[0].share in (None, one.number % size)]
+            counts = _fit(found, dealt, near) if dealt else None
+            same = counts is not None and all(
+                abs(count - 1) <= ROOM_OF_FIT * near for count in counts
+            )
+        if same:
+            return (
+                f"the microbatches are those of step {other}"
+                if other
+                else "the microbatches are those of the evaluation"
+            )
+    return ""

@@ -1,0 +1,157 @@
+"""Judged: losses and gradients of one step, held to the plain loop within what rounding explains.
+
+Where a tensor is near the plain one, no more is asked. Else the step is computed twice more, with
+weights that are off by a unit roundoff each: what that moves a gradient by is what rounding may,
+also where its terms cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Observation, Span
+from pytest_precision.recorders.gradients.accumulation_rules import explained
+from pytest_precision.recorders.gradients.pieces import ShownStep, joined, part
+from pytest_precision.recorders.gradients.plain import PlainLoop, Sums
+from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
+
+NEAR_ROUNDINGS = 64
+"""Unit roundoffs of the compute dtype within which a tensor is near the plain one."""
+
+NEAR_AT_MOST = 2.0**-5
+"""Largest such share; the same as a factor may leave, see `parity.compare.ratio`."""
+
+SPREADS = 8
+"""How many times as far as a perturbed computation a tensor may be from the plain one."""
+
+SEEDS = (1, 2)
+"""Of the perturbations."""
+
+
+class HeldGradient(NamedTuple):
+    """One tensor beside the plain one.
+
+    Attributes:
+        kind, name, rank: as of `GradientBreach`.
+        got: what the side has, fp64.
+        plain: what the plain loop gives, fp64.
+        share: position in the data-parallel dimension of a rank's own sum, or number of a loss.
+        seen: the piece that the side shows; None of a loss.
+    """
+
+    kind: str
+    name: str
+    rank: int | None
+    got: Tensor
+    plain: Tensor
+    share: int | None = None
+    seen: Observation | None = None
+
+    @property
+    def off(self) -> float:
+        """Return the norm of the difference as a share of the plain one's."""
+        distance, size = float((self.got - self.plain).norm()), float(self.plain.norm())
+        return distance / size if size else (float("inf") if distance else 0.0)
+
+
+def judge_step(
+    log: GradientLog, loop: PlainLoop, ranks: Sequence[ShownStep], before: Sequence[ShownStep]
+) -> None:
+    """Judge a step by what all ranks show of it, and write down what is wrong.
+
+    Args:
+        log: takes the findings; one that has some is not judged further.
+        loop: the workload's.
+        ranks: what each rank shows.
+        before: likewise of the last step that was judged; nothing of the first one.
+    """
+    first = ranks[0]
+    weights = joined([seen for own in ranks for seen in own.weights])
+    lacking = loop.lacking(weights)
+    if lacking:
+        log.silent = f"its engine shows no whole {lacking[0]}"
+        return
+    size = max(own.dealt[1] for own in ranks)
+    loop.put(weights, first.buffers)
+    plain = Sums.of(loop.microbatches(first.step), size)
+    # A step that has overflowed is skipped, and one that must not is no matter of rounding.
+    held = [one for one in _held(ranks, plain) if bool(one.got.isfinite().all())]
+    near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
+    log.judged += len(held)
+    beyond = [one for one in held if not one.off <= near]
+    log.worst = max([log.worst, *(one.off / near for one in held if one.off <= near)])
+    if beyond:
+        log.breaches = [*_breaches(beyond, loop, ranks, weights, near, before)]
+
+
+def _held(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
+    """Yield losses, sums of ranks and sums over ranks, in causal order."""
+    for rank, own in enumerate(ranks):
+        for seen in own.losses:
+            if isinstance(seen.place, Span) and seen.tensor.numel() == 1:
+                number = seen.place.start
+                known = number < len(plain.losses)
+                value = torch.tensor([plain.losses[number] if known else 0.0]).double()
+                name = f"microbatch {number}"
+                yield HeldGradient(
+                    "loss", name, rank, seen.tensor.double().reshape(1), value, number
+                )
+    for rank, own in enumerate(ranks):
+        share, size = own.dealt
+        for seen in own.grad if size == len(ranks) else ():
+            if seen.tensor.numel() == torch.Size(seen.shape).numel():
+                expected = plain.shares[share].get(seen.name)
+                if expected is not None:
+                    got = seen.tensor.double().reshape(expected.shape) / own.scale
+                    yield HeldGradient("grad", seen.name, rank, got, expected, share, seen)
+    reduced = [seen for own in ranks for seen in own.reduced]
+    for name in dict.fromkeys(seen.name for seen in reduced):
+        for rank, own in enumerate(ranks):
+            for seen in own.reduced:
+                if seen.name == name and name in plain.total and seen.tensor.numel():
+                    expected = part(plain.total[name], seen)
+                    got = seen.tensor.double().reshape(expected.shape) / own.scale
+                    yield HeldGradient("reduced_grad", name, rank, got, expected, None, seen)
+
+
+def _breaches(
+    beyond: Sequence[HeldGradient],
+    loop: PlainLoop,
+    ranks: Sequence[ShownStep],
+    weights: Mapping[str, Tensor],
+    near: float,
+    before: Sequence[ShownStep],
+) -> Iterator[GradientBreach]:
+    """Yield those that are further off than perturbed weights explain, each kind with its words."""
+    first, size = ranks[0], max(own.dealt[1] for own in ranks)
+    spread = [0.0] * len(beyond)
+    for seed in SEEDS:
+        loop.put(weights, first.buffers, seed)
+        other = Sums.of(loop.microbatches(first.step), size)
+        for number, one in enumerate(beyond):
+            moved = float((_of(one, other) - one.plain).norm())
+            spread[number] = max(spread[number], moved / max(float(one.plain.norm()), 1e-300))
+    bounds = [near + SPREADS * own for own in spread]
+    wrong = [(one, bound) for one, bound in zip(beyond, bounds, strict=True) if one.off > bound]
+    if not wrong:
+        return
+    loop.put(weights, first.buffers)
+    old = {rank: {seen.name: seen.tensor for seen in own.grad} for rank, own in enumerate(before)}
+    words = explained([one for one, _ in wrong], loop, first.step, size, near, old)
+    for (one, bound), told in zip(wrong, words, strict=True):
+        yield GradientBreach(first.step, one.kind, one.name, one.rank, one.off, bound, told)
+
+
+def _of(one: HeldGradient, other: Sums) -> Tensor:
+    """Return what another computation gives in the place of a tensor."""
+    if one.kind == "loss":
+        assert one.share is not None
+        return torch.tensor([other.losses[one.share]]).double()
+    if one.share is not None:
+        return other.shares[one.share][one.name]
+    assert one.seen is not None
+    return part(other.total[one.name], one.seen)

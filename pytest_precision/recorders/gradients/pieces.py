@@ -1,0 +1,78 @@
+"""Pieces: what a rank shows of a step that is computed once more, and the whole of all ranks'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Chunk, Observation
+
+
+@dataclass
+class ShownStep:
+    """What one rank shows of a step.
+
+    Attributes:
+        step: number of the train step.
+        dealt: position and size in the data-parallel dimension.
+        scale: the loss scale of its gradients.
+        weights: as the forward read them.
+        buffers: of the model before it.
+        losses: of its microbatches.
+        grad: its own sums.
+        reduced: the sums over all ranks.
+    """
+
+    step: int
+    dealt: tuple[int, int]
+    scale: float = 1.0
+    weights: list[Observation] = field(default_factory=list)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    losses: list[Observation] = field(default_factory=list)
+    grad: list[Observation] = field(default_factory=list)
+    reduced: list[Observation] = field(default_factory=list)
+
+
+def resident_pieces(engine: Engine) -> list[Observation]:
+    """Return copies of the resident weights, as pieces of logical tensors."""
+    return kept(
+        seen
+        for name, parameter in engine.model.named_parameters()
+        for seen in engine.show("param", name, parameter, Capture())
+    )
+
+
+def kept(seen: Iterable[Observation]) -> list[Observation]:
+    """Return copies, on the CPU, of observations that have values."""
+    return [
+        replace(one, tensor=one.tensor.detach().to("cpu", copy=True))
+        for one in seen
+        if one.tensor.device.type != "meta"
+    ]
+
+
+def part(whole: Tensor, seen: Observation) -> Tensor:
+    """Return the part of a logical tensor that a piece holds, as a view where it can be one."""
+    if isinstance(seen.place, Chunk):
+        for dim, (start, size) in enumerate(zip(seen.place.offsets, seen.place.sizes, strict=True)):
+            whole = whole.narrow(dim, start, size)
+        return whole
+    return whole.view(-1)[seen.place.start : seen.place.stop].view(seen.tensor.shape)
+
+
+def joined(pieces: Sequence[Observation]) -> dict[str, Tensor]:
+    """Return the logical tensors, in fp64, that pieces of all ranks form as a whole."""
+    wholes: dict[str, Tensor] = {}
+    covered: dict[str, Tensor] = {}
+    for seen in pieces:
+        if seen.name not in wholes:
+            wholes[seen.name] = torch.zeros(seen.shape, dtype=torch.float64)
+            covered[seen.name] = torch.zeros(seen.shape, dtype=torch.bool)
+        part(wholes[seen.name], seen).copy_(seen.tensor)
+        part(covered[seen.name], seen).fill_(True)
+    return {name: whole for name, whole in wholes.items() if bool(covered[name].all())}

@@ -1,0 +1,140 @@
+"""Plain: losses and gradients by the plainest loop, in one process, summed in fp64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision._torch.around import around_operations, operator_name
+from pytest_precision.layouts.compute import compute_in
+from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.workloads.base import Workload
+
+Gradients = dict[str, Tensor]
+"""Logical tensor to its gradient, fp64."""
+
+
+class PlainMicrobatch(NamedTuple):
+    """What one microbatch gives.
+
+    Attributes:
+        number: among those of all ranks.
+        tokens: that count in its loss.
+        loss: over the tokens of the step.
+        gradients: of that loss.
+    """
+
+    number: int
+    tokens: int
+    loss: float
+    gradients: Gradients
+
+
+COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+"""Namespaces of the operations in which all ranks must take part."""
+
+
+def without_collectives() -> Any:
+    """Return a context in which a collective raises, for which nobody else would come."""
+
+    def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func.namespace in COLLECTIVES:
+            raise RuntimeError(f"{operator_name(func)} is called by one rank alone")
+        return func(*args, **kwargs)
+
+    return around_operations(call)
+
+
+class PlainLoop:
+    """The workload's own model and loss, at weights that are given.
+
+    Args:
+        workload: gives model, microbatches and loss.
+        cell: says in which dtype is computed.
+
+    Raises:
+        RuntimeError: the model talks to other ranks, here or in its first microbatch.
+    """
+
+    def __init__(self, workload: Workload, cell: Cell) -> None:
+        self._workload, self._cell = workload, cell
+        self._tried = cell.world_size == 1
+        with without_collectives():
+            self._model = workload.model(cell)
+        self._dtype = DTYPE_OF_NAME[cell.precision]
+        self._forward = compute_in(self._model, self._dtype)
+
+    @property
+    def unit(self) -> float:
+        """Return the unit roundoff of what is computed."""
+        return float(torch.finfo(self._dtype).eps) / 2
+
+    def lacking(self, weights: Iterable[str]) -> list[str]:
+        """List the parameters that `weights` does not name."""
+        known = {*weights}
+        return [name for name, _ in self._model.named_parameters() if name not in known]
+
+    @torch.no_grad()
+    def put(
+        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], seed: int | None = None
+    ) -> None:
+        """Take weights and buffers; with a seed, weights that are off by a unit roundoff each."""
+        draw = None if seed is None else torch.Generator().manual_seed(seed)
+        for name, parameter in self._model.named_parameters():
+            parameter.copy_(weights[name])
+            if draw is not None:
+                sign = torch.randint(0, 2, parameter.shape, generator=draw).mul_(2).sub_(1)
+                parameter.mul_(1 + self.unit * sign.to(parameter))
+        for name, buffer in self._model.named_buffers():
+            if name in buffers:
+                buffer.copy_(buffers[name])
+
+    def microbatches(self, step: int) -> Iterator[PlainMicrobatch]:
+        """Yield what each microbatch of a step gives, at the weights that were put."""
+        given = [*self._workload.microbatches(self._cell, step)]
+        tokens = [self._workload.tokens(one) for one in given]
+        for number, one in enumerate(given):
+            self._model.zero_grad()
+            with nullcontext() if self._tried else without_collectives():
+                total, _ = self._workload.loss(self._forward, one)
+                loss = total / sum(tokens)
+                loss.backward()  # type: ignore[no-untyped-call]
+            self._tried = True
+            gradients = {
+                name: parameter.grad.double()
+                for name, parameter in self._model.named_parameters()
+                if parameter.grad is not None
+            }
+            yield PlainMicrobatch(number, tokens[number], float(loss.detach()), gradients)
+
+
+class Sums(NamedTuple):
+    """What a step gives.
+
+    Attributes:
+        losses: of each microbatch.
+        shares: position in the data-parallel dimension to the sum of its microbatches.
+        total: the sum of all.
+    """
+
+    losses: list[float]
+    shares: list[Gradients]
+    total: Gradients
+
+    @classmethod
+    def of(cls, microbatches: Iterable[PlainMicrobatch], size: int) -> Sums:
+        """Sum the gradients of microbatches that are dealt to `size` ranks one by one."""
+        losses: list[float] = []
+        shares: list[Gradients] = [{} for _ in range(size)]
+        total: Gradients = {}
+        for one in microbatches:
+            losses.append(one.loss)
+            for name, gradient in one.gradients.items():
+                for own in (shares[one.number % size], total):
+                    own[name] = own[name] + gradient if name in own else gradient.clone()
+        return cls(losses, shares, total)

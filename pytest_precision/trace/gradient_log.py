@@ -1,0 +1,84 @@
+"""The log of recomputed gradients: what was held to a plain loop, next to the trace of rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
+from pytest_precision.trace.segment_folders import holders
+
+
+@dataclass(frozen=True)
+class GradientBreach:
+    """A loss or a gradient that is not that of the plain loop.
+
+    Attributes:
+        step: train step.
+        kind: `loss`, `grad` or `reduced_grad`.
+        name: of the logical tensor.
+        rank: whose sum it is; None for what all ranks have.
+        off: norm of the difference, as a share of the plain one.
+        bound: what rounding explains of it.
+        words: which wrong rule fits, or nothing.
+    """
+
+    step: int
+    kind: str
+    name: str
+    rank: int | None
+    off: float
+    bound: float
+    words: str = ""
+
+
+@dataclass
+class GradientLog:
+    """What was recomputed of one run.
+
+    Attributes:
+        judged: number of losses and gradients.
+        worst: largest error within its bound, as a share of it.
+        silent: why none was judged; empty where some were.
+        breaches: of the first step that has any, in causal order.
+    """
+
+    judged: int = 0
+    worst: float = 0.0
+    silent: str = ""
+    breaches: list[GradientBreach] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
+        """Read the logs of all stretches together; a script has none."""
+        log = cls()
+        for _, place, rank in holders(folder, world_sizes):
+            if rank == 0:
+                path = _path(place)
+                if not files.has(path):
+                    return cls(silent="a script has no workload to compute its gradients by")
+                log._add(files.data(path))
+        return log
+
+    def _add(self, data: dict[str, object]) -> None:
+        other = GradientLog(**data)  # type: ignore[arg-type]
+        self.judged += other.judged
+        self.worst = max(self.worst, other.worst)
+        self.silent = self.silent or other.silent
+        found = [GradientBreach(**own) for own in other.breaches]  # type: ignore[arg-type]
+        self.breaches = self.breaches or found
+
+    def write(self, folder: Path) -> None:
+        """Write the log."""
+        write_whole(_path(folder), asdict(self))
+
+    def first(self, judges: Callable[[str, str], bool]) -> GradientBreach | None:
+        """Return the first breach whose kind and name are judged, and whose `grad` is; or None."""
+        return next(
+            (b for b in self.breaches if judges(b.kind, b.name) and judges("grad", b.name)), None
+        )
+
+
+def _path(folder: Path) -> Path:
+    return folder / "gradients.json"

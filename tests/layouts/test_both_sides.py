@@ -1,0 +1,99 @@
+"""Defects that both sides have are caught by what a side shows by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import both_sides
+import pytest
+
+from pytest_precision import Cell, ParityError, layouts, unchecked
+from pytest_precision.check.parity import Parity
+from pytest_precision.options import Settings
+from pytest_precision.parity.verdict import Verdict
+from pytest_precision.plugin.resources import Resources
+
+ParityIn = Callable[[Cell], Parity]
+
+
+@pytest.fixture
+def parity_there(resources: Resources, parity_in: ParityIn) -> ParityIn:
+    """The fixture `parity` of a test: in this process where one rank is enough."""
+    here = Settings(timeout=120, device="cpu", ranks="inline")
+
+    def make(cell: Cell) -> Parity:
+        if cell.world_size > 1:
+            return parity_in(cell)
+        return Parity("test", cell, here, resources.ranks(here), resources.traces)
+
+    return make
+
+
+def of_both(parity_in: ParityIn, name: str, **terms: object) -> Verdict:
+    """Check a defect against itself."""
+    entry = both_sides.ENTRIES[name]
+    sides = (partial(side, name=name) for side in (both_sides.planted, both_sides.again))
+    try:
+        return parity_in(entry.cell).check(*sides, workload=entry.workload, **terms)
+    except ParityError as error:
+        return error.verdict
+
+
+@pytest.mark.parametrize("name", both_sides.ENTRIES)
+def test_a_defect_of_both_sides_is_caught(parity_there: ParityIn, name: str) -> None:
+    """And a wrong rule of accumulation is named."""
+    verdict, entry = of_both(parity_there, name), both_sides.ENTRIES[name]
+    assert verdict.outcome == ("pass" if entry.passes else "fail"), verdict.headline
+    assert re.search(entry.words, verdict.headline)
+
+
+def test_there_are_sixty_of_eleven_families() -> None:
+    """As many as the page counts."""
+    families = [entry.family for entry in both_sides.ENTRIES.values()]
+    assert (len(families), len({*families})) == (60, 11)
+
+
+def test_the_judgement_of_gradients_is_turned_off_by_its_kind(parity_there: ParityIn) -> None:
+    """The verdict says why; the same for some tensors, by a pattern of names."""
+    meant = unchecked(reason="each mean counts alike")
+    verdict = of_both(parity_there, "MeanOfMeans", oracle={"grad": meant})
+    assert verdict.outcome == "pass"
+    assert verdict.oracle is not None
+    assert verdict.oracle["candidate"]["gradients"] == {"silent": "each mean counts alike"}
+    some = of_both(parity_there, "DoubledExperts", oracle={"grad:*experts*": meant})
+    assert (some.outcome, some.gate) == ("pass", None)
+
+
+@pytest.mark.parametrize(
+    "cell", [Cell(), Cell("bf16", "fp32"), Cell("bf16", "bf16"), Cell("fp16", "fp32")], ids=str
+)
+def test_the_right_layout_is_judged_and_passes(parity_there: ParityIn, cell: Cell) -> None:
+    """In each precision that is computed once more, far from the bound."""
+    twin = partial(both_sides.plain, again=True)
+    verdict = parity_there(cell).check(both_sides.plain, twin, workload=both_sides.Small)
+    assert verdict.oracle is not None
+    found = verdict.oracle["candidate"]["gradients"]
+    assert found["judged"] > 20
+    assert found["worst"] < 0.5
+
+
+def test_quantized_precisions_say_that_they_are_not_judged(parity_there: ParityIn) -> None:
+    """What their formats round is no rounding of the compute dtype."""
+    cell = Cell("mxfp8", "bf16", sequence="train2")
+    twin = partial(both_sides.plain, again=True)
+    verdict = parity_there(cell).check(both_sides.plain, twin, workload=both_sides.Small)
+    assert verdict.oracle is not None
+    assert "mxfp8" in verdict.oracle["candidate"]["gradients"]["silent"]
+
+
+def test_one_side_alone_is_a_divergence(parity_there: ParityIn) -> None:
+    """The line below it says which wrong rule the candidate follows."""
+    candidate = partial(both_sides.planted, name="MeanOfMeans")
+    with pytest.raises(ParityError) as failure:
+        parity_there(both_sides.ONE).check(candidate, layouts.adamw, workload=both_sides.Small)
+    verdict = failure.value.verdict
+    assert verdict.gate == "agreement"
+    (line,) = (one for one in verdict.details if "Of the candidate" in one)
+    assert "it is a mean of the means of all microbatches" in line
