@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_precision.check.lines import Named, culprit_named, recorded_lines
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
@@ -23,6 +22,9 @@ from pytest_precision.parity.self_checks.identities import Contradiction
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
+
+if TYPE_CHECKING:
+    from pytest_precision.check.lines import Named
 
 
 class Case:
@@ -131,6 +133,9 @@ class Case:
 
     def culprit(self, finding: Finding) -> Named:
         """Return what made the first wrong value, as both sides log it, again or recorded."""
+        # Only here, so that a check that passes does not import what explains one that fails.
+        from pytest_precision.check.lines import Named, culprit_named, recorded_lines
+
         root = self.terms.root
         if not self.terms.lines:
             return Named(None)
