@@ -80,7 +80,7 @@ def test_announcements(
     monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, text: str
 ) -> None:
     """What is known before any rank has looked, once for all tests that ask alike."""
-    monkeypatch.setattr(backends, "installed", lambda: installed)
+    monkeypatch.setattr(backends, "installed_version", lambda: installed)
     asking = [backends.Asked(test, "mxfp8", asked, device) for test in ("a", "b")]
     assert backends.announcements(asking) == [f"number formats {text}"]
 
@@ -100,7 +100,7 @@ def test_refused_before_torch_is_imported(
     monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, refused: str
 ) -> None:
     """Only `native`, and only for what no GPU could change; with the test that asks."""
-    monkeypatch.setattr(backends, "installed", lambda: installed)
+    monkeypatch.setattr(backends, "installed_version", lambda: installed)
     messages = backends.refusals([backends.Asked("test_a.py::test_b", "mxfp8", asked, device)])
     assert len(messages) == bool(refused)
     for message in messages:
@@ -110,7 +110,7 @@ def test_refused_before_torch_is_imported(
 
 def test_what_no_release_has_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is installed, and `native` is refused."""
-    monkeypatch.setattr(backends, "installed", lambda: "2.19")
+    monkeypatch.setattr(backends, "installed_version", lambda: "2.19")
     row = Precision("bf16", Recipe("mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3"))
     monkeypatch.setitem(PRECISIONS, "mine", row)
     text = "number formats emulated: no mine in Transformer Engine"
