@@ -54,7 +54,9 @@ with lifeline.tied_imports(_controller, _leave):
         reads.reads_of_process()
         preloaded.take_in()
         # Ranks inherit the code of this process, in which nothing has been replaced.
-        importlib.import_module("pytest_precision.ranks.state.baseline").of_this_process()
+        from pytest_precision.ranks.state.baseline import baseline_of_process
+
+        baseline_of_process()
     except Exception:
         # The import fails again in the ranks, perhaps before they can report why.
         print("precision: what ranks are made from is broken:", file=sys.stderr)
