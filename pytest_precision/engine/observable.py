@@ -65,7 +65,7 @@ class Observable:
         """
         self.capture = capture
         self._since.settings = module_settings(self.model.named_modules())
-        self._since.trained = self._state(capture).gets_gradients()
+        self._since.trained = self._training_state(capture).gets_gradients()
         for prefix, module in self.model.named_modules():
             if next(module.parameters(recurse=False), None) is not None:
                 hook = ModuleHook(partial(self._keep_used, prefix))
@@ -107,9 +107,9 @@ class Observable:
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
-        return self._state(capture).observe()
+        return self._training_state(capture).observe()
 
-    def _state(self, capture: Capture) -> EngineState:
+    def _training_state(self, capture: Capture) -> EngineState:
         return EngineState(self, capture, self._since)
 
     def watch_changes(self) -> None:
@@ -118,7 +118,7 @@ class Observable:
         Called after the first forward and backward, in which frameworks finish to set things up.
         """
         if not self._since.attributes.begun:
-            state = self._state(self.capture)
+            state = self._training_state(self.capture)
             state.begin()
             self._since.options.begin(groups.group_options(state.all_groups()))
 
@@ -225,12 +225,12 @@ class Observable:
 
     def _rates_of_step(self) -> Iterator[Observation]:
         """Yield the learning rates, and the other options that are not as in the first step."""
-        named = self._state(self.capture).all_groups()
+        named = self._training_state(self.capture).all_groups()
         yield from groups.learning_rates(named)
         yield from groups.altered(named, self._since.options)
 
     def _observe_groups(self) -> Iterator[Observation]:
-        named = self._state(self.capture).all_groups()
+        named = self._training_state(self.capture).all_groups()
         yield from groups.learning_rates(named)
         yield from groups.other_numbers(named)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from pytest_precision.matrix.cell import Cell
-    from pytest_precision.workloads.optimizer_rules import OptimizerRule
+    from pytest_precision.workloads.rules import OptimizerRule
 
 
 class Workload(ABC):

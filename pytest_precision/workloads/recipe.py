@@ -20,7 +20,7 @@ from pytest_precision.workloads.batches import (
     cut,
     extents,
 )
-from pytest_precision.workloads.optimizer_rules import AdamW, OptimizerRule
+from pytest_precision.workloads.rules import AdamW, OptimizerRule
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell

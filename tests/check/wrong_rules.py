@@ -17,7 +17,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads import optimizer_rules
+from pytest_precision.workloads import rules
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.recipe import warmup_cosine
 
@@ -29,7 +29,7 @@ ROUNDED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class WithL2(workloads.mlp):
     """A workload whose weight decay is a part of the gradient."""
 
-    optimizer_rule = optimizer_rules.Adam()
+    optimizer_rule = rules.Adam()
 
 
 class Unclipped(workloads.mlp):
@@ -53,7 +53,7 @@ class WithSgd(workloads.mlp):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.optimizer_rule = optimizer_rules.SGD(**(options or MOMENTUM))
+        self.optimizer_rule = rules.SGD(**(options or MOMENTUM))
 
 
 class Adam(torch.optim.Optimizer):

@@ -13,7 +13,7 @@ from pytest_precision.recorders.oracle.adam import AdamFormula
 from pytest_precision.recorders.oracle.sgd import SgdFormula
 from pytest_precision.recorders.oracle.update import Formula
 from pytest_precision.workloads.base import Workload
-from pytest_precision.workloads.optimizer_rules import SGD, AdamW, OptimizerRule
+from pytest_precision.workloads.rules import SGD, AdamW, OptimizerRule
 
 
 class _Still(torch.optim.Optimizer):
