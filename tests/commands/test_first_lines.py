@@ -83,11 +83,13 @@ for turn in PLANTED if own == "planted" else "mcmcmc":
         (ACCUMULATES, "loss differs at step 1 after forward_backward: 4 microbatches here, 2 in"),
         (
             SCALED.replace("UNSCALED", "own != 'planted'").replace("SCALE", "2.0**22"),
-            "reduced_grad differs at step 1 after reduce_grads, 2^22 times the reference in each",
+            "reduced_grad differs at step 1 after reduce_grads, 2^22 times the reference, "
+            "which is the loss scale in each",
         ),
         (
             SCALED.replace("UNSCALED", "True").replace("SCALE", "2.0**(22 - 6 * (own == 'plain'))"),
-            "loss_scale differs before the first step: scale is 2^22 on rank 0, not 2^16",
+            "loss_scale differs before the first step, 64 times the reference: "
+            "scale is 2^22 on rank 0, not 2^16",
         ),
         (
             IN_TURN.replace("PLANTED", "'mccmcm'"),

@@ -13,7 +13,7 @@ import wrong_rules
 from pytest_precision import Cell, Workload, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.parity.self_checks.declared_rule import UNKNOWN, Broken
-from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
+from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.oracle_log import OracleLog
 
 ADAM = {
@@ -90,13 +90,13 @@ def drawn() -> Iterator[Planted]:
 def explanation(planted: Planted, folder: Path) -> str | None:
     """Return what the oracle says of three steps; None where it has no objection."""
     made, cell = planted.workload(), Cell(sequence="train3")
-    engine, oracle = planted.layout(made, cell), UpdateOracle(made, cell)
+    engine, watcher = planted.layout(made, cell), UpdateWatcher(made, cell)
     for step in range(1, 4):
         engine.forward_backward(step)
         for phase in STEP_PHASES[1:]:
-            with oracle.around(engine, phase, step):
+            with watcher.around(engine, phase, step):
                 getattr(engine, phase)()
-    oracle.write(folder, 0)
+    watcher.write(folder, 0)
     log = OracleLog.read(folder, 1)
     return None if log.breach is None else Broken("both", log, log.breach).explanation
 

@@ -37,6 +37,7 @@ class Repository:
         self.root = root
         root.mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
+        (root / ".gitignore").write_text("__pycache__/\n")
 
     def git(self, *words: str) -> str:
         """Run git; return what it prints."""

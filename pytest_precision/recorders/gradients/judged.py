@@ -28,6 +28,10 @@ NEAR_AT_MOST = 2.0**-5
 SPREADS = 8
 """How many times as far as a perturbed computation a tensor may be from the plain one."""
 
+REDUCED_UNIT = 2.0**-8
+"""Unit roundoff of bf16, twice: to what a rank gives to a sum over ranks, and to what it gets, a
+stack may be told to round it, so that what all ranks give has this part of error in it."""
+
 SEEDS = (1, 2)
 """Of the perturbations."""
 
@@ -41,6 +45,7 @@ class HeldGradient(NamedTuple):
         plain: what the plain loop gives, fp64.
         share: position in the data-parallel dimension of a rank's own sum, or number of a loss.
         seen: the piece that the side shows; None of a loss.
+        given: sum of the norms of what several ranks give to it.
     """
 
     kind: str
@@ -50,6 +55,7 @@ class HeldGradient(NamedTuple):
     plain: Tensor
     share: int | None = None
     seen: Observation | None = None
+    given: float = 0.0
 
     @property
     def off(self) -> float:
@@ -115,7 +121,16 @@ def _held(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
                 if seen.name == name and name in plain.total and seen.tensor.numel():
                     expected = part(plain.total[name], seen)
                     got = seen.tensor.double().reshape(expected.shape) / own.scale
-                    yield HeldGradient("reduced_grad", name, rank, got, expected, None, seen)
+                    given = _given(plain, seen)
+                    yield HeldGradient("reduced_grad", name, rank, got, expected, None, seen, given)
+
+
+def _given(plain: Sums, seen: Observation) -> float:
+    """Return the sum of the norms of what several ranks give to a piece; 0 of one rank."""
+    if len(plain.shares) < 2:
+        return 0.0
+    own = [share[seen.name] for share in plain.shares if seen.name in share]
+    return float(sum(part(one, seen).norm() for one in own))
 
 
 def _breaches(
@@ -135,7 +150,10 @@ def _breaches(
         for number, one in enumerate(beyond):
             moved = float((_of(one, other) - one.plain).norm())
             spread[number] = max(spread[number], moved / max(float(one.plain.norm()), 1e-300))
-    bounds = [near + SPREADS * own for own in spread]
+    bounds = [
+        near + SPREADS * moved + REDUCED_UNIT * one.given / max(float(one.plain.norm()), 1e-300)
+        for one, moved in zip(beyond, spread, strict=True)
+    ]
     wrong = [(one, bound) for one, bound in zip(beyond, bounds, strict=True) if one.off > bound]
     if not wrong:
         return

@@ -12,7 +12,7 @@ for name in dir(torch._C):
         delattr(torch._C, name)
 del torch.is_anomaly_enabled
 from pytest_precision.ranks.state import fingerprint
-state = fingerprint.read()
+state = fingerprint.read_state()
 print(state["default dtype"], state["anomaly detection"], sep="\\n")
 """
 
