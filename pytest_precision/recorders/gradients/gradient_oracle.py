@@ -6,15 +6,17 @@ after each other operation: what makes a gradient wrong does so in one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.recorders.gradients.judged import judge_step
@@ -28,6 +30,9 @@ FIRST = 2
 
 LARGEST_MODEL = 1 << 22
 """Parameters of a model up to which a check has the time for it."""
+
+
+_Looked = TypeVar("_Looked")
 
 
 class GradientOracle:
@@ -62,45 +67,43 @@ class GradientOracle:
             return
         self._due -= 1
         shown = ShownStep(step, engine.data_parallel)
-        shown.buffers = {
-            name: buffer.detach().to("cpu", copy=True)
-            for name, buffer in engine.model.named_buffers()
-        }
-        stored = resident_pieces(engine)
-        if engine.scaler is not None:
-            shown.scale = engine.scaler.scale
+        stored = self._looked_at(lambda: _before(engine, shown))
         yield
-        used = kept(engine.capture.kept("used_param"))
-        named = {seen.name for seen in used}
-        shown.weights = used + [seen for seen in stored if seen.name not in named]
-        shown.losses = kept(engine.capture.kept("loss"))
-        if "grad" not in engine.unobservable:
-            seen = engine.observe("forward_backward", Capture())
-            shown.grad = kept(one for one in seen if one.kind == "grad")
-        self._steps.append(shown)
+        if stored is not None:
+            self._looked_at(lambda: _after(engine, shown, stored))
+            self._steps.append(shown)
 
     def reduced(self, engine: Engine, step: int) -> None:
         """Keep the reduced gradients of a step that is computed once more."""
         if self._steps and self._steps[-1].step == step and not engine.fused_step:
-            seen = engine.observe("reduce_grads", Capture())
-            self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
+            self._looked_at(lambda: _reduced(engine, self._steps[-1]))
+
+    def _looked_at(self, look: Callable[[], _Looked]) -> _Looked | None:
+        """Look at an engine; one that raises then is not judged, and trains on."""
+        try:
+            return look()
+        except Exception as error:
+            what = f"{type(error).__name__} when it was looked at: {error}"
+            self._log.silent, self._on = f"its engine raised {what}", False
+            return None
 
     def write(self, folder: Path, rank: int) -> None:
         """Judge the steps by what all ranks have kept of them; a collective, and rank 0 writes."""
         if not self._whole:
             return
-        ranks = [self._steps] * dist.get_world_size()
+        own = self._log.silent, self._steps
+        ranks = [own] * dist.get_world_size()
         if len(ranks) > 1:
-            dist.gather_object(self._steps, ranks if rank == 0 else None, dst=0)
+            dist.gather_object(own, ranks if rank == 0 else None, dst=0)
         if rank == 0:
+            self._log.silent = next((silent for silent, _ in ranks if silent), "")
             if not self._log.silent and not self._steps:
                 self._log.silent = f"the model has more than {LARGEST_MODEL:,} parameters"
-            self._judge(ranks)
+            if not self._log.silent:
+                self._judge([steps for _, steps in ranks])
             self._log.write(folder)
 
     def _judge(self, ranks: list[list[ShownStep]]) -> None:
-        if not self._steps:
-            return
         devices = [torch.cuda.current_device()] if self._cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:
@@ -114,3 +117,30 @@ class GradientOracle:
             if not self._log.breaches and not self._log.silent:
                 before = [own[number - 1] for own in ranks if number]
                 judge_step(self._log, loop, [own[number] for own in ranks], before)
+
+
+def _before(engine: Engine, shown: ShownStep) -> list[Observation]:
+    """Keep what a forward and backward start from; return the resident weights."""
+    shown.buffers = {
+        name: buffer.detach().to("cpu", copy=True) for name, buffer in engine.model.named_buffers()
+    }
+    if engine.scaler is not None:
+        shown.scale = engine.scaler.scale
+    return resident_pieces(engine)
+
+
+def _after(engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
+    """Keep what a forward and backward have read and made."""
+    used = kept(engine.capture.kept("used_param"))
+    named = {seen.name for seen in used}
+    shown.weights = used + [seen for seen in stored if seen.name not in named]
+    shown.losses = kept(engine.capture.kept("loss"))
+    if "grad" not in engine.unobservable:
+        seen = engine.observe("forward_backward", Capture())
+        shown.grad = kept(one for one in seen if one.kind == "grad")
+
+
+def _reduced(engine: Engine, shown: ShownStep) -> None:
+    """Keep the sums over all ranks."""
+    seen = engine.observe("reduce_grads", Capture())
+    shown.reduced = kept(one for one in seen if one.kind == "reduced_grad")

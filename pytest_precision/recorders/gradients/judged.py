@@ -82,6 +82,7 @@ def judge_step(
         log.silent = f"its engine shows no whole {lacking[0]}"
         return
     size = max(own.dealt[1] for own in ranks)
+    loop.scale = first.scale
     loop.put(weights, first.buffers)
     plain = Sums.of(loop.microbatches(first.step), size)
     # A step that has overflowed is skipped, and one that must not is no matter of rounding.
@@ -91,7 +92,12 @@ def judge_step(
     beyond = [one for one in held if not one.off <= near]
     log.worst = max([log.worst, *(one.off / near for one in held if one.off <= near)])
     if beyond:
-        log.breaches = [*_breaches(beyond, loop, ranks, weights, near, before)]
+        breaches = [*_breaches(beyond, loop, ranks, weights, near, before)]
+        loop.put(weights, first.buffers)
+        if breaches and not plain.same(Sums.of(loop.microbatches(first.step), size)):
+            log.silent = "the workload gives other gradients at the same weights each time"
+        else:
+            log.breaches = breaches
 
 
 def _held(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:

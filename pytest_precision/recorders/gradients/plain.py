@@ -57,12 +57,17 @@ class PlainLoop:
         workload: gives model, microbatches and loss.
         cell: says in which dtype is computed.
 
+    Attributes:
+        scale: what losses are multiplied by before, and gradients divided by after the backward, as
+            a loss scaler does: fp16 has no values for small gradients.
+
     Raises:
         RuntimeError: the model talks to other ranks, here or in its first microbatch.
     """
 
     def __init__(self, workload: Workload, cell: Cell) -> None:
         self._workload, self._cell = workload, cell
+        self.scale = 1.0
         self._tried = cell.world_size == 1
         with without_collectives():
             self._model = workload.model(cell)
@@ -103,10 +108,10 @@ class PlainLoop:
             with nullcontext() if self._tried else without_collectives():
                 total, _ = self._workload.loss(self._forward, one)
                 loss = total / sum(tokens)
-                loss.backward()  # type: ignore[no-untyped-call]
+                (loss * self.scale).backward()  # type: ignore[no-untyped-call]
             self._tried = True
             gradients = {
-                name: parameter.grad.double()
+                name: parameter.grad.double() / self.scale
                 for name, parameter in self._model.named_parameters()
                 if parameter.grad is not None
             }
@@ -138,3 +143,11 @@ class Sums(NamedTuple):
                 for own in (shares[one.number % size], total):
                     own[name] = own[name] + gradient if name in own else gradient.clone()
         return cls(losses, shares, total)
+
+    def same(self, other: Sums) -> bool:
+        """Return whether another computation has the same losses and the same gradients."""
+        return (
+            self.losses == other.losses
+            and self.total.keys() == other.total.keys()
+            and all(torch.equal(own, other.total[name]) for name, own in self.total.items())
+        )

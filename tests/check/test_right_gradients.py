@@ -1,0 +1,139 @@
+"""A right side is never refused by its gradients; what cannot be judged, the verdict tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_precision import Cell, Engine, layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.observation import Observation
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
+from pytest_precision.workloads.base import Workload
+
+CheckOn = Callable[..., dict[str, Any]]
+
+
+class Small(workloads.mlp):
+    """A perceptron that is soon trained."""
+
+    def __init__(self) -> None:
+        super().__init__(width=16, depth=2)
+
+
+class Dropping(Small):
+    """Draws from torch's generator in its forward, which a workload must not."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        model.head = nn.Sequential(nn.Dropout(0.2), model.head)  # type: ignore[arg-type]
+        return model
+
+
+class Counting(Small):
+    """Divides by the number of calls so far, and so gives other gradients each time."""
+
+    calls = 0
+
+    def loss(self, model: nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+        total, tokens = super().loss(model, microbatch)
+        self.calls += 1
+        return total / self.calls, tokens
+
+
+class Tiny(Small):
+    """Has losses whose gradients fp16 has no values for, unless they are scaled."""
+
+    def loss(self, model: nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+        total, tokens = super().loss(model, microbatch)
+        return total * 2.0**-14, tokens
+
+
+class Batch(nn.BatchNorm1d):
+    """Takes all dimensions but the last one as the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(0, -2)).view_as(x)
+
+
+class Normalised(Small):
+    """Has a normalisation by the batch, whose statistics are buffers."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        assert isinstance(model.head, nn.Linear)
+        model.head = nn.Sequential(Batch(model.head.in_features), model.head)  # type: ignore[arg-type]
+        return model
+
+
+class Selective(Engine):
+    """Shows local gradients to those alone whom it was started for."""
+
+    def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
+        if phase == "forward_backward" and capture is not self.capture:
+            raise RuntimeError("who asks?")
+        yield from super().observe(phase, capture)
+
+
+def of_kind(workload: Workload, cell: Cell, *, kind: type[Engine], again: bool = False) -> Engine:
+    model = workload.model(cell)
+    return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def adamw(workload: Workload, cell: Cell) -> Engine:
+    """The same layout under another name."""
+    return layouts.adamw(workload, cell)
+
+
+@pytest.fixture
+def gradients_of(resources: Resources) -> CheckOn:
+    """What a passing check says of the candidate's gradients, in this process."""
+    here = Settings(timeout=120, device="cpu", ranks="inline")
+
+    def check(*sides: Any, cell: Cell, workload: Any) -> dict[str, Any]:
+        parity = Parity("test", cell, here, resources.ranks(here), resources.traces)
+        verdict = parity.check(*sides, workload=workload)
+        assert verdict.outcome == "pass"
+        assert verdict.oracle is not None
+        return dict(verdict.oracle["candidate"]["gradients"])
+
+    return check
+
+
+def test_a_workload_that_draws_is_right(gradients_of: CheckOn) -> None:
+    """The plain loop draws from the generator that the step has begun with, or is not judged."""
+    gradients_of(layouts.adamw, adamw, cell=Cell(sequence="train3"), workload=Dropping)
+
+
+def test_a_workload_that_computes_otherwise_each_time_is_not_judged(gradients_of: CheckOn) -> None:
+    """Its gradients at the same weights are no measure of what a layout does."""
+    found = gradients_of(layouts.adamw, adamw, cell=Cell(sequence="train3"), workload=Counting)
+    assert found == {"silent": "the workload gives other gradients at the same weights each time"}
+
+
+def test_an_engine_that_cannot_be_looked_at_is_not_judged(gradients_of: CheckOn) -> None:
+    """What it raises then is told, and is no error of the check."""
+    sides = (partial(of_kind, kind=Selective), partial(of_kind, kind=Selective, again=True))
+    found = gradients_of(*sides, cell=Cell(sequence="train3"), workload=Small)
+    assert found["silent"].startswith("its engine raised RuntimeError when it was looked at: ")
+
+
+def test_gradients_that_only_a_scaler_saves_are_right(gradients_of: CheckOn) -> None:
+    """The plain loop scales its losses as the side has."""
+    cell = Cell("fp16", "fp32", sequence="train3")
+    found = gradients_of(layouts.adamw, adamw, cell=cell, workload=Tiny)
+    assert found["judged"] > 20
+
+
+def test_statistics_of_a_batch_are_no_gradient(gradients_of: CheckOn) -> None:
+    """They change in each microbatch, and what is normalised by them does not."""
+    cell = Cell(sequence="train-eval-train")
+    found = gradients_of(layouts.adamw, adamw, cell=cell, workload=Normalised)
+    assert found["judged"] > 20
