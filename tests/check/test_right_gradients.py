@@ -56,6 +56,14 @@ class Tiny(Small):
         return total * 2.0**-14, tokens
 
 
+class Large(Small):
+    """Has losses that overflow in fp16 until the scale is a sixteenth."""
+
+    def loss(self, model: nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+        total, tokens = super().loss(model, microbatch)
+        return total * 16.0, tokens
+
+
 class Batch(nn.BatchNorm1d):
     """Takes all dimensions but the last one as the batch."""
 
@@ -80,6 +88,17 @@ class Selective(Engine):
         if phase == "forward_backward" and capture is not self.capture:
             raise RuntimeError("who asks?")
         yield from super().observe(phase, capture)
+
+
+class Unready(Engine):
+    """Shows resident weights to those alone whom it was started for."""
+
+    def show(
+        self, kind: str, name: str, tensor: Tensor, capture: Capture, **more: bool
+    ) -> Iterator[Observation]:
+        if kind == "param" and capture is not self.capture:
+            raise RuntimeError("who asks?")
+        yield from super().show(kind, name, tensor, capture, **more)
 
 
 def of_kind(workload: Workload, cell: Cell, *, kind: type[Engine], again: bool = False) -> Engine:
@@ -107,20 +126,21 @@ def gradients_of(resources: Resources) -> CheckOn:
     return check
 
 
-def test_a_workload_that_draws_is_right(gradients_of: CheckOn) -> None:
-    """The plain loop draws from the generator that the step has begun with, or is not judged."""
-    gradients_of(layouts.adamw, adamw, cell=Cell(sequence="train3"), workload=Dropping)
-
-
-def test_a_workload_that_computes_otherwise_each_time_is_not_judged(gradients_of: CheckOn) -> None:
+@pytest.mark.parametrize("workload", [Dropping, Counting])
+def test_a_workload_that_computes_otherwise_each_time_is_not_judged(
+    gradients_of: CheckOn, workload: type[Workload]
+) -> None:
     """Its gradients at the same weights are no measure of what a layout does."""
-    found = gradients_of(layouts.adamw, adamw, cell=Cell(sequence="train3"), workload=Counting)
+    found = gradients_of(layouts.adamw, adamw, cell=Cell(sequence="train3"), workload=workload)
     assert found == {"silent": "the workload gives other gradients at the same weights each time"}
 
 
-def test_an_engine_that_cannot_be_looked_at_is_not_judged(gradients_of: CheckOn) -> None:
+@pytest.mark.parametrize("kind", [Selective, Unready])
+def test_an_engine_that_cannot_be_looked_at_is_not_judged(
+    gradients_of: CheckOn, kind: type[Engine]
+) -> None:
     """What it raises then is told, and is no error of the check."""
-    sides = (partial(of_kind, kind=Selective), partial(of_kind, kind=Selective, again=True))
+    sides = (partial(of_kind, kind=kind), partial(of_kind, kind=kind, again=True))
     found = gradients_of(*sides, cell=Cell(sequence="train3"), workload=Small)
     assert found["silent"].startswith("its engine raised RuntimeError when it was looked at: ")
 
@@ -130,6 +150,13 @@ def test_gradients_that_only_a_scaler_saves_are_right(gradients_of: CheckOn) -> 
     cell = Cell("fp16", "fp32", sequence="train3")
     found = gradients_of(layouts.adamw, adamw, cell=cell, workload=Tiny)
     assert found["judged"] > 20
+
+
+def test_an_overflow_is_no_wrong_gradient(gradients_of: CheckOn) -> None:
+    """The steps that the scaler skips have no finite gradients, and no update to be judged."""
+    cell = Cell("fp16", "fp32", sequence="train6")
+    found = gradients_of(layouts.adamw, adamw, cell=cell, workload=Large)
+    assert "silent" not in found
 
 
 def test_statistics_of_a_batch_are_no_gradient(gradients_of: CheckOn) -> None:

@@ -25,7 +25,7 @@ def test_it_sums_what_an_engine_sums(one_rank: None) -> None:
     engine.forward_backward(1)
     loop = PlainLoop(workload, cell)
     weights = {name: weight.detach() for name, weight in engine.model.named_parameters()}
-    assert loop.lacking({"head.weight"}) == [name for name in weights if name != "head.weight"]
+    assert loop.lacking({"head.weight"}, {}) == [name for name in weights if name != "head.weight"]
     loop.put(weights, {})
     sums = Sums.of(loop.microbatches(1), 1)
     for name, weight in engine.model.named_parameters():

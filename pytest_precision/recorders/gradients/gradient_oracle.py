@@ -6,6 +6,7 @@ after each other operation: what makes a gradient wrong does so in one of them.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,12 +32,13 @@ FIRST = 2
 LARGEST_MODEL = 1 << 22
 """Parameters of a model up to which a check has the time for it."""
 
-
-_Looked = TypeVar("_Looked")
+Looked = TypeVar("Looked")
 
 
 class GradientOracle:
     """Keeps what one rank shows of some steps, and judges it on rank 0 when the run is over.
+
+    Whatever is raised on the way, the check goes on, and the log says why nothing was judged.
 
     Args:
         workload: computes the step once more.
@@ -51,7 +53,6 @@ class GradientOracle:
         self._due = FIRST
         if PRECISIONS[cell.precision].quantized:
             self._log.silent = f"what {cell.precision} rounds is not computed once more"
-        self._on = whole and not self._log.silent
         self._whole = whole
 
     def interrupted(self) -> None:
@@ -61,55 +62,87 @@ class GradientOracle:
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
         """Keep what the `forward_backward` inside starts from and makes, where that is asked."""
-        small = sum(p.numel() for p in engine.model.parameters()) <= LARGEST_MODEL
-        if not (self._on and self._due and small):
-            yield
-            return
+        begun = self._look(lambda: self._begin(engine, step)) if self._due else None
+        yield
+        if begun is not None:
+            self._look(lambda: self._end(engine, *begun))
+
+    def _begin(self, engine: Engine, step: int) -> tuple[ShownStep, list[Observation]] | None:
+        """Return a step with what it starts from, and resident weights; None if it is not asked."""
+        if sum(own.numel() for own in engine.model.parameters()) > LARGEST_MODEL:
+            self._silence(f"the model has more than {LARGEST_MODEL:,} parameters")
+            return None
         self._due -= 1
         shown = ShownStep(step, engine.data_parallel)
-        stored = self._looked_at(lambda: _before(engine, shown))
-        yield
-        if stored is not None:
-            self._looked_at(lambda: _after(engine, shown, stored))
-            self._steps.append(shown)
+        shown.buffers = {
+            name: buffer.detach().to("cpu", copy=True)
+            for name, buffer in engine.model.named_buffers()
+        }
+        if engine.scaler is not None:
+            shown.scale = engine.scaler.scale
+        return shown, resident_pieces(engine)
+
+    def _end(self, engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
+        """Keep what a step has made."""
+        used = kept(engine.capture.kept("used_param"))
+        named = {seen.name for seen in used}
+        shown.weights = used + [seen for seen in stored if seen.name not in named]
+        shown.losses = kept(engine.capture.kept("loss"))
+        if "grad" not in engine.unobservable:
+            seen = engine.observe("forward_backward", Capture())
+            shown.grad = kept(one for one in seen if one.kind == "grad")
+        self._steps.append(shown)
 
     def reduced(self, engine: Engine, step: int) -> None:
         """Keep the reduced gradients of a step that is computed once more."""
         if self._steps and self._steps[-1].step == step and not engine.fused_step:
-            self._looked_at(lambda: _reduced(engine, self._steps[-1]))
+            self._look(lambda: self._keep_reduced(engine))
 
-    def _looked_at(self, look: Callable[[], _Looked]) -> _Looked | None:
-        """Look at an engine; one that raises then is not judged, and trains on."""
+    def _keep_reduced(self, engine: Engine) -> None:
+        seen = engine.observe("reduce_grads", Capture())
+        self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
+
+    def _look(self, look: Callable[[], Looked]) -> Looked | None:
+        """Return what a look at the engine gives; None if there is none, or it raises."""
+        if not self._whole or self._log.silent:
+            return None
         try:
             return look()
-        except Exception as error:
-            what = f"{type(error).__name__} when it was looked at: {error}"
-            self._log.silent, self._on = f"its engine raised {what}", False
+        except Exception as error:  # of what an engine of somebody's own shows
+            words = f"its engine raised {type(error).__name__} when it was looked at: {error}"
+            self._silence(words)
             return None
+
+    def _silence(self, reason: str) -> None:
+        self._log.silent, self._steps = reason, []
 
     def write(self, folder: Path, rank: int) -> None:
         """Judge the steps by what all ranks have kept of them; a collective, and rank 0 writes."""
         if not self._whole:
             return
-        own = self._log.silent, self._steps
+        # Pickled here, since one rank that raised in a collective would have the others wait.
+        packed = self._look(lambda: pickle.dumps(self._steps)) or pickle.dumps([])
+        own = self._log.silent, packed
         ranks = [own] * dist.get_world_size()
         if len(ranks) > 1:
             dist.gather_object(own, ranks if rank == 0 else None, dst=0)
         if rank == 0:
-            self._log.silent = next((silent for silent, _ in ranks if silent), "")
-            if not self._log.silent and not self._steps:
-                self._log.silent = f"the model has more than {LARGEST_MODEL:,} parameters"
+            self._log.silent = next((reason for reason, _ in ranks if reason), "")
             if not self._log.silent:
-                self._judge([steps for _, steps in ranks])
+                self._judge([pickle.loads(steps) for _, steps in ranks])
             self._log.write(folder)
 
     def _judge(self, ranks: list[list[ShownStep]]) -> None:
+        if not self._steps:
+            self._log.silent = "no step was trained"
+            return
         devices = [torch.cuda.current_device()] if self._cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:
                 self._judge_all(ranks)
             except Exception as error:  # of a model that only its layout can call
-                self._log = GradientLog(silent=f"the plain loop raised {type(error).__name__}")
+                words = f"the plain loop raised {type(error).__name__}: {error}"
+                self._log = GradientLog(silent=words)
 
     def _judge_all(self, ranks: list[list[ShownStep]]) -> None:
         loop = PlainLoop(self._workload, self._cell)
@@ -117,30 +150,3 @@ class GradientOracle:
             if not self._log.breaches and not self._log.silent:
                 before = [own[number - 1] for own in ranks if number]
                 judge_step(self._log, loop, [own[number] for own in ranks], before)
-
-
-def _before(engine: Engine, shown: ShownStep) -> list[Observation]:
-    """Keep what a forward and backward start from; return the resident weights."""
-    shown.buffers = {
-        name: buffer.detach().to("cpu", copy=True) for name, buffer in engine.model.named_buffers()
-    }
-    if engine.scaler is not None:
-        shown.scale = engine.scaler.scale
-    return resident_pieces(engine)
-
-
-def _after(engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
-    """Keep what a forward and backward have read and made."""
-    used = kept(engine.capture.kept("used_param"))
-    named = {seen.name for seen in used}
-    shown.weights = used + [seen for seen in stored if seen.name not in named]
-    shown.losses = kept(engine.capture.kept("loss"))
-    if "grad" not in engine.unobservable:
-        seen = engine.observe("forward_backward", Capture())
-        shown.grad = kept(one for one in seen if one.kind == "grad")
-
-
-def _reduced(engine: Engine, shown: ShownStep) -> None:
-    """Keep the sums over all ranks."""
-    seen = engine.observe("reduce_grads", Capture())
-    shown.reduced = kept(one for one in seen if one.kind == "reduced_grad")

@@ -35,6 +35,9 @@ stack may be told to round it, so that what all ranks give has this part of erro
 SEEDS = (1, 2)
 """Of the perturbations."""
 
+UNREPEATABLE = "the workload gives other gradients at the same weights each time"
+"""Why nothing is judged where a forward draws random numbers, or counts its calls."""
+
 
 class HeldGradient(NamedTuple):
     """One tensor beside the plain one.
@@ -58,6 +61,11 @@ class HeldGradient(NamedTuple):
     given: float = 0.0
 
     @property
+    def is_finite(self) -> bool:
+        """Return whether neither side has overflowed."""
+        return bool(self.got.isfinite().all() and self.plain.isfinite().all())
+
+    @property
     def off(self) -> float:
         """Return the norm of the difference as a share of the plain one's."""
         distance, size = float((self.got - self.plain).norm()), float(self.plain.norm())
@@ -77,27 +85,27 @@ def judge_step(
     """
     first = ranks[0]
     weights = joined([seen for own in ranks for seen in own.weights])
-    lacking = loop.lacking(weights)
+    lacking = loop.lacking(weights, first.buffers)
     if lacking:
         log.silent = f"its engine shows no whole {lacking[0]}"
         return
     size = max(own.dealt[1] for own in ranks)
-    loop.scale = first.scale
-    loop.put(weights, first.buffers)
+    loop.put(weights, first.buffers, first.scale)
     plain = Sums.of(loop.microbatches(first.step), size)
     # A step that has overflowed is skipped, and one that must not is no matter of rounding.
-    held = [one for one in _held(ranks, plain) if bool(one.got.isfinite().all())]
+    held = [one for one in _held(ranks, plain) if one.is_finite]
     near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
     log.judged += len(held)
     beyond = [one for one in held if not one.off <= near]
     log.worst = max([log.worst, *(one.off / near for one in held if one.off <= near)])
-    if beyond:
-        breaches = [*_breaches(beyond, loop, ranks, weights, near, before)]
-        loop.put(weights, first.buffers)
-        if breaches and not plain.same(Sums.of(loop.microbatches(first.step), size)):
-            log.silent = "the workload gives other gradients at the same weights each time"
-        else:
-            log.breaches = breaches
+    if not beyond:
+        return
+    loop.put(weights, first.buffers, first.scale)
+    again = Sums.of(loop.microbatches(first.step), size)
+    if any(not one._replace(got=_of(one, again)).off <= near for one in held):
+        log.silent = UNREPEATABLE
+        return
+    log.breaches = [*_breaches(beyond, loop, ranks, weights, near, before)]
 
 
 def _held(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
@@ -151,7 +159,7 @@ def _breaches(
     first, size = ranks[0], max(own.dealt[1] for own in ranks)
     spread = [0.0] * len(beyond)
     for seed in SEEDS:
-        loop.put(weights, first.buffers, seed)
+        loop.put(weights, first.buffers, first.scale, seed)
         other = Sums.of(loop.microbatches(first.step), size)
         for number, one in enumerate(beyond):
             moved = float((_of(one, other) - one.plain).norm())
@@ -163,7 +171,7 @@ def _breaches(
     wrong = [(one, bound) for one, bound in zip(beyond, bounds, strict=True) if one.off > bound]
     if not wrong:
         return
-    loop.put(weights, first.buffers)
+    loop.put(weights, first.buffers, first.scale)
     old = {rank: {seen.name: seen.tensor for seen in own.grad} for rank, own in enumerate(before)}
     words = explained([one for one, _ in wrong], loop, first.step, size, near, old)
     for (one, bound), told in zip(wrong, words, strict=True):

@@ -57,18 +57,13 @@ class PlainLoop:
         workload: gives model, microbatches and loss.
         cell: says in which dtype is computed.
 
-    Attributes:
-        scale: what losses are multiplied by before, and gradients divided by after the backward, as
-            a loss scaler does: fp16 has no values for small gradients.
-
     Raises:
         RuntimeError: the model talks to other ranks, here or in its first microbatch.
     """
 
     def __init__(self, workload: Workload, cell: Cell) -> None:
         self._workload, self._cell = workload, cell
-        self.scale = 1.0
-        self._tried = cell.world_size == 1
+        self._tried, self._scale = cell.world_size == 1, 1.0
         with without_collectives():
             self._model = workload.model(cell)
         self._dtype = DTYPE_OF_NAME[cell.precision]
@@ -79,16 +74,31 @@ class PlainLoop:
         """Return the unit roundoff of what is computed."""
         return float(torch.finfo(self._dtype).eps) / 2
 
-    def lacking(self, weights: Iterable[str]) -> list[str]:
-        """List the parameters that `weights` does not name."""
-        known = {*weights}
-        return [name for name, _ in self._model.named_parameters() if name not in known]
+    def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
+        """List the parameters that `weights` does not name, and the buffers, likewise."""
+        known, kept = {*weights}, {*buffers}
+        parameters = (name for name, _ in self._model.named_parameters() if name not in known)
+        return [*parameters, *(name for name, _ in self._model.named_buffers() if name not in kept)]
 
     @torch.no_grad()
     def put(
-        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], seed: int | None = None
+        self,
+        weights: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        scale: float = 1.0,
+        seed: int | None = None,
     ) -> None:
-        """Take weights and buffers; with a seed, weights that are off by a unit roundoff each."""
+        """Take what a step starts from.
+
+        Args:
+            weights: of the model.
+            buffers: likewise.
+            scale: factor on each loss in its backward, without which fp16 may have no values for
+                its gradients; those that are yielded are free of it.
+            seed: draws which weights are up and which are down by a unit roundoff; none are without
+                it.
+        """
+        self._scale = scale
         draw = None if seed is None else torch.Generator().manual_seed(seed)
         for name, parameter in self._model.named_parameters():
             parameter.copy_(weights[name])
@@ -96,8 +106,7 @@ class PlainLoop:
                 sign = torch.randint(0, 2, parameter.shape, generator=draw).mul_(2).sub_(1)
                 parameter.mul_(1 + self.unit * sign.to(parameter))
         for name, buffer in self._model.named_buffers():
-            if name in buffers:
-                buffer.copy_(buffers[name])
+            buffer.copy_(buffers[name])
 
     def microbatches(self, step: int) -> Iterator[PlainMicrobatch]:
         """Yield what each microbatch of a step gives, at the weights that were put."""
@@ -108,10 +117,10 @@ class PlainLoop:
             with nullcontext() if self._tried else without_collectives():
                 total, _ = self._workload.loss(self._forward, one)
                 loss = total / sum(tokens)
-                (loss * self.scale).backward()  # type: ignore[no-untyped-call]
+                (loss * self._scale).backward()
             self._tried = True
             gradients = {
-                name: parameter.grad.double() / self.scale
+                name: parameter.grad.to("cpu", torch.float64) / self._scale
                 for name, parameter in self._model.named_parameters()
                 if parameter.grad is not None
             }
@@ -143,11 +152,3 @@ class Sums(NamedTuple):
                 for own in (shares[one.number % size], total):
                     own[name] = own[name] + gradient if name in own else gradient.clone()
         return cls(losses, shares, total)
-
-    def same(self, other: Sums) -> bool:
-        """Return whether another computation has the same losses and the same gradients."""
-        return (
-            self.losses == other.losses
-            and self.total.keys() == other.total.keys()
-            and all(torch.equal(own, other.total[name]) for name, own in self.total.items())
-        )

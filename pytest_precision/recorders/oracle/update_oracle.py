@@ -7,6 +7,7 @@ betas and eps from the workload, so it needs no reference. What it finds is kept
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -218,7 +219,7 @@ class UpdateOracle:
         dtypes = *dtypes, torch.float32  # of the norm and its limit, also where gradients are fp64
         coarsest = max(map(Rounding.of, dtypes), key=lambda rounding: rounding.share)
         norm, limit = float(engine.grad_norm), self._workload.max_norm
-        if limit is None:
+        if limit is None or not math.isfinite(norm):  # of a step that has overflowed
             return Clipping(scale, coarsest)
         clipped = limit / (norm + CLIP_EPS)
         if clipped >= 1:
