@@ -117,7 +117,7 @@ class PlainLoop:
             with nullcontext() if self._tried else without_collectives():
                 total, _ = self._workload.loss(self._forward, one)
                 loss = total / sum(tokens)
-                (loss * self._scale).backward()
+                (loss * self._scale).backward()  # type: ignore[no-untyped-call]
             self._tried = True
             gradients = {
                 name: parameter.grad.to("cpu", torch.float64) / self._scale
