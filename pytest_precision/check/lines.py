@@ -11,6 +11,7 @@ from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
+from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import OperationLog, path_of
 from pytest_precision.trace.recording import Recording
@@ -64,7 +65,7 @@ def culprit_named(
         )
         return Named(None, f"No line is named: in a third run {reason}")
     if culprit is None:
-        return Named(None, _known(ours))
+        return Named(None, _unnamed(ours, theirs))
     return Named(culprit)
 
 
@@ -89,12 +90,14 @@ def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: P
         culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
-    return Named(culprit, "" if culprit else _known(ours))
+    return Named(culprit, "" if culprit else _unnamed(ours, theirs))
 
 
-def _known(logs: Sequence[OperationLog]) -> str:
+def _unnamed(ours: Sequence[OperationLog], theirs: Sequence[OperationLog]) -> str:
     """Say why no operation is to blame."""
-    cut = max((log.cut for log in logs), default=0)
+    if hold_other_pieces(ours, theirs):
+        return "No line is named: the sides hold other pieces of the tensors"
+    cut = max((log.cut for log in ours), default=0)
     if cut:
         return f"No line is named: the first {cut} operations made values that the reference has"
     return "No line is named: every operation made values that the reference has"

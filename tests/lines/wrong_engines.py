@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision import Cell, Engine, Workload
+from pytest_precision import Cell, Engine, Workload, layouts
 
 
 def made(workload: Workload, cell: Cell, *, kind: type[Engine], **options: Any) -> Engine:
@@ -137,3 +137,17 @@ class OtherGelu(Engine):
 def approximated(block: torch.nn.Module, x: Tensor) -> Tensor:
     linear = block.linear(x)
     return x + block.scale * torch.nn.functional.gelu(linear, approximate="tanh")  # wrong
+
+
+def sharded(workload: Workload, cell: Cell, *, wrong: str) -> Engine:
+    """Shards of FSDP2, with a gradient or a weight that is halved in one step."""
+    engine = layouts.fsdp2(workload, cell)
+    setattr(engine, wrong, partial(_halves, getattr(engine, wrong), engine))
+    return engine
+
+
+def _halves(call: Callable[[], None], engine: Engine) -> None:
+    call()
+    with torch.no_grad():
+        for _, parameter in engine.masters():
+            parameter.mul_(0.5)  # wrong

@@ -13,6 +13,7 @@ from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.growth import grown, module_errors, most
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.known import Known
+from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces, is_of_pieces
 from pytest_precision.parity.explain.lines.placed import misplaced
 from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
 from pytest_precision.parity.explain.source import lines_around, shown_file
@@ -33,6 +34,9 @@ def culprit_of(
 ) -> Culprit | None:
     """Return what made the first wrong value of the candidate; None if nothing is known to.
 
+    Where the sides hold other pieces of the tensors, a value that has only been put elsewhere is
+    no sign of an error, and what went wrong further on cannot be told from it.
+
     Args:
         candidate: the logs of its ranks.
         reference: likewise.
@@ -46,11 +50,13 @@ def culprit_of(
     followed = (Follower(log, known, kind).wrong(rank) for rank, log in enumerate(candidate))
     wrong = [*chain.from_iterable(followed)]
     chosen = sorted([one for one in wrong if one.lasts] or wrong, key=_order)
+    own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
+    if chosen and is_of_pieces(chosen[0]) and hold_other_pieces(candidate, reference):
+        return _set(own[0], root) if own else None
     if all(moves(one.call) for one in chosen):
         chosen.reverse()  # what was put in place last
     if chosen:
         found = _calculated(chosen, len(candidate), known, root)
-        own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
         return _set(own[0], root, found) if found.outside and own else found
     left = misplaced(candidate, reference)
     if left is not None:
