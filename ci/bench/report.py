@@ -49,6 +49,7 @@ DIVERGENCE = Divergence(
     mismatched=0.38,
     signature="",
     error="",
+    evidence={"looked_at": 1, "likewise": []},
 )
 
 KINDS = (
@@ -165,7 +166,7 @@ def summarise(folder: Path, results: Results) -> float:
     class Summary:
         def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
             begin = time.perf_counter()
-            terminal.write_summary(terminalreporter, results)
+            terminal.write_summary(terminalreporter, results, seconds=0.0)
             seconds.append(time.perf_counter() - begin)
 
     with contextlib.redirect_stdout(io.StringIO()):
