@@ -1,4 +1,4 @@
-"""Masters: what each tensor of the optimizers is to the model: its parameter, a master, or neither.
+"""Master weights: what an optimizer's tensor is to the model: a parameter, a master, or neither.
 
 A framework that keeps masters gives its optimizer tensors that are no parameters of the model, and
 rarely says of which parameter they are. The values do: rounded to the dtype of the parameter, a

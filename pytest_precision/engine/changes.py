@@ -56,7 +56,7 @@ class Since:
     """What an engine was at the start, in one attribute: engines of others have attributes, too.
 
     Attributes:
-        settings: of torch's modules; see `modes.settings`.
+        settings: of torch's modules; see `modes.module_settings`.
         trained: name to whether a parameter gets a gradient.
         attributes, policies, generators, options: show what has changed.
     """

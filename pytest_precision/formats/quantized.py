@@ -79,7 +79,7 @@ class Operand:
         """Return the fp32 values that a GEMM sums, and what it multiplies its sums by.
 
         In NVFP4 that is the scale of the whole tensor, apart from the factors of its blocks: its
-        amax, and 6 times the largest scale, of both operands (`product.rescaled`). A format without
+        amax, and 6 times the largest scale, of both operands (`product.multiply`). A format without
         it, and one with an amax for each row, has none.
         """
         if not self._is_scaled_last():

@@ -36,10 +36,10 @@ def log_layout(
     perturbation: Perturbation,
     wanted: Wanted,
 ) -> int:
-    """Run a layout as `engine_recorder.record` does, and log one operation of its sequence.
+    """Run a layout as `record_engine` does, and log one operation of its sequence.
 
     Args:
-        layout: as of `record`, like the next six.
+        layout: see `record_engine`, like the next six.
         other: makes the engine after a `swap`.
         workload: makes the workload.
         cell: its sequence is run.
@@ -49,7 +49,7 @@ def log_layout(
         wanted: what is logged.
 
     Returns:
-        a number above 0, as `record` does.
+        a number above 0, as `record_engine` does.
     """
     cell, _ = with_backend(cell)
     logger = OperationLogger(wanted)

@@ -19,7 +19,7 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     If two of them have the same cell, all cells get one more axis with the name of their report.
 
     Args:
-        reports: name to the content of report.json, as `read` returns it.
+        reports: name to the content of report.json, as `read_report` returns it.
     """
     own = {name: {entry["nodeid"] for entry in data["cells"]} for name, data in reports.items()}
     twice = any(count > 1 for count in Counter(chain.from_iterable(own.values())).values())

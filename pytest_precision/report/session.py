@@ -34,7 +34,7 @@ class SessionReport:
     Args:
         config: pytest's configuration; its terminal reporter, if any, writes the progress lines.
         folder: folder of `--precision-report`; None without the option.
-        environment: entry of report.json; see `environment.environment`.
+        environment: entry of report.json; see `versions.environment`.
 
     Attributes:
         results: results of the cells so far.

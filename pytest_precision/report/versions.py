@@ -1,4 +1,4 @@
-"""Environment: the versions that a result depends on, read without importing their packages."""
+"""Versions: those that a result depends on, read without importing their packages."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class GradientLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
-        """Read the logs of all stretches together; a script has none."""
+        """Read the logs of all segments together; a script has none."""
         log = cls()
         for _, place, rank in holders(folder, world_sizes):
             if rank == 0:

@@ -74,7 +74,7 @@ class Header:
         world_size: number of ranks, of the first segment.
         unobservable: kinds that the engine cannot show, each with the reason.
         environment: what else decides about the bits: versions, threads, determinism.
-        digests: whether digests were kept of what is larger than `SMALL`.
+        digests: whether digests were kept of what is larger than `digests.UNDIGESTED_BYTES`.
         paths: those of `contract.PATHS` that the engine has taken.
         violations: in words, what any rank stored otherwise than its layout promises.
         products: dtypes of the matrix products that were seen on any rank.

@@ -1,4 +1,4 @@
-"""A plugin as small as can be that delegates to the report: `report/terminal` tests load it.
+"""A plugin as small as can be that delegates to the report: `test_terminal.py` loads it.
 
 A test `@cells(precision=[...], ...)` becomes one cell a point; its body calls `check(...)`.
 """

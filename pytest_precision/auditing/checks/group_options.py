@@ -1,4 +1,4 @@
-"""Groups: options of parameter groups that do something else than they say."""
+"""Group options: options of parameter groups that do something else than they say."""
 
 from __future__ import annotations
 

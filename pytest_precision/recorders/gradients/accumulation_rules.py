@@ -1,4 +1,4 @@
-"""Rules: which wrong rule of accumulation gives the gradients that a side has.
+"""Accumulation rules: which wrong rule of accumulation gives the gradients that a side has.
 
 Each sum is fitted by the gradients of the step's microbatches: how often each counts is what a
 divisor, a mask or a loop does wrong.

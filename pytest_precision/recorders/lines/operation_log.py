@@ -1,4 +1,4 @@
-"""Logger: every tensor operation while it is on, with the values that go in and come out."""
+"""Operation logger: tensor operations while it is on, and the values that go in and out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise: what other roundings would have made of a run, by rounding its operations at random.
+"""Rounding noise: what other roundings would have made of a run, by rounding operations at random.
 
 Another kernel, another order of a sum and another fusion change the last place of what an operation
 returns. So the result of each operation that rounds is moved by up to one unit in the last place,

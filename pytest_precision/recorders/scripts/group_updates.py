@@ -1,4 +1,4 @@
-"""Updates: what optimizers have updated, also those that go through their groups one by one.
+"""Group updates: what optimizers have updated, also those that go through their groups one by one.
 
 DeepSpeed's ZeRO puts one group after the other into its optimizer and has it step, so that a step
 of the loop has as many updates as there are groups; ZeRO 3 takes the group out again.

@@ -1,4 +1,4 @@
-"""Locate: which pieces of logical tensors lie in one tensor of a loop, as its framework says."""
+"""Located: which pieces of logical tensors lie in one tensor of a loop, as its framework says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: the logical names of a loop's tensors, whatever wraps the modules that hold them."""
+"""Loop names: the logical names of a loop's tensors, whatever wraps the modules that hold them."""
 
 from __future__ import annotations
 

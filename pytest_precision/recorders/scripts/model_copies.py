@@ -1,4 +1,4 @@
-"""Copies: averages of a loop's weights and other modules that no optimizer updates.
+"""Model copies: averages of a loop's weights and other modules that no optimizer updates.
 
 No hook of torch tells of an average that a loop makes: it is found where it lies in memory, by the
 shapes of the model's weights, or as a module that is called and not trained.

@@ -1,4 +1,4 @@
-"""Place: which rank of a loop this process is, once the loop has made its process group."""
+"""Rank info: which rank of a loop this process is, once the loop has made its process group."""
 
 from __future__ import annotations
 

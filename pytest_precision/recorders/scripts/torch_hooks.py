@@ -1,4 +1,4 @@
-"""Hooks: what torch calls while a loop runs, for as long as they are open and no longer."""
+"""Torch hooks: what torch calls while a loop runs, for as long as they are open and no longer."""
 
 from __future__ import annotations
 

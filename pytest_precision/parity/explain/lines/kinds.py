@@ -35,7 +35,7 @@ class ErrorKind(NamedTuple):
     """What was done otherwise.
 
     Attributes:
-        kind: one of `culprit.KINDS`.
+        kind: one of `culprit.CULPRIT_KINDS`.
         words: what the two sides did, after the place.
         reference: what the reference did, if it did something like it.
         constants: of both sides, those that differ, by name.
