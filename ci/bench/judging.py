@@ -21,7 +21,7 @@ import pytest
 
 DOWNSTREAM = Path(__file__).resolve().parents[2] / "fixtures" / "downstream"
 
-PARTS = ("oracle", "identities", "lost updates", "bounds", "adequacy", "signatures")
+PARTS = ("oracle", "identities", "lost updates", "bounds", "coverage gaps", "signatures")
 
 
 class Clock:
@@ -80,7 +80,7 @@ class Clock:
             self.watch(UpdateMeter, name, "lost updates")
         self.watch(UpdateLog, "read", "lost updates")
         self.watch(required_tolerance, "columns", "bounds")
-        self.watch(case, "unexercised", "adequacy")
+        self.watch(case, "unexercised", "coverage gaps")
         self.watch(gates, "diagnose", "signatures")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -50,3 +50,13 @@ def test_every_room_has_a_row() -> None:
     assert rooms <= named
     for name in named:
         assert (PACKAGE / name).is_dir(), name
+
+
+def test_every_file_of_the_page_is_there() -> None:
+    """A file is named by its path, from the root or the package, or by its name alone."""
+    named = {name for name in re.findall(r"`([^`]+)`", PAGE) if FILE.fullmatch(name)}
+    assert len(named) > 30
+    alone = {path.name for path in PACKAGE.rglob("*.py")}
+    places = (ROOT, PACKAGE, ROOT / "docs/reference")
+    there = {name for name in named if any((place / name).is_file() for place in places)}
+    assert named - there <= alone
