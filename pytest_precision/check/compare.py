@@ -1,4 +1,4 @@
-"""Compare two recordings that outlive their sessions: one verdict, as of a cell."""
+"""Compare two recordings that outlive their sessions: one verdict, as a cell has."""
 
 from __future__ import annotations
 

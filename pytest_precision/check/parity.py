@@ -155,7 +155,7 @@ class Parity:
         Args:
             candidate: the folder of the recording under test.
             reference: the folder of the one that it must agree with.
-            criterion: as of `check`; other criteria than `bitwise()` need the values of all steps.
+            criterion: see `check`; other criteria than `bitwise()` need the values of all steps.
 
         Returns:
             The verdict, if it is `pass`.

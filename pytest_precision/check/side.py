@@ -71,7 +71,7 @@ class Side:
             cell: the cell in which it runs.
             declared: what the layouts and the workload declare.
             caller: environment of both sides; the current one unless given.
-            way_in: as of the attribute.
+            way_in: see the attribute.
             resumes: whether the script says how it is resumed.
         """
         declared = declared or Declared()

@@ -119,7 +119,7 @@ def multiplied(tensor: Any, side: Side) -> Factored:
     """Return what a GEMM reads from one side of a tensor, quantized or not.
 
     Raises:
-        RuntimeError: as of `values`.
+        RuntimeError: see `values`.
     """
     held = _held(tensor, side) if family(tensor) else None
     if held is None or not held.data.numel():

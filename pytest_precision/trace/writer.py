@@ -65,7 +65,7 @@ class TraceWriter:
         Args:
             moment: when.
             observations: what.
-            digests: whether digests are kept of this moment; as of the whole trace unless given.
+            digests: whether digests are kept of this moment; as for the whole trace unless given.
         """
         digests = self._digests if digests is None else digests
         kept: dict[tuple[Any, ...], int | str] = {}

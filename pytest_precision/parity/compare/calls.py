@@ -24,12 +24,12 @@ def bitwise(*, check_dtype: bool = True) -> Bitwise:
 
 
 def ulp(n: int, *, check_dtype: bool = True) -> Ulp:
-    """Allow `n` steps on the line of representable values; `check_dtype` as of `bitwise`."""
+    """Allow `n` steps on the line of representable values; `check_dtype`: see `bitwise`."""
     return Ulp(n, check_dtype=check_dtype)
 
 
 def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
-    """Allow `|candidate - reference| <= atol + rtol * |reference|`; `check_dtype` as of `bitwise`.
+    """Allow `|candidate - reference| <= atol + rtol * |reference|`; `check_dtype`: see `bitwise`.
 
     Integers are compared exactly, and bools must be the same.
     """
@@ -37,7 +37,7 @@ def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
 
 
 def norm(*, rel: float, check_dtype: bool = True) -> Norm:
-    """Allow a relative L2 error of each tensor; `check_dtype` as of `bitwise`.
+    """Allow a relative L2 error of each tensor; `check_dtype`: see `bitwise`.
 
     This is the criterion for another order of summation: some elements, which nearly cancel, are
     then far off in relative terms, and no bound of elements fits both them and the others.
@@ -51,7 +51,7 @@ def unchecked(*, reason: str) -> Unchecked:
 
 
 def noise(*, runs: int = 5, safety: float = 6.0, check_dtype: bool = True) -> Noise:
-    """Allow `safety` times the error that roundings make; `check_dtype` as of `bitwise`.
+    """Allow `safety` times the error that roundings make; `check_dtype`: see `bitwise`.
 
     The error is measured: the reference is recorded `runs` more times with the results of its
     operations rounded at random, once for all checks of a session that name it.

@@ -122,7 +122,7 @@ def common_dtype(
     Args:
         ours: one dtype.
         theirs: the other one.
-        check_dtype: as of `Elementwise`.
+        check_dtype: see `Elementwise`.
     """
     if ours is theirs:
         return ours

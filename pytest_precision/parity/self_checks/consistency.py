@@ -114,7 +114,7 @@ class _Walk:
 
     Args:
         side: the run.
-        log: as of `Consistency.of`.
+        log: see `Consistency.of`.
         checked: counts what was looked at.
     """
 

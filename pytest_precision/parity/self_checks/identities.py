@@ -67,7 +67,7 @@ class Claim:
     """What a tensor should be.
 
     Attributes:
-        step, kind, name, identity: as of `Contradiction`.
+        step, kind, name, identity: see `Contradiction`.
     """
 
     step: int

@@ -43,7 +43,7 @@ class HeldGradient(NamedTuple):
     """One tensor beside the plain one.
 
     Attributes:
-        kind, name, rank: as of `GradientBreach`.
+        kind, name, rank: see `GradientBreach`.
         got: what the side has, fp64.
         plain: what the plain loop gives, fp64.
         share: position in the data-parallel dimension of a rank's own sum, or number of a loss.

@@ -31,7 +31,7 @@ class Values:
     there is a weak reference to it.
 
     Args:
-        pieces: as of `Wanted`.
+        pieces: see `Wanted`.
     """
 
     def __init__(self, pieces: int = 1) -> None:

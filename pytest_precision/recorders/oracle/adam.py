@@ -172,7 +172,7 @@ class AdamFormula:
 
     Attributes:
         decoupled: whether weight decay is no part of the moments.
-        numbers, classes, moments: as of `Formula`.
+        numbers, classes, moments: see `Formula`.
     """
 
     decoupled: bool

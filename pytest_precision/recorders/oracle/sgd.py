@@ -106,7 +106,7 @@ class SgdFormula:
 
     Attributes:
         moments: `momentum_buffer`, or nothing.
-        numbers, classes, arithmetics: as of `Formula`.
+        numbers, classes, arithmetics: see `Formula`.
     """
 
     moments: tuple[str, ...]

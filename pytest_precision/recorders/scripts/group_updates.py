@@ -28,7 +28,7 @@ class Updates:
         self._places: dict[int, tuple[str, Tensor]] = {}
 
     def add(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Take in what is in the groups of an optimizer now; arguments as of `LoopReader.meet`."""
+        """Take in what is in the groups of an optimizer now; see `LoopReader.meet`."""
         updates = self._last.setdefault(id(optimizer), [])
         if not goes_on:
             updates.clear()

@@ -76,10 +76,10 @@ class LocatedTensor(NamedTuple):
         """Yield what is observed of a tensor that belongs to the parameter.
 
         Args:
-            kind: as of `Observation`.
+            kind: see `Observation`.
             tensor: the parameter itself, its gradient or state of it.
             suffix: comes after the names.
-            local: as of `Observation`.
+            local: see `Observation`.
             gathers_shards: whether a DTensor is shown whole; a collective.
         """
         for part in stored(kind, tensor.detach()):
