@@ -43,6 +43,10 @@ def is_of_pieces(wrong: Wrong) -> bool:
     """Return whether a value is unknown for where its elements lie, rather than for what they are.
 
     It was put into a buffer, it is what a collective made, or it lies in memory that no operation
-    has written, as a flat buffer does that shards are views of.
+    has written, as a flat buffer does that shards are views of. A library does so in its own code;
+    where a line of the user's does, that line is worth a look.
     """
+    line = wrong.call.operation.line
+    if line is not None and line.own:
+        return False
     return wrong.source or wrong.call.operation.is_collective or moves(wrong.call)
