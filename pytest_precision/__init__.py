@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_precision.recorders.scripts.command import command as command
     from pytest_precision.recorders.scripts.current import record as record
     from pytest_precision.recorders.scripts.script import script as script
+    from pytest_precision.version import __version__ as __version__
     from pytest_precision.workloads.base import Workload as Workload
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Span",
     "Verdict",
     "Workload",
+    "__version__",
     "audit",
     "bitwise",
     "close",
@@ -76,6 +78,7 @@ __all__ = [
 __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
+        "version": ("__version__",),
         "auditing.audit": ("Audit", "audit"),
         "auditing.finding": ("AuditFinding",),
         "matrix.cell": ("Cell",),

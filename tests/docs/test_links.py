@@ -10,6 +10,7 @@ import pytest
 from documents import FENCE, PAGES, ROOT, named, prose
 
 LLMS = ROOT / "docs" / "llms.txt"
+FILES = "https://raw.githubusercontent.com/pytest-precision/pytest-precision/main/"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OTHERS = sorted({*ROOT.glob("*.md"), *ROOT.glob("fixtures/*/README.md")} - {*PAGES})
 
@@ -69,9 +70,10 @@ def test_llms_txt_follows_the_convention() -> None:
     entries = [line for line in rest if line.startswith("- ")]
     assert all(re.fullmatch(r"- \[[^]]+\]\([^)]+\): \S.+", line) for line in entries)
     assert all(line.startswith(("- ", "## ")) for line in rest)
-    assert not dangling(LLMS, LLMS.read_text())
-    linked = {(LLMS.parent / LINK.search(line)[1]).resolve() for line in entries}  # type: ignore[index]
-    assert linked >= {*PAGES}
+    links = LINK.findall(LLMS.read_text())
+    assert all(link.startswith(FILES) for link in links), "of use outside the repository too"
+    assert {ROOT / link.removeprefix(FILES) for link in links} >= {*PAGES}
+    assert all((ROOT / link.removeprefix(FILES)).is_file() for link in links)
 
 
 def test_the_readme_is_short() -> None:
