@@ -269,8 +269,7 @@ def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
 
 def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
     """Return the ruling of the first gate that a case does not pass, or that of a pass."""
-    in_part = not case.terms.criteria.exact or bool(case.judgement.left_out)
-    return refused(case, gates) or Ruling(in_part=in_part)
+    return refused(case, gates) or Ruling(in_part=not case.terms.criteria.exact)
 
 
 def _failed(reason: str, details: Iterable[str] = ()) -> Ruling:

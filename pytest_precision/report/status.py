@@ -33,7 +33,7 @@ STATUSES = {
     "pass": Status(".", "passed", "green", failing=False),
 }
 """Worst first: the outcomes of a verdict; `xpass` and `xfail` for what pytest expected; and
-`partial` for a pass under another criterion than bitwise, or without all kinds."""
+`partial` for a pass under another criterion than bitwise, which may leave kinds out."""
 
 PASSING = ("partial", "pass")
 

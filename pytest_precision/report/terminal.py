@@ -96,7 +96,9 @@ class _Section:
         """Write what was not compared and where, which a mark in the grid cannot show."""
         if any(cell.status == "partial" for cell in cells):
             mark = STATUSES["partial"].mark
-            self.paragraph(f"{mark} passed, not bit for bit or without some kinds", "", "  ")
+            self.paragraph(
+                f"{mark} passed, under a tolerance or without what the test left out", "", "  "
+            )
         found = not_compared(cells)
         shown = found if self.terminal.verbosity > 0 else found[:MAX_REASONS]
         for text, number in shown:

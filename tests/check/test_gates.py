@@ -90,3 +90,12 @@ def test_a_pass_names_no_gate_and_says_whether_it_is_whole(
 def again(workload: Any, cell: Cell) -> Any:
     """The same layout under a name of its own."""
     return layouts.adamw(workload, cell)
+
+
+def test_what_a_side_cannot_show_is_no_choice_of_the_test(parity_in: ParityIn) -> None:
+    """DDP shows no gradients of its ranks: the pass is whole, and says what was not compared."""
+    verdict = parity_in(Cell(sequence="train1")).check(
+        layouts.ddp, layouts.adamw, workload=workloads.mlp
+    )
+    assert "grad" in verdict.left_out
+    assert verdict.status == "pass"

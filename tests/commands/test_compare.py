@@ -342,7 +342,7 @@ def test_five_lines_say_what_was_not_compared() -> None:
         reference="b",
         workload="",
         criterion="bitwise",
-        ruling=Ruling(in_part=True),
+        ruling=Ruling(),
         left_out=names,
     )
     assert len(lines(verdict)) == 1 + FEW + 1

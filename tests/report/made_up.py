@@ -87,7 +87,7 @@ def verdict(outcome: str = "pass", reason: str = "", **changes: Any) -> dict[str
         "bytes": 4096,
         "seconds": 0.25,
     } | changes
-    less = outcome == "pass" and (own["criterion"] != "bitwise" or "left_out" in own)
+    less = outcome == "pass" and own["criterion"] != "bitwise"
     ruling = Ruling(outcome=outcome, reason=reason, **{"in_part": less} | ruled)
     return Verdict(ruling=ruling, **own).as_dict() | {"reason": reason}
 
