@@ -58,7 +58,7 @@ def culprit_named(
         ours, theirs = (_read(*one, wanted) for one in zip(folders, sides, strict=True))
         if tolerates:
             return Named(growth_of(ours, theirs, root.absolute()))
-        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind)
+        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind, finding.pair.name)
     except Exception as error:  # whatever it is, both sides differ
         reason = (
             error.reason if isinstance(error, SideFailed) else f"{type(error).__name__}: {error}"
@@ -87,7 +87,7 @@ def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: P
             [OperationLog.read(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
-        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind)
+        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind, finding.pair.name)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
     return Named(culprit, "" if culprit else _unnamed(ours, theirs))

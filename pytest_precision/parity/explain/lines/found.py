@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwis
 from pytest_precision.parity.explain.source import lines_around, shown_file
 from pytest_precision.trace.operations import CodeLine, OperationLog
 
-FOUND_SETTINGS = frozenset({"lr", "hyper", "flag"})
-"""Kinds of what no operation makes, but a line sets."""
+SET_FOR: Mapping[str, frozenset[str]] = {
+    "lr": frozenset({"lr", "initial_lr"}),
+    "hyper": frozenset(),
+    "flag": frozenset({"training"}),
+}
+"""Kinds of what no operation makes, but a line sets, to what it sets in each case."""
 
 MOST_FOLLOWING = 2
 """Further operations that are named."""
@@ -31,6 +36,7 @@ def culprit_of(
     reference: Sequence[OperationLog],
     root: Path,
     kind: str = "",
+    name: str = "",
 ) -> Culprit | None:
     """Return what made the first wrong value of the candidate; None if nothing is known to.
 
@@ -42,10 +48,12 @@ def culprit_of(
         reference: likewise.
         root: files are named relative to it.
         kind: of the tensor that differs first; a rate or a mode was set by a line.
+        name: of this tensor, as `weight_decay of embedding.weight` for a number of a group.
     """
     settings = [*set_otherwise(candidate, reference)]
-    if kind in FOUND_SETTINGS and settings:
-        return _set(_telling(settings, kind), root)
+    telling = [one for one in settings if one.what in _set_for(kind, name)]
+    if telling:
+        return _set(telling[0], root)
     known = Known(reference)
     followed = (Follower(log, known, kind).wrong(rank) for rank, log in enumerate(candidate))
     wrong = [*chain.from_iterable(followed)]
@@ -62,7 +70,7 @@ def culprit_of(
     if left is not None:
         call, error, rank = left
         return _culprit(call, error, root, rank=None if len(candidate) == 1 else rank)
-    return _set(settings[0], root) if settings else None
+    return _set(own[0], root) if own else None
 
 
 def growth_of(
@@ -93,10 +101,13 @@ def growth_of(
     )
 
 
-def _telling(settings: Sequence[SetOtherwise], kind: str) -> SetOtherwise:
-    """Return the first setting that a kind of tensor is about."""
-    about = [one for one in settings if kind != "lr" or one.what in ("lr", "initial_lr")]
-    return (about or settings)[0]
+def _set_for(kind: str, name: str) -> frozenset[str]:
+    """Return what a line may have set where a tensor of this kind and name differs.
+
+    The name of a flag or of a number of a group says it: `weight_decay of embedding.weight`.
+    """
+    always = SET_FOR.get(kind)
+    return frozenset() if always is None else always.union(re.findall(r"\w+", name))
 
 
 def _calculated(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
