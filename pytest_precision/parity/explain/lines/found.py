@@ -70,7 +70,8 @@ def culprit_of(
     if left is not None:
         call, error, rank = left
         return _culprit(call, error, root, rank=None if len(candidate) == 1 else rank)
-    return _set(own[0], root) if own else None
+    users = [one for one in settings if one.line and one.line.own]
+    return _set(users[0], root) if users else None
 
 
 def growth_of(

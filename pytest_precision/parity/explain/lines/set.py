@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_precision.trace.operations import OperationLog, Setting
+from pytest_precision.trace.operations import CodeLine, OperationLog, Setting
 
 
 class SetOtherwise(NamedTuple):
@@ -33,6 +33,12 @@ class SetOtherwise(NamedTuple):
         """Return what was set, without its owner."""
         own = self.mine or self.theirs
         return "" if own is None else own.what
+
+    @property
+    def line(self) -> CodeLine | None:
+        """Return the line that set it; the reference's where the candidate did not."""
+        own = self.mine or self.theirs
+        return None if own is None else own.line
 
     @property
     def words(self) -> str:
