@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following
 from pytest_precision.parity.explain.lines.calls import SingleCall, moves
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
@@ -19,13 +19,6 @@ from pytest_precision.parity.explain.lines.placed import misplaced
 from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
 from pytest_precision.parity.explain.source import lines_around, shown_file
 from pytest_precision.trace.operations import CodeLine, OperationLog
-
-SET_FOR: Mapping[str, frozenset[str]] = {
-    "lr": frozenset({"lr", "initial_lr"}),
-    "hyper": frozenset(),
-    "flag": frozenset({"training"}),
-}
-"""Kinds of what no operation makes, but a line sets, to what it sets in each case."""
 
 MOST_FOLLOWING = 2
 """Further operations that are named."""
@@ -51,7 +44,7 @@ def culprit_of(
         name: of this tensor, as `weight_decay of embedding.weight` for a number of a group.
     """
     settings = [*set_otherwise(candidate, reference)]
-    telling = [one for one in settings if one.what in _set_for(kind, name)]
+    telling = [one for one in settings if _shows(kind, name, one.what)]
     if telling:
         return _set(telling[0], root)
     known = Known(reference)
@@ -102,13 +95,13 @@ def growth_of(
     )
 
 
-def _set_for(kind: str, name: str) -> frozenset[str]:
-    """Return what a line may have set where a tensor of this kind and name differs.
-
-    The name of a flag or of a number of a group says it: `weight_decay of embedding.weight`.
-    """
-    always = SET_FOR.get(kind)
-    return frozenset() if always is None else always.union(re.findall(r"\w+", name))
+def _shows(kind: str, name: str, what: str) -> bool:
+    """Return whether a tensor of this kind and name shows what a line has set."""
+    if kind == "lr":
+        return what in ("lr", "initial_lr")
+    if kind == "hyper":
+        return what == TensorKey.of(kind, name).part
+    return kind == "flag" and (what == "training" or f" {what}=" in name)
 
 
 def _calculated(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
