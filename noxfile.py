@@ -5,8 +5,11 @@ CI has one Python and one torch; this is for a release, and for a machine that h
 
 from __future__ import annotations
 
+import os
+
 import nox
 
+nox.options.sessions = ["tests", "lowest_pytest", "checks"]
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False
 
@@ -43,6 +46,26 @@ def lowest_pytest(session: nox.Session) -> None:
     _install(session)
     session.install(f"pytest=={LOWEST_PYTEST}")
     session.run("pytest", "--precision-matrix", "tests/plugin", *session.posargs)
+
+
+@nox.session(python=["3.13", "3.14"])
+@nox.parametrize("ahead", ["torch", "torch-nightly", "pytest"])
+def upcoming(session: nox.Session, ahead: str) -> None:
+    """Run the plugin's own tests with what is not supported yet: a warning, no promise.
+
+    The newest torch, its nightly build (from the index in TORCH_NIGHTLY_INDEX), or pytest's main.
+    """
+    index = os.environ.get("TORCH_NIGHTLY_INDEX")
+    if ahead == "torch-nightly":
+        if not index:
+            session.skip("TORCH_NIGHTLY_INDEX names no package index for torch's nightly builds")
+        session.install("--pre", "torch", "--index-url", index)
+    else:
+        session.install("torch" if ahead == "torch" else f"torch=={TORCH['3.13']}")
+    session.install("--editable", ".[dev]")
+    if ahead == "pytest":
+        session.install("git+https://github.com/pytest-dev/pytest")
+    session.run("pytest", "--precision-matrix", "tests/plugin", "tests/commands", *session.posargs)
 
 
 @nox.session(python=["3.11"])

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from pytest_precision.plugin.supported import LOWEST_PYTEST, refuse_old_pytest
+from pytest_precision.plugin.supported import (
+    LOWEST_PYTEST,
+    NEWEST_TORCH,
+    refuse_old_pytest,
+    untested_torch,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -91,3 +96,27 @@ def test_a_pytest_that_is_too_old_is_refused(version: str) -> None:
 def test_later_ones_are_not(version: str) -> None:
     """Numbers are compared, not words."""
     refuse_old_pytest(version)
+
+
+def test_the_newest_torch_is_that_of_ci() -> None:
+    """The header calls any later one newer than what is tested."""
+    constraints = (ROOT / "ci" / "constraints.txt").read_text().splitlines()
+    (pinned,) = [line for line in constraints if line.startswith("torch==")]
+    assert pinned.startswith(f"torch=={NEWEST_TORCH}.")
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"),
+    [
+        ("2.9.0a0+145a3a7bda.nv25.10", False),
+        ("2.13.1+cu130", False),
+        ("2.14.0", True),
+        ("3.0", True),
+    ],
+)
+def test_a_torch_that_nobody_has_tested_is_told(version: str, newer: bool) -> None:
+    """With its release and the newest one that is tested."""
+    told = [*untested_torch(version)]
+    assert told == (
+        [f"torch {version} is newer than 2.13, the newest that is tested"] if newer else []
+    )

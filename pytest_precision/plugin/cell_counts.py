@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from pytest_precision.check.transformer_engine import announced
 from pytest_precision.options import Settings
+from pytest_precision.plugin.supported import untested_torch
 from pytest_precision.ranks.process.preloaded import installed_modules
+from pytest_precision.report.versions import installed_version
 
 
 class CellCounts(NamedTuple):
@@ -42,7 +44,8 @@ class CellCounts(NamedTuple):
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
         parts += _preloaded(settings.preload)
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
-        return "; ".join([*parts, *self.formats, *announced(settings)])
+        parts += [*self.formats, *announced(settings)]
+        return "; ".join([*parts, *untested_torch(installed_version("torch"))])
 
 
 def _preloaded(names: Sequence[str]) -> Iterator[str]:

@@ -1,14 +1,18 @@
-"""Supported: the versions of pytest that have what the plugin needs."""
+"""Supported: versions of pytest that have what the plugin needs, and of torch that are tested."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
 from pytest_precision.errors import expected_but_got
 
 LOWEST_PYTEST = "8.1.1"
+
+NEWEST_TORCH = "2.13"
+"""The newest one that CI has."""
 
 
 def refuse_old_pytest(version: str) -> None:
@@ -28,6 +32,16 @@ def refuse_old_pytest(version: str) -> None:
                 f"pip install 'pytest>={LOWEST_PYTEST}', or leave the plugin out: -p no:precision",
             )
         )
+
+
+def untested_torch(version: str) -> Iterator[str]:
+    """Yield that torch is newer than what is tested, if it is.
+
+    Args:
+        version: of torch.
+    """
+    if _number(version)[:2] > _number(NEWEST_TORCH):
+        yield f"torch {version} is newer than {NEWEST_TORCH}, the newest that is tested"
 
 
 def _number(version: str) -> tuple[int, ...]:
