@@ -9,7 +9,7 @@ from pytest_precision.check.transformer_engine import announced
 from pytest_precision.options import Settings
 from pytest_precision.plugin.supported import untested_torch
 from pytest_precision.ranks.process.preloaded import installed_modules
-from pytest_precision.report.versions import installed_version
+from pytest_precision.report.versions import version_of
 
 
 class CellCounts(NamedTuple):
@@ -45,7 +45,7 @@ class CellCounts(NamedTuple):
         parts += _preloaded(settings.preload)
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
         parts += [*self.formats, *announced(settings)]
-        return "; ".join([*parts, *untested_torch(installed_version("torch"))])
+        return "; ".join([*parts, *untested_torch(version_of("torch"))])
 
 
 def _preloaded(names: Sequence[str]) -> Iterator[str]:

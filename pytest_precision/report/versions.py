@@ -18,7 +18,7 @@ def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         flags: the plugin's options and their values, as plain data.
     """
     versions = {"python": platform.python_version()}
-    versions.update({name: found for name in PACKAGES if (found := installed_version(name))})
+    versions.update({name: found for name in PACKAGES if (found := version_of(name))})
     return {
         "versions": versions,
         "platform": platform.platform(),
@@ -38,7 +38,7 @@ def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str
     }
 
 
-def installed_version(package: str) -> str:
+def version_of(package: str) -> str:
     """Return the version of a package; nothing where it is not installed as one."""
     try:
         return version(package)

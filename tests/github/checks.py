@@ -9,18 +9,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+SCHEMAS = {
+    "action": "github-actions",
+    "dependabot": "dependabot",
+    "config": "github-issue-config",
+    "ISSUE_TEMPLATE": "github-issue-forms",
+}
+"""The name of a file, or of its folder, to its schema; all others are workflows."""
+
 
 def checks(file: Path) -> list[str]:
     """Return the names of the tools that find something, after printing what."""
-    is_action = file.stem == "action"
-    schema = "vendor.github-actions" if is_action else "vendor.github-workflows"
+    schema = SCHEMAS.get(file.stem) or SCHEMAS.get(file.parent.name, "github-workflows")
     commands: dict[str, list[str | Path]] = {
-        "check-jsonschema": ["--builtin-schema", schema, file],
+        "check-jsonschema": ["--builtin-schema", f"vendor.{schema}", file],
         "zizmor": ["--offline", "--no-progress", "--min-severity", "medium", file],
         "actionlint": [file],
     }
-    if is_action:
-        del commands["actionlint"]  # it knows workflows only
+    if schema != "github-workflows":
+        del commands["actionlint"]  # it knows nothing else
+    if file.parent.name == "ISSUE_TEMPLATE":
+        del commands["zizmor"]  # nothing of it runs
     return [name for name, arguments in commands.items() if not well(name, *arguments)]
 
 
