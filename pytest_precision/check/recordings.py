@@ -121,6 +121,8 @@ class Recordings:
             key = *asked, import_path()
             with self._recording("reference"):
                 found = self._traces.find(key)
+                if found is None and not side.gradients:  # one that has them serves as well
+                    found = self._traces.find((replace(side, gradients=True), *key[1:]))
                 if found is None:
                     with self._traces.new_folder() as found:
                         sources = self._record(side, window, found)

@@ -35,6 +35,7 @@ class Side:
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
+        gradients: whether losses and gradients are computed once more, by the workload itself.
     """
 
     layout: ImportPath
@@ -48,6 +49,7 @@ class Side:
     mutant: str = ""
     noise: int = 0
     logged: Wanted | None = None
+    gradients: bool = True
 
     @classmethod
     def of(
@@ -125,8 +127,7 @@ class Side:
                 from pytest_precision.recorders.logged_run import log_layout
 
                 segment = segment or self.cell.segments[0]
-                given = layout, other, workload, self.cell, into, segment, perturbation
-                return log_layout(*given, self.logged)
-            return record_engine(
-                layout, other, workload, self.cell, into, window, segment, perturbation
-            )
+                logs = layout, other, workload, self.cell, into, segment, perturbation
+                return log_layout(*logs, self.logged)
+            given = layout, other, workload, self.cell, into, window, segment, perturbation
+            return record_engine(*given, gradients=self.gradients)

@@ -54,6 +54,8 @@ def record_engine(
     window: Window | None,
     segment: Segment | None = None,
     perturbation: Perturbation = NONE,
+    *,
+    gradients: bool = True,
 ) -> int:
     """Write what this rank sees of one segment of a run into `folder`.
 
@@ -71,13 +73,17 @@ def record_engine(
         window: the train steps whose values are kept; None is the whole run.
         segment: the operations that are run; the first ones unless given.
         perturbation: what is done to the run on purpose.
+        gradients: whether losses and gradients of a whole run are computed once more.
 
     Returns:
         the number of observations that were written.
     """
     segment = cell.segments[0] if segment is None else segment
     cell, taken = with_backend(cell)
-    run = EngineRecorder(layout, other, workload(), cell, folder, window, segment, perturbation)
+    made = workload()
+    run = EngineRecorder(
+        layout, other, made, cell, folder, window, segment, perturbation, gradients
+    )
     place, rank = folder_of(folder, segment.number), dist.get_rank()
     place.mkdir(exist_ok=True)
     threads = digest_threads(segment.world_size)
@@ -119,6 +125,7 @@ class EngineRecorder:
         window: Window | None,
         segment: Segment,
         perturbation: Perturbation,
+        gradients: bool = True,
     ) -> None:
         self.perturbation = perturbation
         self.operations, self.segment = cell.operations, segment
@@ -131,7 +138,7 @@ class EngineRecorder:
         whole = window in (None, EVERYTHING)
         self.watcher = UpdateWatcher(workload, self.cell) if whole else None
         unchanged = self.perturbation == NONE and window in (None, EVERYTHING)
-        self.gradients = GradientOracle(workload, self.cell, whole=unchanged)
+        self.gradients = GradientOracle(workload, self.cell, whole=unchanged, asked=gradients)
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()

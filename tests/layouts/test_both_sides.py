@@ -79,15 +79,6 @@ def test_the_right_layout_is_judged_and_passes(parity_there: ParityIn, cell: Cel
     assert found["worst"] < 0.5
 
 
-def test_quantized_precisions_say_that_they_are_not_judged(parity_there: ParityIn) -> None:
-    """What their formats round is no rounding of the compute dtype."""
-    cell = Cell("mxfp8", "bf16", sequence="train2")
-    twin = partial(both_sides.plain, again=True)
-    verdict = parity_there(cell).check(both_sides.plain, twin, workload=both_sides.Small)
-    assert verdict.oracle is not None
-    assert "mxfp8" in verdict.oracle["candidate"]["gradients"]["silent"]
-
-
 def test_one_side_alone_is_a_divergence(parity_there: ParityIn) -> None:
     """The line below it says which wrong rule the candidate follows."""
     candidate = partial(both_sides.planted, name="MeanOfMeans")

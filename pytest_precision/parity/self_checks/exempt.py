@@ -74,6 +74,11 @@ class Exempt:
             return False
         return not self.kinds.of_tensor(kind, name).criterion.left_out
 
+    @property
+    def judges_gradients(self) -> bool:
+        """Return whether any loss or gradient is held to the workload's own."""
+        return not self.all and "grad" not in self.reasons()
+
     def reasons(self) -> dict[str, str]:
         """Return what is not judged to the reason; nothing where all or nothing is."""
         found = ((rule.key, rule.criterion) for rule in self.kinds.rules)

@@ -22,12 +22,16 @@ MOST_FITTED = 1 << 25
 BEFORE = 8
 """How many steps back the microbatches of a step are looked for."""
 
+ENOUGH = 4
+"""Elements for each microbatch from which how often it counts follows; fewer fit anything."""
+
 ROOM_OF_FIT = 4
 """How much more than one tensor may be off, all of a fit may leave."""
 
 
 def explained(
     wrong: Sequence[Any],
+    held: Sequence[Any],
     loop: PlainLoop,
     step: int,
     size: int,
@@ -38,6 +42,7 @@ def explained(
 
     Args:
         wrong: `judged.HeldGradient` ones.
+        held: all that were looked at, for where those that are wrong have too few elements.
         loop: with the weights of the step.
         step: number of the train step.
         size: of the data-parallel dimension.
@@ -50,7 +55,10 @@ def explained(
     words: list[str] = []
     for (kind, rank), group in groupby(wrong, key=lambda one: (one.kind, one.rank)):
         found = [*group]
-        told = "" if kind == "loss" else _told(found, own, size, near)
+        fitted = found
+        if sum(one.plain.numel() for one in found) < ENOUGH * len(own):
+            fitted = [one for one in held if (one.kind, one.rank) == (kind, rank)]
+        told = "" if kind == "loss" else _told(fitted, own, size, near)
         if not told and kind == "grad":
             told = _left(found, old.get(rank, {}), near)
         if not told:

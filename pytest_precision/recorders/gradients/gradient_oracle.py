@@ -19,7 +19,6 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.recorders.gradients.judged import judge_step
 from pytest_precision.recorders.gradients.pieces import ShownStep, kept, resident_pieces
 from pytest_precision.recorders.gradients.plain import PlainLoop
@@ -31,6 +30,8 @@ FIRST = 2
 
 LARGEST_MODEL = 1 << 22
 """Parameters of a model up to which a check has the time for it."""
+
+TURNED_OFF = "the test leaves gradients unchecked"
 
 Looked = TypeVar("Looked")
 
@@ -44,15 +45,14 @@ class GradientOracle:
         workload: computes the step once more.
         cell: where it is trained.
         whole: whether the whole run is recorded, and nothing is planted into it.
+        asked: whether the test has gradients judged.
     """
 
-    def __init__(self, workload: Workload, cell: Cell, *, whole: bool) -> None:
+    def __init__(self, workload: Workload, cell: Cell, *, whole: bool, asked: bool = True) -> None:
         self._workload, self._cell = workload, cell
-        self._log = GradientLog()
+        self._log = GradientLog(silent="" if asked else TURNED_OFF)
         self._steps: list[ShownStep] = []
         self._due = FIRST
-        if PRECISIONS[cell.precision].quantized:
-            self._log.silent = f"what {cell.precision} rounds is not computed once more"
         self._whole = whole
 
     def interrupted(self) -> None:
@@ -88,9 +88,10 @@ class GradientOracle:
         named = {seen.name for seen in used}
         shown.weights = used + [seen for seen in stored if seen.name not in named]
         shown.losses = kept(engine.capture.kept("loss"))
-        if "grad" not in engine.unobservable:
-            seen = engine.observe("forward_backward", Capture())
-            shown.grad = kept(one for one in seen if one.kind == "grad")
+        seen = [*engine.observe("forward_backward", Capture())]
+        shown.grad = kept(one for one in seen if one.kind == "grad")
+        if self._cell.primary_weight == "quantized":
+            shown.weights += kept(one for one in seen if one.kind == "used_quantized")
         self._steps.append(shown)
 
     def reduced(self, engine: Engine, step: int) -> None:

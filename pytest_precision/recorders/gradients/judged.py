@@ -105,7 +105,7 @@ def judge_step(
     if any(not one._replace(got=_of(one, again)).off <= near for one in held):
         log.silent = UNREPEATABLE
         return
-    log.breaches = [*_breaches(beyond, loop, ranks, weights, near, before)]
+    log.breaches = [*_breaches(beyond, held, loop, ranks, weights, near, before)]
 
 
 def _held(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
@@ -149,6 +149,7 @@ def _given(plain: Sums, seen: Observation) -> float:
 
 def _breaches(
     beyond: Sequence[HeldGradient],
+    held: Sequence[HeldGradient],
     loop: PlainLoop,
     ranks: Sequence[ShownStep],
     weights: Mapping[str, Tensor],
@@ -173,7 +174,7 @@ def _breaches(
         return
     loop.put(weights, first.buffers, first.scale)
     old = {rank: {seen.name: seen.tensor for seen in own.grad} for rank, own in enumerate(before)}
-    words = explained([one for one, _ in wrong], loop, first.step, size, near, old)
+    words = explained([one for one, _ in wrong], held, loop, first.step, size, near, old)
     for (one, bound), told in zip(wrong, words, strict=True):
         yield GradientBreach(first.step, one.kind, one.name, one.rank, one.off, bound, told)
 

@@ -1,18 +1,26 @@
-"""Plain: losses and gradients by the plainest loop, in one process, summed in fp64."""
+"""Plain: losses and gradients by the plainest loop, in one process, summed in fp64.
+
+In a quantized precision the same linear layers quantize by the same recipe as in the cell, from
+what the side started from: its weights, the bytes of those that are stored as bytes, and the scales
+of delayed scaling, which are buffers. So what a format rounds is rounded on both sides.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from pytest_precision import modules
 from pytest_precision._torch.around import around_operations, operator_name
 from pytest_precision.layouts.compute import compute_in
-from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
+from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.workloads.base import Workload
 
 Gradients = dict[str, Tensor]
@@ -34,6 +42,9 @@ class PlainMicrobatch(NamedTuple):
     loss: float
     gradients: Gradients
 
+
+OTHER_BITS = 1 << 20
+"""Steps away are the random bits of a perturbed computation, for stochastic rounding."""
 
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 """Namespaces of the operations in which all ranks must take part."""
@@ -63,10 +74,12 @@ class PlainLoop:
 
     def __init__(self, workload: Workload, cell: Cell) -> None:
         self._workload, self._cell = workload, cell
-        self._tried, self._scale = cell.world_size == 1, 1.0
+        self._tried, self._scale, self._bits = cell.world_size == 1, 1.0, 0
         with without_collectives():
             self._model = workload.model(cell)
-        self._dtype = DTYPE_OF_NAME[cell.precision]
+        self._dtype = DTYPE_OF_NAME.get(cell.precision, torch.bfloat16)
+        if PRECISIONS[cell.precision].quantized:
+            self._model, _ = resident(self._model, replace(cell, grad_accum_fusion=False))
         self._forward = compute_in(self._model, self._dtype)
 
     @property
@@ -75,10 +88,18 @@ class PlainLoop:
         return float(torch.finfo(self._dtype).eps) / 2
 
     def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
-        """List the parameters that `weights` does not name, and the buffers, likewise."""
+        """List what `weights` does not name of parameters and their bytes, and `buffers` not."""
         known, kept = {*weights}, {*buffers}
-        parameters = (name for name, _ in self._model.named_parameters() if name not in known)
+        parameters = (name for name, _ in self._stored() if name not in known)
         return [*parameters, *(name for name, _ in self._model.named_buffers() if name not in kept)]
+
+    def _stored(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what holds the weights: parameters, or the bytes and scales of quantized ones."""
+        for name, parameter in self._model.named_parameters():
+            if isinstance(parameter, modules.QuantizedParameter):
+                yield from ((f"{name}.{key}", held) for key, held in parameter.stored.items())
+            else:
+                yield name, parameter
 
     @torch.no_grad()
     def put(
@@ -91,20 +112,20 @@ class PlainLoop:
         """Take what a step starts from.
 
         Args:
-            weights: of the model.
+            weights: of the model, and the bytes and scales of those that are stored as such.
             buffers: likewise.
             scale: factor on each loss in its backward, without which fp16 may have no values for
                 its gradients; those that are yielded are free of it.
-            seed: draws which weights are up and which are down by a unit roundoff; none are without
-                it.
+            seed: draws which weights are up and which are down by a unit roundoff, and the bits of
+                stochastic rounding; without it no weight is, and the bits are the step's.
         """
-        self._scale = scale
+        self._scale, self._bits = scale, 0 if seed is None else seed * OTHER_BITS
         draw = None if seed is None else torch.Generator().manual_seed(seed)
-        for name, parameter in self._model.named_parameters():
-            parameter.copy_(weights[name])
-            if draw is not None:
-                sign = torch.randint(0, 2, parameter.shape, generator=draw).mul_(2).sub_(1)
-                parameter.mul_(1 + self.unit * sign.to(parameter))
+        for name, held in self._stored():
+            held.copy_(weights[name])
+            if draw is not None and isinstance(held, nn.Parameter):
+                sign = torch.randint(0, 2, held.shape, generator=draw).mul_(2).sub_(1)
+                held.mul_(1 + self.unit * sign.to(held))
         for name, buffer in self._model.named_buffers():
             buffer.copy_(buffers[name])
 
@@ -114,6 +135,7 @@ class PlainLoop:
         tokens = [self._workload.tokens(one) for one in given]
         for number, one in enumerate(given):
             self._model.zero_grad()
+            modules.begin_microbatch(self._model, step + self._bits, number, first=number == 0)
             with nullcontext() if self._tried else without_collectives():
                 total, _ = self._workload.loss(self._forward, one)
                 loss = total / sum(tokens)

@@ -1,0 +1,97 @@
+"""Gradients that a test leaves unchecked are not computed once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from pytest_precision import Cell, Engine, layouts, unchecked, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.options import Settings
+from pytest_precision.parity.verdict import Verdict
+from pytest_precision.plugin.resources import Resources
+from pytest_precision.workloads.base import Workload
+
+CELL = Cell(sequence="train2")
+OFF = {"grad": unchecked(reason="each mean counts alike")}
+
+
+OF_A_RUN = sum(len(workloads.mlp().microbatches(CELL, step)) for step in (1, 2))
+"""Losses of one side's own training."""
+
+
+class Counting(workloads.mlp):
+    """Notes each loss that is computed, whoever asks for it, as a line of a file."""
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__(width=8, depth=1)
+        self.notes = notes
+
+    def loss(self, model: nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+        total, tokens = super().loss(model, microbatch)
+        with self.notes.open("a") as notes:
+            notes.write(f"{tokens}\n")
+        return total, tokens
+
+
+def twin(workload: Workload, cell: Cell) -> Engine:
+    """The same layout under another name."""
+    return layouts.adamw(workload, cell)
+
+
+Checked = Callable[..., tuple[Verdict, int]]
+
+
+@pytest.fixture
+def checked(resources: Resources, tmp_path: Path) -> Checked:
+    """A check, in this process unless told otherwise, with how many losses it has computed."""
+
+    def check(ranks: str = "inline", **terms: Any) -> tuple[Verdict, int]:
+        settings = Settings(timeout=120, device="cpu", ranks=ranks)
+        notes = tmp_path / "losses"
+        notes.write_text("")
+        parity = Parity("test", CELL, settings, resources.ranks(settings), resources.traces)
+        counting = partial(Counting, notes)
+        verdict = parity.check(twin, layouts.adamw, workload=counting, **terms)
+        return verdict, len(notes.read_text().splitlines())
+
+    return check
+
+
+@pytest.mark.parametrize("off", [OFF, OFF["grad"]], ids=["gradients", "everything"])
+def test_what_is_turned_off_is_not_computed(checked: Checked, off: Any) -> None:
+    """Each side computes the losses of its own steps alone."""
+    _, computed = checked()
+    assert computed == 4 * OF_A_RUN
+    verdict, computed = checked(oracle=off)
+    assert computed == 2 * OF_A_RUN
+    assert verdict.oracle is not None
+    assert verdict.oracle["candidate"]["gradients"] == {"silent": "each mean counts alike"}
+
+
+def test_gradients_of_some_tensors_alone_are_computed(checked: Checked) -> None:
+    """All others are still judged."""
+    verdict, computed = checked(oracle={"grad:head.*": OFF["grad"]})
+    assert computed == 4 * OF_A_RUN
+    assert verdict.oracle is not None
+    assert verdict.oracle["candidate"]["gradients"]["judged"] > 0
+
+
+def test_a_reference_that_has_them_serves_as_well(checked: Checked) -> None:
+    """The candidate alone is recorded, but not the other way round."""
+    checked("reuse")
+    assert checked("reuse", oracle=OFF)[1] == OF_A_RUN
+
+
+def test_a_reference_without_them_is_recorded_again(checked: Checked) -> None:
+    """A test that asks for gradients does not find them unjudged."""
+    checked("reuse", oracle=OFF)
+    verdict, computed = checked("reuse")
+    assert computed == 4 * OF_A_RUN
+    assert verdict.oracle is not None
+    assert verdict.oracle["reference"]["gradients"]["judged"] > 0
