@@ -119,7 +119,9 @@ KINDS = {
         optional="tensor",
     ),
     "buffer": Kind("the model's buffers", "of the buffer", local=True),
-    "rng": Kind("the state of the generator on the CPU", "uint8", local=True),
+    "rng": Kind(
+        "the states of torch's generators, on the CPU and on the device", "uint8", local=True
+    ),
     "average": Kind(
         "the weights and buffers of a module that no optimizer updates, such as an average of "
         "weights, once they move",

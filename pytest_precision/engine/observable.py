@@ -20,6 +20,7 @@ from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
+from pytest_precision.ranks.state.accelerator import capturing
 
 
 class Observable:
@@ -199,6 +200,8 @@ class Observable:
         yield from module.named_parameters(prefix, recurse=False)
 
     def _keep_used(self, prefix: str, module: nn.Module, _inputs: Any) -> None:
+        if capturing():  # nothing can be read, and replays of the CUDA graph call no hook
+            return
         for name, read in self.reads(prefix, module):
             seen = self.show("used_param", name, read, self.capture)
             self.capture.keep("used_param", name, seen)

@@ -71,8 +71,11 @@ class Observation:
 
 
 def cloned(seen: Observation) -> Observation:
-    """Copy the tensor of an observation, which may be freed or overwritten before it is kept."""
-    return replace(seen, tensor=seen.tensor.clone())
+    """Copy the tensor of an observation, which may be freed or overwritten before it is kept.
+
+    The copy is on the host: a device has little more memory than the run itself needs.
+    """
+    return replace(seen, tensor=seen.tensor.to("cpu", copy=True))
 
 
 def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:

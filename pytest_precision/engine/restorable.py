@@ -7,7 +7,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -19,6 +18,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observable import Observable
 from pytest_precision.engine.observation import Observation, tensors_in
 from pytest_precision.errors import expected_but_got
+from pytest_precision.ranks.state.accelerator import generator_states, set_generator_states
 
 CHECKPOINT_ELSEWHERE = frozenset(
     {"model", "optimizer", "master", "rng", "buffers", "scheduler", "loss_scale"}
@@ -39,7 +39,8 @@ class Restorable(Observable):
     A checkpoint must hold all that the next step reads: the resident weights, the masters where
     they are not the weights themselves, the state of the optimizer and its step counters, the
     numbers of its parameter groups, the scheduler, dynamic loss scaling, the buffers, and each
-    rank's random number generator. Whatever is missing shows after `load`, or one step later.
+    rank's random number generators, that of its device too. Whatever is missing shows after `load`,
+    or one step later.
 
     Attributes:
         scheduler: scheduler of the learning rate, or None.
@@ -97,7 +98,7 @@ class Restorable(Observable):
         """Load the state of a checkpoint."""
         state = self.state_dict()
         own = str(self.rank)
-        if own in state.get("rng", {}) and f"rng.{own}" not in saved_names(folder):
+        if own in state.get("rng", {}) and f"rng.{own}.cpu" not in saved_names(folder):
             # The saving run did not have this rank, so nothing is there under its number.
             state["rng"] = {"0": state["rng"][own]}
             state.pop("buffers", None)
@@ -140,7 +141,7 @@ class Restorable(Observable):
         # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
         # a buffer in the model's state is that of one rank.
         buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
-        state: dict[str, Any] = {"rng": {str(self.rank): torch.get_rng_state()}}
+        state: dict[str, Any] = {"rng": {str(self.rank): generator_states()}}
         if buffers:
             state["buffers"] = {str(self.rank): buffers}
         if self.scheduler is not None:
@@ -165,8 +166,9 @@ class Restorable(Observable):
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["loss_scale"])
-        # A rank that the saving run did not have continues with the generator of rank 0.
-        torch.set_rng_state(state["rng"][str(self.rank) if str(self.rank) in state["rng"] else "0"])
+        # A rank that the saving run did not have continues with the generators of rank 0.
+        rng = state["rng"]
+        set_generator_states(rng[str(self.rank) if str(self.rank) in rng else "0"])
         own = state.get("buffers", {}).get(str(self.rank), state["model"])
         for name, buffer in self.named_buffers():
             buffer.copy_(own[name])

@@ -14,6 +14,7 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.changes import Since, generators
 from pytest_precision.engine.observation import Observation, tensors_in, whole
+from pytest_precision.ranks.state.accelerator import generator_states
 
 
 class TrainingState(ABC):
@@ -116,5 +117,6 @@ def of_loss_scale(state: Mapping[str, float]) -> Iterator[Observation]:
 
 
 def rng() -> Iterator[Observation]:
-    """Yield the state of torch's generator."""
-    yield whole("rng", "cpu", torch.get_rng_state(), local=True)
+    """Yield the state of each of torch's generators: that of the CPU, and that of the device."""
+    for kind, state in generator_states().items():
+        yield whole("rng", kind, state, local=True)

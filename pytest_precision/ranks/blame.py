@@ -30,9 +30,9 @@ class Evidence:
         started: when the job was sent (monotonic clock).
         seconds: deadline of the job in seconds.
         overdue: when collectives start to time out (monotonic clock): an exception after that is a
-            symptom of a hang and not the failure itself.
+            symptom of a hang and not the failure itself. So is a death: NCCL's watchdog aborts.
         doing: name of the function that the ranks were running, for the message.
-        stacks: stacks of the ranks that did not answer.
+        stacks: stacks of the ranks that did not answer, or not until shortly before `overdue`.
         tails: the end of each rank's output.
     """
 
@@ -50,6 +50,12 @@ class Evidence:
         """The ranks that did not answer."""
         return [rank for rank in range(self.world_size) if rank not in self.received]
 
+    @property
+    def aborted(self) -> list[int]:
+        """The ranks that a watchdog may have ended, whose stacks were taken before that."""
+        died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Died))
+        return [rank for rank in died if rank in self.stacks]
+
 
 def first_failure(received: Mapping[int, Received]) -> int | None:
     """Return the rank whose exception, skip or death came first; None if there was none."""
@@ -64,12 +70,14 @@ def first_failure(received: Mapping[int, Received]) -> int | None:
 
 
 def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
-    """Return whether the run timed out: no rank failed, or only by a collective's timeout."""
+    """Return whether the run timed out: no rank failed, or only once collectives time out."""
     first = first_failure(received)
     if first is None:
         return True
-    what = received[first].what
-    return isinstance(what, Raised) and what.when >= overdue
+    answer = received[first]
+    if isinstance(answer.what, Died):
+        return answer.at >= overdue
+    return isinstance(answer.what, Raised) and answer.what.when >= overdue
 
 
 def failure_of(evidence: Evidence) -> RankError:
@@ -79,8 +87,9 @@ def failure_of(evidence: Evidence) -> RankError:
         # If every rank answered, the rank whose collective timed out first is the one that hung. If
         # several are silent, a rank that does not react to a signal blocks the others, and a rank
         # outside a collective blocks those that wait for it in one.
-        silent = sorted(evidence.silent, key=lambda rank: _patience(evidence.stacks.get(rank, "")))
-        rank = silent[0] if silent else first
+        late = evidence.silent or evidence.aborted
+        late = sorted(late, key=lambda rank: _patience(evidence.stacks.get(rank, "")))
+        rank = late[0] if late else first
         assert rank is not None
         return _error(evidence, rank, "hung", f"hung: no answer within {evidence.seconds:g} s")
     assert first is not None
@@ -164,7 +173,7 @@ def _patience(stacks: str) -> int:
 
 def _account(evidence: Evidence, rank: int) -> list[str]:
     """Return what a rank was doing when it ended: its traceback or its stacks."""
-    if rank not in evidence.received:
+    if rank not in evidence.received or rank in evidence.aborted:
         stacks = evidence.stacks.get(rank) or "none: the process did not react; it may be stopped"
         return _block(f"Stacks of rank {rank}", stacks)
     what = evidence.received[rank].what

@@ -18,10 +18,12 @@ class RankGroup(Protocol):
         late: the user's own modules that the last job imported while it ran. A later job would not
             find them in their initial state, so the group serves no other job.
         sources: what its jobs have read so far.
+        room: share of the memory of the fullest of its GPUs that was free after its last job.
     """
 
     late: tuple[ImportPath, ...]
     sources: Sources
+    room: float
 
     def serves(self, timeout: float) -> bool:
         """Return whether all ranks are alive and may run a job of up to `timeout` seconds."""

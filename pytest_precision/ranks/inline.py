@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import WorldSizeError, expected_but_got
-from pytest_precision.matrix.variables import Variables
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.state import devices, leaks
-from pytest_precision.ranks.state.environment import patched
+from pytest_precision.ranks.state.environment import Environment, patched
 from pytest_precision.ranks.state.sources import Sources
 
 
@@ -19,21 +20,22 @@ class InlineGroup:
 
     Code that a job replaces is restored after it, since there are no other ranks for the next job.
     Exceptions of the function pass through unchanged. Arguments are pickled here too, so that this
-    backend refuses the same arguments. Declared variables are set while a job runs, which is too
-    late for variables that torch has already read.
+    backend refuses the same arguments. The variables of a rank are set while a job runs, which is
+    too late for those that torch has already read. On a GPU it uses that of its xdist worker.
 
     Raises:
         WorldSizeError: more than one rank is requested.
     """
 
     late: tuple[ImportPath, ...] = ()
+    room = 1.0
 
-    def __init__(self, world_size: int, device: str, declared: Variables = ()) -> None:
+    def __init__(self, world_size: int, device: str, environment: Environment) -> None:
         if world_size > 1:
             raise WorldSizeError(world_size, 1, "since inline mode has only the calling process")
         self.sources = Sources(unseen={"it ran in a process that others change": None})
         self._device = device
-        self._declared = dict(declared)
+        self._variables = environment.of_rank(0, 1, 0, 1)
 
     def serves(self, timeout: float) -> bool:
         """Return True: the calling process can run any job."""
@@ -55,7 +57,7 @@ class InlineGroup:
                     "destroy it, or leave inline mode",
                 )
             )
-        with OwnFolder() as folder:
+        with OwnFolder() as folder, self._on_device(timeout) as place:
             dist.init_process_group(
                 devices.backend(self._device, shared=False),
                 store=dist.FileStore(str(folder / "store"), 1),  # type: ignore[attr-defined]
@@ -63,7 +65,7 @@ class InlineGroup:
                 world_size=1,
             )
             try:
-                with starting_point.borrowed(), patched(self._declared):
+                with starting_point.borrowed(), patched(self._variables | place):
                     baseline = Baseline()
                     try:
                         outcome = baseline.run(job)
@@ -76,6 +78,17 @@ class InlineGroup:
             job.name, [outcome.leaks], "In inline mode, it may affect later tests in this process"
         )
         return [outcome.result]
+
+    @contextmanager
+    def _on_device(self, seconds: float) -> Iterator[dict[str, str]]:
+        """Hold the GPU of this process; yield the variables that say which one it is."""
+        if self._device != "cuda":
+            yield {}
+            return
+        from pytest_precision.ranks.state import own_device
+
+        with own_device.of_worker() as index, devices.held({own_device.uuid()}, seconds):
+            yield {"LOCAL_RANK": str(index)}
 
     def close(self) -> None:
         """Do nothing: there is no process to end."""

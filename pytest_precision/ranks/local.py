@@ -37,6 +37,8 @@ LEAVE_SECONDS = 1.0
 """Time for idle ranks to leave."""
 COLLECTIVE_SHARE = 0.9
 """Share of a job's deadline after which a collective times out and says where it was."""
+LOOK_SHARE = 0.9
+"""Share of that time after which stacks are taken: NCCL's watchdog then ends the process itself."""
 
 
 class LocalGroup:
@@ -77,6 +79,7 @@ class LocalGroup:
         self._found_by: tuple[str, ...] | None = None
         self.late: tuple[ImportPath, ...] = ()
         self.sources = Sources()
+        self.room = 1.0
         try:
             for rank in range(world_size):
                 membership = Membership(
@@ -120,7 +123,7 @@ class LocalGroup:
             started = time.monotonic()
             for rank in self._ranks:
                 rank.send(task)
-            received = watch.collect(self._ranks, started + timeout)
+            received, stacks = self._answers(started, timeout)
         answers = [received[rank].what for rank in sorted(received)]
         done = [answer for answer in answers if isinstance(answer, Done)]
         skips = [answer.reason for answer in answers if isinstance(answer, Skipped)]
@@ -128,12 +131,13 @@ class LocalGroup:
             raise RanksSkipped("; ".join(dict.fromkeys(skips)))
         if len(done) < len(self._ranks):
             overdue = started + self._collective_seconds
-            raise self._failure(received, started, timeout, overdue, job.name)
+            raise self._failure(received, started, timeout, overdue, job.name, stacks)
         blame.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
         self.sources.take_in([answer.seen.unpack() for answer in done], job.directory)
         self._found_by = job.sys_path
         self.late = tuple(dict.fromkeys(path for answer in done for path in answer.late))
+        self.room = min(answer.room for answer in done)
         self._tainted = leaks.warn(job.name, [answer.leaks for answer in done])
         return results
 
@@ -165,7 +169,20 @@ class LocalGroup:
             isinstance(h.what, Ready) for h in received.values()
         ):
             overdue = started + START_SECONDS
-            raise self._failure(received, started, START_SECONDS, overdue, "the start of the group")
+            doing = "the start of the group"
+            raise self._failure(received, started, START_SECONDS, overdue, doing, {})
+
+    def _answers(
+        self, started: float, seconds: float
+    ) -> tuple[dict[int, watch.Received], Mapping[int, str]]:
+        """Return what each rank sent in time, and the stacks of those that were late for it."""
+        look = self._collective_seconds * LOOK_SHARE
+        received = watch.collect(self._ranks, started + min(seconds, look))
+        late = [rank for rank in self._ranks if rank.number not in received]
+        if not late or seconds <= look or watch.failed(received):
+            return received, {}
+        stacks = watch.stacks(late)
+        return received | watch.collect(late, started + seconds), stacks
 
     def _failure(
         self,
@@ -174,9 +191,11 @@ class LocalGroup:
         seconds: float,
         overdue: float,
         doing: str,
+        early: Mapping[int, str],
     ) -> RankError:
         silent = [rank for rank in self._ranks if rank.number not in received]
-        stacks = watch.stacks(silent) if blame.is_hang(received, overdue) else {}
+        hangs = blame.is_hang(received, overdue)
+        stacks = {**early, **watch.stacks(silent)} if hangs else {}
         process.end(self._ranks)  # their logs are complete now
         return blame.failure_of(
             blame.Evidence(

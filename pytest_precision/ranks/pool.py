@@ -40,6 +40,10 @@ RANK_BYTES = {"cpu": 200 << 20, "cuda": 3 << 30}
 INTERPRETER_BYTES = 200 << 20
 """Extra memory of a rank with declared variables, which shares almost none: 190 MiB."""
 
+DEVICE_ROOM = 0.75
+"""Share of a GPU's memory that must be free after a job for other groups to stay on it: a context
+takes half a GiB, whatever a rank does, and the next job may need nearly all."""
+
 GroupKey = tuple[int, Needs]
 
 
@@ -156,6 +160,8 @@ class RankPool:
             self._late[key, job.sys_path] = (*late, *group.late)
         if self.mode == "fresh" or needs.fresh:
             self._groups.pop(key).close()
+        elif group.room < DEVICE_ROOM:
+            self._close_others(key)
         return results
 
     def close(self) -> None:
@@ -177,6 +183,11 @@ class RankPool:
         self._groups[key] = self._open(*key, max(seconds, self.timeout))
         return self._groups[key]
 
+    def _close_others(self, key: GroupKey) -> None:
+        """End all groups but one, whose GPU is nearly full."""
+        for other in [other for other in self._groups if other != key]:
+            self._groups.pop(other).close()
+
     def _has_room(self, key: GroupKey) -> bool:
         """Return whether one more group of idle ranks may be kept with the present ones."""
         return len(self._groups) < KEPT or sum(map(self._bytes, [key, *self._groups])) <= self._room
@@ -188,7 +199,7 @@ class RankPool:
 
     def _open(self, world_size: int, needs: Needs, longest: float) -> RankGroup:
         if self.mode == "inline":
-            return InlineGroup(world_size, self.device, needs.environment.declared)
+            return InlineGroup(world_size, self.device, needs.environment)
         return LocalGroup(
             world_size,
             self.device,

@@ -13,7 +13,8 @@ from pytest_precision.ranks.process.messages import FromRank, Raised
 from pytest_precision.ranks.process.output import readable_stacks
 
 GRACE_SECONDS = 1.0
-"""Time for the other ranks to answer after a failure: its end frees them from collectives."""
+"""Time for the other ranks to answer after a failure. Its end frees them from collectives of gloo;
+in those of NCCL they spin until they are ended."""
 STACKS_SECONDS = 1.0
 """Time for processes that did not answer to write their stacks."""
 
@@ -63,6 +64,11 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
                     failed = True
                     deadline = min(deadline, now + GRACE_SECONDS)
     return received
+
+
+def failed(received: Mapping[int, Received]) -> bool:
+    """Return whether a rank has failed."""
+    return any(isinstance(answer.what, Died | Raised) for answer in received.values())
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:

@@ -3,8 +3,8 @@
 The exact update is computed in fp64 from the optimizer's own state after the step and the
 hyperparameters before it, and compared with how the *effective* weight moved: on stored bf16
 parameters a run with fp32 masters and one that loses nearly every update look alike. It costs one
-copy of the effective weights per step. The results are kept next to the trace, as counts and sums
-that add up over shards; agreement of the two sides does not depend on them.
+copy of the effective weights per step, on the host. The results are kept next to the trace, as
+counts and sums that add up over shards; agreement of the two sides does not depend on them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class UpdateMeter:
     def _copy(self, place: tuple[str, int], tensor: Tensor) -> Tensor:
         kept = self._before.get(place)
         if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
-            kept = self._before[place] = torch.empty_like(tensor)
+            kept = self._before[place] = torch.empty_like(tensor, device="cpu")
         return kept.copy_(tensor)
 
     def _measured(self, optimizer: Optimizer, watched: Watched) -> Iterator[tuple[float, ...]]:
@@ -102,7 +102,7 @@ def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) ->
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]
     for old, new, *chunks in zip(*flat, strict=True):
-        weight = old.double()
+        weight = old.to(new.device).double()
         exact = own.compute(weight, *chunks)
         moved = new.double() - weight  # no sub_: fp64 is not copied, and `new` is the weight itself
         error = exact - moved
@@ -115,5 +115,5 @@ def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) ->
         sizes = size.sum(), size.dot(still)
         updated = size.ne_(0)
         total += torch.stack((updated.sum(), updated.dot(still), *sizes, *squares))
-    updates, lost, *sums = total.tolist()
+    updates, lost, *sums = total.cpu().tolist()
     return (int(updates), int(lost), *sums)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -126,8 +127,21 @@ class TraceWriter:
         """Return the digest of each tensor; threads are used only for tensors that are large."""
         nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._threads > 1 and nbytes > LARGE * len(tensors):
-            return self._pool.map(digest, tensors)
+            return self._digested_beside(tensors)
         return map(digest, tensors)
+
+    def _digested_beside(self, tensors: list[Tensor]) -> Iterator[str]:
+        """Yield digests that other threads compute, of what this one has copied to the host.
+
+        Each thread has a current stream of its own: only on that of the caller is what the caller
+        has queued done before a copy begins. A few copies exist at a time.
+        """
+        running: deque[Future[str]] = deque()
+        for tensor in tensors:
+            running.append(self._pool.submit(digest, in_order(tensor.detach())))
+            if len(running) > self._threads:
+                yield running.popleft().result()
+        yield from (one.result() for one in running)
 
     def _write(self, tensor: Tensor) -> int:
         held = in_order(tensor)

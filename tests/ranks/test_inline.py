@@ -72,6 +72,18 @@ def test_the_callers_state_comes_back(inline):
     assert torch.rand(1) == expected[1]
 
 
+def variables():
+    return {name: os.environ.get(name) for name in ("CUBLAS_WORKSPACE_CONFIG", "RANK")}
+
+
+def test_the_job_has_the_variables_of_a_rank(inline, monkeypatch):
+    """Without a workspace of fixed size, no matrix product on a GPU is deterministic."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("RANK", "7")
+    assert inline.run(1, variables) == [{"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "RANK": "0"}]
+    assert variables() == {"CUBLAS_WORKSPACE_CONFIG": None, "RANK": "7"}
+
+
 def test_the_functions_own_exception_comes_out(inline):
     """The very object, with its frames, for a debugger; and the next job runs."""
     with pytest.raises(PlantedError) as caught:

@@ -66,6 +66,7 @@ class Done:
         leaks: state that the job changed in the rank's process and did not restore.
         late: the user's own modules that the job imported while it ran.
         seen: a pickled `sources.Seen`: what the job read.
+        room: share of the memory of the rank's GPU that is free after the job; 1.0 without one.
     """
 
     result: Payload
@@ -73,6 +74,7 @@ class Done:
     leaks: tuple[Leak, ...] = ()
     late: tuple[ImportPath, ...] = ()
     seen: Payload = field(default_factory=lambda: Payload(b""))
+    room: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
     """Run a rank from its start to its end, which is `os._exit`.
 
     After a failure or a skip the process ends at once, without a barrier and without destroying the
-    process group: its end frees the peers that wait for it in a collective.
+    process group: its end frees the peers that wait for it in a collective of gloo.
     """
     status = 0
     try:
@@ -131,27 +131,19 @@ def _join(membership: Membership) -> FromRank:
     rank, world_size = membership.rank, membership.world_size
     preloaded.join_preloaded(membership.variables)
 
-    import torch
+    # Only here, since the controller imports this module and does without torch.
     import torch.distributed as dist
+
+    from pytest_precision.ranks.state import own_device
 
     device, name, shared = None, "", False
     if membership.device == "cuda":
-        found = torch.cuda.device_count()
-        ours = devices.chosen(
-            devices.visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), found),
-            membership.sharing,
-            membership.ranks_per_device,
-            devices.worker_number(os.environ.get("PYTEST_XDIST_WORKER")),
+        found = own_device.choose(
+            membership.local_rank, membership.sharing, membership.ranks_per_device
         )
-        if not ours:
-            return Unavailable(found * membership.ranks_per_device)
-        # These are entries of the caller's list, so that LOCAL_RANK is an index into the new list.
-        # CUDA reads the variable when it starts, which is below.
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(ours)
-        shared = len(ours) < membership.sharing
-        device = torch.device("cuda", membership.local_rank % len(ours))
-        torch.cuda.set_device(device)
-        name = str(torch.cuda.get_device_properties(device).uuid)
+        if isinstance(found, int):
+            return Unavailable(found)
+        device, name, shared = own_device.take(found), own_device.uuid(), found.shared
     store = membership.rendezvous.store(membership.start_seconds)
     # The timeout of a collective may be short; it must not start while a peer imports torch.
     store.set(f"here{rank}", "")
@@ -194,7 +186,7 @@ def _expect_loopback(error: RuntimeError) -> None:
 
 
 def _answer(message: RunJob, membership: Membership) -> FromRank:
-    from pytest_precision.ranks.state import baseline, process_groups
+    from pytest_precision.ranks.state import accelerator, baseline, process_groups
 
     # Not after a job: a peer may still wait in a collective of its own.
     process_groups.close_unused()
@@ -214,4 +206,4 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
         ) from error
     result = Payload.of(pickled, membership.result)
     seen = Payload.of(pickle.dumps(heard.seen()), membership.seen)
-    return Done(result, message.nonce, done.leaks, done.late, seen)
+    return Done(result, message.nonce, done.leaks, done.late, seen, accelerator.emptied())

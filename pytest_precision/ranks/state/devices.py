@@ -22,18 +22,6 @@ LOCK_SECONDS = 0.02
 _log = logging.getLogger(__name__)
 
 
-def visible_devices(variable: str | None, count: int) -> tuple[str, ...]:
-    """Return the devices that this process may use, in the order of their indices.
-
-    Args:
-        variable: value of CUDA_VISIBLE_DEVICES; None if it is not set.
-        count: number of devices that CUDA finds; it ignores entries after an invalid one.
-    """
-    if variable is None:
-        return tuple(map(str, range(count)))
-    return tuple(entry.strip() for entry in variable.split(","))[:count]
-
-
 def chosen(names: tuple[str, ...], ranks: int, per_device: int, worker: int) -> tuple[str, ...]:
     """Return the devices for the ranks of one group: one per rank if there are enough.
 

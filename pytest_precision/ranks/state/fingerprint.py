@@ -21,6 +21,7 @@ import torch.fx.experimental.symbolic_shapes
 
 from pytest_precision._torch.distributed import process_groups
 from pytest_precision._torch.training import global_hooks
+from pytest_precision.ranks.state.accelerator import started
 
 SET_BY_LIBRARIES = frozenset(
     {
@@ -102,6 +103,8 @@ _READERS: Mapping[str, Callable[[], object]] = {
     ),
     "flush of subnormals": _subnormals_flushed,
     "number of threads": lambda: torch.get_num_threads(),
+    "current device": lambda: _accelerator("current_device_index"),
+    "current stream": lambda: _accelerator("current_stream"),
     "grad mode": lambda: torch.is_grad_enabled(),
     "inference mode": lambda: torch.is_inference_mode_enabled(),
     "anomaly detection": lambda: torch.is_anomaly_enabled(),
@@ -154,6 +157,11 @@ def _matmul() -> Any:
 
 def _backend(name: str) -> Any:
     return getattr(torch.backends, name)  # torch puts these modules in place when it is imported
+
+
+def _accelerator(name: str) -> object:
+    """Return what an accelerator that has started says is the current one of its kind."""
+    return next((getattr(torch.accelerator, name)() for _ in started()), "none")
 
 
 def _name(handler: object) -> str:

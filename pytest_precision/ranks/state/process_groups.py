@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision._torch.distributed import forget_meshes, process_groups
+from pytest_precision.ranks.state import accelerator
 
 
 def close_unused() -> None:
@@ -35,6 +36,8 @@ def close_unused() -> None:
     for group in ending:
         if dist.get_rank(group) == 0:
             _delete_keys(world.pg_map[group][1])
+    # An abort waits for what is still queued on the device, and peers may have queued less.
+    accelerator.wait()
     # A name may be used again; no rank may write keys under it before the old ones are deleted.
     dist.barrier()
     while ending:

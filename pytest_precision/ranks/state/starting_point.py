@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from pytest_precision.ranks.state.accelerator import generator_states, set_generator_states
+
 
 def reset(threads: int = 1) -> None:
     """Put this process into the state on which a job may rely.
@@ -38,7 +40,7 @@ def reset(threads: int = 1) -> None:
 @contextmanager
 def borrowed() -> Iterator[None]:
     """Restore afterwards the state of a process that is not ours, as far as it can be read."""
-    generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    generators = generator_states(), np.random.get_state(), random.getstate()
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -47,7 +49,7 @@ def borrowed() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_rng_state(generators[0])
+        set_generator_states(generators[0])
         np.random.set_state(generators[1])
         random.setstate(generators[2])
         torch.set_num_threads(threads)

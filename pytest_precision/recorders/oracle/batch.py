@@ -80,6 +80,7 @@ class Batch:
         before: the state before the step, as stored.
         clipping: of the reduced gradient.
         after: moments and weight after the step.
+        device: where rules are computed; all else is on the host until then.
     """
 
     group: int
@@ -88,6 +89,7 @@ class Batch:
     before: State
     clipping: Clipping
     after: tuple[Tensor, ...]
+    device: torch.device
 
     @classmethod
     def of(
@@ -96,8 +98,9 @@ class Batch:
         """Put parts together."""
         columns = zip(*(own.before.tensors for own in parts), strict=True)
         before = State.of([*map(torch.cat, columns)])
-        after = tuple(map(torch.cat, zip(*(own.after for own in parts), strict=True)))
-        return cls(group, storage, parts, before, clipping, after)
+        made = map(torch.cat, zip(*(own.after for own in parts), strict=True))
+        after = tuple(tensor.cpu() for tensor in made)
+        return cls(group, storage, parts, before, clipping, after, parts[0].after[0].device)
 
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0
@@ -110,7 +113,8 @@ class Batch:
             factor: of the gradient that the right rule reads.
         """
         stepped = scalars.stepped(self._old(factor), storage)
-        for (exact, bound), after in zip(stepped, self.after, strict=True):
+        made = (own.to(self.device) for own in self.after)
+        for (exact, bound), after in zip(stepped, made, strict=True):
             ratio = (after.double() - exact).abs_().div_(bound)
             if not isfinite(largest := float(ratio.max())):  # NaN where any is
                 ratio = self._finite(ratio, exact, after)
@@ -135,12 +139,13 @@ class Batch:
     @property
     def held(self) -> Tensor:
         """Return what the step has made, in fp64, of all kinds one after the other."""
-        return torch.cat([own.double() for own in self.after])
+        return torch.cat([own.to(self.device, torch.float64) for own in self.after])
 
     def _old(self, factor: float) -> State:
         """Return the state before the step in fp64, with the gradient as the optimizer reads it."""
         # Copies also of fp64, since all that follows is computed in place.
-        old = State.of([own.to(torch.float64, copy=True) for own in self.before.tensors])
+        tensors = self.before.tensors
+        old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])
         old.gradient.mul_(self.clipping.factor * factor)
         return old
 

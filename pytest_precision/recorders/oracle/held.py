@@ -51,14 +51,21 @@ def moments_and_weight(
 
 
 def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of flat tensors; one call copies all of a dtype, since most are small."""
+    """Return copies of flat tensors on the host; one call copies all of a dtype there.
+
+    Most are small. From a device each is copied alone, so that nothing is added there.
+    """
     alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, tensor in enumerate(tensors):
         alike[tensor.dtype, tensor.device].append(number)
     copies = [*tensors]
     for numbers in alike.values():
         own = [tensors[number] for number in numbers]
-        parts = torch.split(torch.cat(own), [tensor.numel() for tensor in own])
+        parts = (
+            torch.split(torch.cat(own), [tensor.numel() for tensor in own])
+            if own[0].device.type == "cpu"
+            else [tensor.to("cpu", copy=True) for tensor in own]
+        )
         for number, part in zip(numbers, parts, strict=True):
             copies[number] = part
     return copies

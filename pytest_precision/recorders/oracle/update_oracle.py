@@ -195,7 +195,7 @@ class UpdateOracle:
         """Return what a piece starts from, its moments in the memory that is updated."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
-            return State.of([*own, grad.clone()]), Clipping(1.0, NO_ROUNDING)
+            return State.of([*own, grad.to("cpu", copy=True)]), Clipping(1.0, NO_ROUNDING)
         return State.of([*own, reduced]), clip(reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:

@@ -106,8 +106,11 @@ def _without_group() -> Iterator[None]:
     """End the ranks' process group, and make another one when the file is over."""
     import torch.distributed as dist
 
+    from pytest_precision._torch.distributed import process_groups
+
     rank, world_size = dist.get_rank(), dist.get_world_size()
     backend = str(dist.get_backend_config())
+    device = process_groups().default_pg.bound_device_id  # without one, nccl guesses the device
     ports = [_free_port(), _free_port()]
     dist.broadcast_object_list(ports)
     dist.destroy_process_group()
@@ -125,7 +128,9 @@ def _without_group() -> Iterator[None]:
             dist.destroy_process_group()
         if ended or world_size == 1:  # the peers of a rank that failed would not come
             again = f"tcp://{address}:{ports[1]}"
-            dist.init_process_group(backend, init_method=again, rank=rank, world_size=world_size)
+            dist.init_process_group(
+                backend, init_method=again, rank=rank, world_size=world_size, device_id=device
+            )
 
 
 def _free_port() -> int:

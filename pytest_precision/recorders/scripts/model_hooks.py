@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pytest_precision._torch.dispatch import in_transform
 from pytest_precision._torch.training import compiled_call
 from pytest_precision.engine.hook import ModuleHook
+from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.compiled import before_compiled_call
 from pytest_precision.recorders.scripts.wrappers import readers
 
@@ -100,5 +101,7 @@ class ModelHooks:
 
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
         if torch.compiler.is_compiling() or in_transform() or not torch.is_grad_enabled():
+            return
+        if capturing():  # the forward hook of all modules notes it
             return
         self._reads(read)

@@ -131,10 +131,10 @@ class Steps:
         elif begins and not self._ends.overflow.backwards:
             self.buffer.read_anew(module)
 
-    def transformed(self, module: nn.Module) -> None:
+    def hidden(self, module: nn.Module, why: str) -> None:
         """Note a call that nothing can be seen of."""
         self.reader.names.meet(module)
-        self.buffer.cannot_read(module, "called inside a transform of torch.func")
+        self.buffer.cannot_read(module, why)
 
     def backward(self, loss: Tensor) -> Tensor:
         """Keep the loss of a microbatch; return what its backward starts from.

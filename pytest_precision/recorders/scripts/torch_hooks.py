@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 
 from pytest_precision._torch.dispatch import in_transform
 from pytest_precision._torch.training import function_that_clamps, function_that_scales
+from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.compiled import before_compiled_call
 
 
@@ -28,8 +29,8 @@ class Events(Protocol):
     def forward(self, module: nn.Module) -> None:
         """Hear that a module is called, in whichever mode."""
 
-    def transformed(self, module: nn.Module) -> None:
-        """Hear that a module is called inside a transform of `torch.func`."""
+    def hidden(self, module: nn.Module, why: str) -> None:
+        """Hear that a module is called where no value can be read."""
 
     def backward(self, loss: Tensor) -> Tensor:
         """Hear that the backward of a loss starts; return what it starts from instead."""
@@ -82,7 +83,9 @@ def _forward_hook(events: Events) -> Callable[[nn.Module, Any], None]:
         if torch.compiler.is_compiling():  # there it would be traced rather than called
             return
         if in_transform():
-            events.transformed(module)
+            events.hidden(module, "called inside a transform of torch.func")
+        elif capturing():
+            events.hidden(module, "captured in a CUDA graph, whose replays call no hook")
         else:
             events.forward(module)
 
@@ -91,6 +94,8 @@ def _forward_hook(events: Events) -> Callable[[nn.Module, Any], None]:
 
 def _before_step(events: Events) -> Callable[[Optimizer, Any, Any], Any]:
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if capturing():
+            return None
         closure = _has_closure(args, kwargs)
         events.update(optimizer, closure=closure)
         if not closure:
@@ -117,6 +122,8 @@ def _telling(told: Callable[[], None], given: Any) -> Any:
 
 def _after_step(events: Events) -> Callable[[Optimizer, Any, Any], None]:
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if capturing():
+            return
         events.updated(optimizer, closure=_has_closure(args, kwargs))
 
     return hook
@@ -165,7 +172,8 @@ def _replaced(holder: Any, name: str, before: Told | None, after: Told | None) -
     @wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # Under a function mode, such as `with torch.device(...)`, torch calls it once more.
-        if running and args and args[0] is running[-1]:
+        # Nothing can be read while a CUDA graph is captured.
+        if capturing() or (running and args and args[0] is running[-1]):
             return original(*args, **kwargs)
         if before is not None:
             first = before(*args, **kwargs)

@@ -18,7 +18,6 @@ from pytest_precision.ranks.state.devices import (
     backend,
     chosen,
     held,
-    visible_devices,
     worker_number,
 )
 
@@ -43,21 +42,6 @@ def holder(tmp_path):
             yield process
         finally:
             process.kill()
-
-
-@pytest.mark.parametrize(
-    ("variable", "count", "names"),
-    [
-        (None, 2, ("0", "1")),
-        ("3,1", 2, ("3", "1")),
-        ("GPU-a1, GPU-b2", 2, ("GPU-a1", "GPU-b2")),
-        ("2,-1,3", 1, ("2",)),
-        ("", 0, ()),
-    ],
-)
-def test_the_callers_list_is_what_there_is(variable, count, names):
-    """In its order and by its names, as far as CUDA takes it; without one, all."""
-    assert visible_devices(variable, count) == names
 
 
 @pytest.mark.parametrize(

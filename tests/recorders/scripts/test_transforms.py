@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from checked import Recorded, named
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+from torch.utils._python_dispatch import TorchDispatchMode
 
 INPUTS = torch.linspace(-1, 1, 12).view(4, 3)
 
@@ -33,9 +35,39 @@ def expanded(model: nn.Module) -> None:
         del own.grad_sample
 
 
+class Capturing(TorchDispatchMode):
+    """Refuses what no stream can do while it captures a CUDA graph: to give a value to the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("_local_scalar_dense", "_to_copy"):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return func(*args, **(kwargs or {}))
+
+
+def replayed(model: nn.Module) -> None:
+    """Capture a graph, once, which is replayed here: no module is called for that."""
+    if not hasattr(model, "graph"):
+        with (
+            patch("torch.cuda.is_initialized", lambda: True),
+            patch("torch.cuda.is_current_stream_capturing", lambda: True),
+            Capturing(),
+        ):
+            model(INPUTS).square().sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        model.graph = True
+    outputs = nn.functional.linear(INPUTS, model.weight, model.bias)
+    gradients = torch.autograd.grad(outputs.square().sum(), [*model.parameters()])
+    for own, gradient in zip(model.parameters(), gradients, strict=True):
+        own.grad = gradient
+
+
 @pytest.mark.parametrize(
     ("compute", "words"),
-    [(transformed, "inside a transform of torch.func"), (expanded, "weights that are not its own")],
+    [
+        (transformed, "inside a transform of torch.func"),
+        (expanded, "weights that are not its own"),
+        (replayed, "captured in a CUDA graph, whose replays call no hook"),
+    ],
 )
 @pytest.mark.parametrize("told", [False, True])
 def test_a_call_that_cannot_be_seen_is_named(

@@ -1,0 +1,93 @@
+"""Own device: has CUDA start in this process on the device that was chosen for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.ranks.state import devices
+from pytest_precision.ranks.state.device_choice import (
+    VARIABLE,
+    DeviceChoice,
+    choice,
+    listed_devices,
+    visible_names,
+)
+
+
+def choose(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int:
+    """Choose the device of this process from those that its caller may use.
+
+    Args:
+        local_rank: number of the rank on this machine.
+        sharing: how many ranks choose from the same devices.
+        per_device: how many ranks may share one.
+
+    Returns:
+        The choice; if there are too few devices, for how many ranks there are enough.
+    """
+    listed = listed_devices()
+    variable = os.environ.get(VARIABLE)
+    # CUDA counts without the driver's program, but has read the variable then.
+    counted = torch.cuda.device_count() if listed is None else 0
+    names = tuple(map(str, range(counted))) if listed is None else visible_names(variable, listed)
+    worker = devices.worker_number(os.environ.get("PYTEST_XDIST_WORKER"))
+    ours = devices.chosen(names, sharing, per_device, worker)
+    if not ours:
+        return len(names) * per_device
+    found = choice(ours, local_rank, sharing)
+    if listed is None:
+        return found._replace(visible=None, number=int(ours[found.number]))
+    return found
+
+
+def take(found: DeviceChoice) -> torch.device:
+    """Start CUDA on the device that was chosen, and return it.
+
+    Raises:
+        RuntimeError: CUDA calls another device by that number.
+    """
+    if found.visible is not None:
+        os.environ[VARIABLE] = found.visible
+    os.environ["LOCAL_RANK"] = str(found.number)
+    device = torch.device("cuda", found.number)
+    torch.cuda.set_device(device)
+    expect_chosen(found, uuid())
+    return device
+
+
+@contextmanager
+def of_worker() -> Iterator[int]:
+    """Make the GPU of this xdist worker the current one for a while, and yield its number.
+
+    CUDA may have started in this process long ago, so that its list of devices stays as it is.
+    """
+    index = devices.worker_number(os.environ.get("PYTEST_XDIST_WORKER")) % torch.cuda.device_count()
+    with torch.cuda.device(index):
+        yield index
+
+
+def uuid() -> str:
+    """Return the UUID of the device of this process, which names it on this machine."""
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+
+
+def expect_chosen(found: DeviceChoice, got: str) -> None:
+    """Check that the device has the UUID that was chosen, where it is a GPU's.
+
+    Raises:
+        RuntimeError: it has another one.
+    """
+    wanted = found.name.removeprefix("GPU-")
+    if found.name.startswith("GPU-") and not got.removeprefix("GPU-").startswith(wanted):
+        raise RuntimeError(
+            expected_but_got(
+                f"cuda:{found.number} to be {found.name} with {VARIABLE}={found.visible},",
+                got,
+                f"unset what sets {VARIABLE} or starts CUDA before the ranks do",
+            )
+        )
