@@ -28,6 +28,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "fuzz": ("20", 20),
     "mutate": ("0.9", 0.9),
     "lines": ("off", "off"),
+    "deterministic": ("warn", "warn"),
     "preload": ("megatron.core", ("megatron.core",)),
     "te": ("off", "off"),
 }
@@ -48,6 +49,7 @@ OTHERS = {
     "mutate": "true",
     "preload": "torchao.optim",
     "lines": "auto",
+    "deterministic": "error",
     "te": "cpu",
 }
 
@@ -66,6 +68,7 @@ BAD = {
     "ranks_per_device": ["0", "-1", "1.5", "all"],
     "preload": ["megatron-core", "megatron/core", "megatron."],
     "lines": ["on", "true"],
+    "deterministic": ["off", "warn_only"],
     "te": ["gpu", "on"],
 }
 
@@ -119,6 +122,7 @@ def test_names() -> None:
         "fuzz",
         "mutate",
         "lines",
+        "deterministic",
     }
 
 

@@ -242,7 +242,8 @@ class Parity:
         declared = Declared.of(*running)
         if declared.transformer_engine:
             skip_without(self.settings, self.ranks.device)
-        return declared.allowing(self.settings.may_leave)
+        warn_only = self.settings.deterministic == "warn"
+        return replace(declared.allowing(self.settings.may_leave), warn_only=warn_only)
 
     def _ruled(
         self, candidate: Side, reference: Side, terms: Terms

@@ -84,6 +84,7 @@ class Side:
             code_of(layout, swapped, workload),
             declared.fresh_ranks,
             declared.may_leave,
+            declared.warn_only,
         )
         own = workload if way_in == LAYOUT else None
         return cls(layout, swapped, own, cell, way_in, resumes, needs)

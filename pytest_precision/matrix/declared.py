@@ -20,12 +20,15 @@ class Declared:
         fresh_ranks: whether no other job may run on its ranks, not even the same one again.
         may_leave: patterns of the process-wide state that it may leave changed.
         transformer_engine: whether it uses Transformer Engine.
+        warn_only: whether operators without a deterministic algorithm run, with a warning; a test
+            says so, and no function.
     """
 
     environment: Variables = ()
     fresh_ranks: bool = False
     may_leave: tuple[str, ...] = ()
     transformer_engine: bool = False
+    warn_only: bool = False
 
     @classmethod
     def of(cls, *functions: object) -> Declared:

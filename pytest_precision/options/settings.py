@@ -32,6 +32,7 @@ class Settings:
             must notice; with None none are planted.
         preload: modules that are imported once, and of which all ranks are copies.
         lines: whether a failed check is run once more to name a line: `auto` or `off`.
+        deterministic: what an operator without a deterministic algorithm does: `error` or `warn`.
         te: where layouts that use Transformer Engine run: `auto`, `cpu` or `off`.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     mutate: float | None = None
     preload: tuple[str, ...] = ()
     lines: str = "auto"
+    deterministic: str = "error"
     te: str = "auto"
 
 

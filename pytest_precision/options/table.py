@@ -119,6 +119,12 @@ OPTIONS = (
         of_marker=True,
     ),
     Option(
+        "deterministic",
+        *option_values.one_of("error", "warn"),
+        "what an operator without a deterministic algorithm does: raise, or run with a warning",
+        of_marker=True,
+    ),
+    Option(
         "preload",
         option_values.module,
         "the name of a module, such as megatron.core",

@@ -87,7 +87,10 @@ class InlineGroup:
             return
         from pytest_precision.ranks.state import own_device
 
-        with own_device.of_worker() as index, devices.held({own_device.uuid()}, seconds):
+        with (
+            own_device.device_of_worker() as index,
+            devices.held({own_device.device_uuid()}, seconds),
+        ):
             yield {"LOCAL_RANK": str(index)}
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ class Job:
         name: name of the job in messages.
         imports: what to import before the job starts, in addition to the function.
         may_leave: patterns of changes that do not count as leaks.
+        warn_only: whether operators without a deterministic algorithm run, with a warning.
     """
 
     call: ImportPath
@@ -36,6 +37,7 @@ class Job:
     name: str
     imports: tuple[ImportPath, ...] = ()
     may_leave: tuple[str, ...] = ()
+    warn_only: bool = False
 
     @classmethod
     def of(

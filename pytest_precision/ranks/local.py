@@ -179,7 +179,7 @@ class LocalGroup:
         look = self._collective_seconds * LOOK_SHARE
         received = watch.collect(self._ranks, started + min(seconds, look))
         late = [rank for rank in self._ranks if rank.number not in received]
-        if not late or seconds <= look or watch.failed(received):
+        if not late or seconds <= look or watch.has_failure(received):
             return received, {}
         stacks = watch.stacks(late)
         return received | watch.collect(late, started + seconds), stacks

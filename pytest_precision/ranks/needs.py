@@ -19,12 +19,14 @@ class Needs:
             they import this code before the job starts.
         fresh: whether the ranks must run no other job, neither before nor after.
         may_leave: patterns of changes that do not count as leaks.
+        warn_only: whether operators without a deterministic algorithm run, with a warning.
     """
 
     environment: Environment = field(default_factory=Environment.now)
     code: tuple[ImportPath, ...] = ()
     fresh: bool = False
     may_leave: tuple[str, ...] = ()
+    warn_only: bool = False
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:

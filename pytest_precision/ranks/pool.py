@@ -148,7 +148,12 @@ class RankPool:
         needs = key[1]
         # Another sys.path may find another module of the same name.
         late = self._late.get((key, job.sys_path), ())
-        job = replace(job, imports=(*needs.code, *late), may_leave=needs.may_leave)
+        job = replace(
+            job,
+            imports=(*needs.code, *late),
+            may_leave=needs.may_leave,
+            warn_only=needs.warn_only,
+        )
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)

@@ -66,7 +66,7 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
     return received
 
 
-def failed(received: Mapping[int, Received]) -> bool:
+def has_failure(received: Mapping[int, Received]) -> bool:
     """Return whether a rank has failed."""
     return any(isinstance(answer.what, Died | Raised) for answer in received.values())
 

@@ -11,6 +11,7 @@ import torch
 
 from pytest_precision import te
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.trace.store import WARN_ONLY
 
 SEED = 1234
 """Seed of the weights that a run starts with."""
@@ -40,7 +41,7 @@ def environment_of(cell: Cell) -> dict[str, str]:
             "torch": torch.__version__,
             "seed": str(SEED),
             "threads": str(torch.get_num_threads()),
-            "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+            "deterministic": _deterministic(),
             "uninitialized_memory": "NaN" if torch.empty(1).isnan().item() else "as it was",
             "subnormals": "kept" if (torch.tensor([1e-38]) * 0.1).item() > 0 else "flushed",
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -51,6 +52,13 @@ def environment_of(cell: Cell) -> dict[str, str]:
             if name in declared or (name.startswith(DECISIVE) and not name.endswith(FILE_PLACES))
         }
     )
+
+
+def _deterministic() -> str:
+    """Return whether only deterministic algorithms run, or `WARN_ONLY`."""
+    if torch.is_deterministic_algorithms_warn_only_enabled():
+        return WARN_ONLY
+    return str(torch.are_deterministic_algorithms_enabled())
 
 
 def _of_gpu() -> dict[str, str]:

@@ -66,6 +66,11 @@ class Entry(NamedTuple):
     file: int = 0
 
 
+WARN_ONLY = "warn only"
+"""What a header's environment says of `deterministic` where operators without a deterministic
+algorithm run with a warning."""
+
+
 @dataclass(frozen=True)
 class Header:
     """What holds for a whole trace.

@@ -17,7 +17,7 @@ from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.store import WARN_ONLY, Trace
 
 STEPS_AFTER_A_LOAD = 2
 """Steps that show a state which a checkpoint lost: the first one makes it, the second reads it."""
@@ -142,6 +142,12 @@ def loads(run: Exercised) -> str:
     return "" if any(after) else f"loads: none before {STEPS_AFTER_A_LOAD} steps"
 
 
+def determinism(run: Exercised) -> str:
+    """Say whether operators without a deterministic algorithm could run."""
+    only_warned = run.trace.header.environment.get("deterministic") == WARN_ONLY
+    return "deterministic algorithms: only warned about" if only_warned else ""
+
+
 GAP_CHECKS: tuple[Callable[[Exercised], str], ...] = (
     clipping,
     equal_rates,
@@ -153,6 +159,7 @@ GAP_CHECKS: tuple[Callable[[Exercised], str], ...] = (
     buffers,
     frozen,
     loads,
+    determinism,
 )
 
 

@@ -138,12 +138,12 @@ def _join(membership: Membership) -> FromRank:
 
     device, name, shared = None, "", False
     if membership.device == "cuda":
-        found = own_device.choose(
+        found = own_device.choose_device(
             membership.local_rank, membership.sharing, membership.ranks_per_device
         )
         if isinstance(found, int):
             return Unavailable(found)
-        device, name, shared = own_device.take(found), own_device.uuid(), found.shared
+        device, name, shared = own_device.take_device(found), own_device.device_uuid(), found.shared
     store = membership.rendezvous.store(membership.start_seconds)
     # The timeout of a collective may be short; it must not start while a peer imports torch.
     store.set(f"here{rank}", "")

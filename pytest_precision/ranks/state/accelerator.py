@@ -39,7 +39,7 @@ def set_generator_states(states: dict[str, Tensor]) -> None:
             module.set_rng_state(states[kind])
 
 
-def wait() -> None:
+def wait_for_device() -> None:
     """Wait for all that is queued on the device."""
     for _, module in started():
         module.synchronize()

@@ -41,11 +41,11 @@ class Baseline:
         if self._outdated:
             self.code = Code()
         job.enter()
-        starting_point.reset(threads)
+        starting_point.reset(threads, warn_only=job.warn_only)
         before = fingerprint.read_state()
         function = job.resolve()
         self.code.take_in()
-        starting_point.reset(threads)
+        starting_point.reset(threads, warn_only=job.warn_only)
         result = function()
         late = self.code.late()
         found = (*leaks.between(before, fingerprint.read_state()), *self.code.changes())

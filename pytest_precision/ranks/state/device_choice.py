@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 LISTING_SECONDS = 30.0
 """Time for `nvidia-smi` to list the devices; without a daemon it starts the driver for that."""
@@ -86,7 +86,7 @@ def _names_one(entry: str, listed: Sequence[str]) -> bool:
     return entry.startswith(("GPU-", "MIG-")) and any(own.startswith(entry) for own in listed)
 
 
-def choice(ours: Sequence[str], local_rank: int, ranks: int) -> DeviceChoice:
+def choice_of(ours: Sequence[str], local_rank: int, ranks: int) -> DeviceChoice:
     """Return what one rank does about its device.
 
     Args:

@@ -16,6 +16,10 @@ LOCKS = Path("/tmp")
 """Folder of the locks of this machine's devices, the same for all users and processes, while their
 TMPDIR may differ."""
 
+LOCKS_VARIABLE = "PRECISION_DEVICE_LOCKS"
+"""Variable with another folder for them: containers on one machine have a `/tmp` each, and see each
+other only in a folder that is mounted into all of them."""
+
 LOCK_SECONDS = 0.02
 """Pause between two attempts to lock a device that another process holds."""
 
@@ -61,7 +65,7 @@ def backend(device: str, shared: bool) -> str:
 
 
 @contextlib.contextmanager
-def held(names: Collection[str], seconds: float, folder: Path = LOCKS) -> Iterator[None]:
+def held(names: Collection[str], seconds: float, folder: Path | None = None) -> Iterator[None]:
     """Hold these devices against all other processes on this machine.
 
     The kernel releases a lock when its holder dies. All processes take the locks in the same order,
@@ -70,12 +74,13 @@ def held(names: Collection[str], seconds: float, folder: Path = LOCKS) -> Iterat
     Args:
         names: names of the devices, unique on this machine; an empty name is ignored.
         seconds: longest time to wait.
-        folder: folder of the locks.
+        folder: folder of the locks; that of the variable, or `LOCKS`, unless given.
 
     Raises:
         DevicesBusyError: another process still holds one of the devices after that time.
     """
     deadline = time.monotonic() + seconds
+    folder = folder or Path(os.environ.get(LOCKS_VARIABLE) or LOCKS)
     with contextlib.ExitStack() as stack:
         for name in sorted({*names} - {""}):
             descriptor = _opened(folder / f"pytest-precision-device-{name}.lock")

@@ -11,15 +11,15 @@ import torch
 from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.state import devices
 from pytest_precision.ranks.state.device_choice import (
-    VARIABLE,
+    VISIBLE_DEVICES,
     DeviceChoice,
-    choice,
+    choice_of,
     listed_devices,
     visible_names,
 )
 
 
-def choose(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int:
+def choose_device(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int:
     """Choose the device of this process from those that its caller may use.
 
     Args:
@@ -31,7 +31,7 @@ def choose(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int
         The choice; if there are too few devices, for how many ranks there are enough.
     """
     listed = listed_devices()
-    variable = os.environ.get(VARIABLE)
+    variable = os.environ.get(VISIBLE_DEVICES)
     # CUDA counts without the driver's program, but has read the variable then.
     counted = torch.cuda.device_count() if listed is None else 0
     names = tuple(map(str, range(counted))) if listed is None else visible_names(variable, listed)
@@ -39,29 +39,29 @@ def choose(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int
     ours = devices.chosen(names, sharing, per_device, worker)
     if not ours:
         return len(names) * per_device
-    found = choice(ours, local_rank, sharing)
+    found = choice_of(ours, local_rank, sharing)
     if listed is None:
         return found._replace(visible=None, number=int(ours[found.number]))
     return found
 
 
-def take(found: DeviceChoice) -> torch.device:
+def take_device(found: DeviceChoice) -> torch.device:
     """Start CUDA on the device that was chosen, and return it.
 
     Raises:
         RuntimeError: CUDA calls another device by that number.
     """
     if found.visible is not None:
-        os.environ[VARIABLE] = found.visible
+        os.environ[VISIBLE_DEVICES] = found.visible
     os.environ["LOCAL_RANK"] = str(found.number)
     device = torch.device("cuda", found.number)
     torch.cuda.set_device(device)
-    expect_chosen(found, uuid())
+    expect_chosen(found, device_uuid())
     return device
 
 
 @contextmanager
-def of_worker() -> Iterator[int]:
+def device_of_worker() -> Iterator[int]:
     """Make the GPU of this xdist worker the current one for a while, and yield its number.
 
     CUDA may have started in this process long ago, so that its list of devices stays as it is.
@@ -71,7 +71,7 @@ def of_worker() -> Iterator[int]:
         yield index
 
 
-def uuid() -> str:
+def device_uuid() -> str:
     """Return the UUID of the device of this process, which names it on this machine."""
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
@@ -86,8 +86,8 @@ def expect_chosen(found: DeviceChoice, got: str) -> None:
     if found.name.startswith("GPU-") and not got.removeprefix("GPU-").startswith(wanted):
         raise RuntimeError(
             expected_but_got(
-                f"cuda:{found.number} to be {found.name} with {VARIABLE}={found.visible},",
+                f"cuda:{found.number} to be {found.name} with {VISIBLE_DEVICES}={found.visible},",
                 got,
-                f"unset what sets {VARIABLE} or starts CUDA before the ranks do",
+                f"unset what sets {VISIBLE_DEVICES} or starts CUDA before the ranks do",
             )
         )

@@ -37,7 +37,7 @@ def close_unused() -> None:
         if dist.get_rank(group) == 0:
             _delete_keys(world.pg_map[group][1])
     # An abort waits for what is still queued on the device, and peers may have queued less.
-    accelerator.wait()
+    accelerator.wait_for_device()
     # A name may be used again; no rank may write keys under it before the old ones are deleted.
     dist.barrier()
     while ending:

@@ -12,13 +12,14 @@ import torch
 from pytest_precision.ranks.state.accelerator import generator_states, set_generator_states
 
 
-def reset(threads: int = 1) -> None:
+def reset(threads: int = 1, *, warn_only: bool = False) -> None:
     """Put this process into the state on which a job may rely.
 
     - torch, numpy and `random` are seeded with 0, on every rank alike;
     - torch has `threads` threads, one unless more are declared, so that no reduction depends on the
       number of cores;
-    - only deterministic algorithms run; an operator without one raises an error;
+    - only deterministic algorithms run; an operator without one raises an error, or with
+      `warn_only` runs and warns;
     - memory from `torch.empty` is NaN (the largest value in integer dtypes), so that a read before
       the first write is noticed;
     - subnormal numbers are kept;
@@ -31,7 +32,7 @@ def reset(threads: int = 1) -> None:
     np.random.seed(0)
     random.seed(0)
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     torch.set_flush_denormal(False)
     torch.set_default_dtype(torch.float32)

@@ -9,9 +9,9 @@ import pytest
 
 from pytest_precision.ranks.state import own_device
 from pytest_precision.ranks.state.device_choice import (
-    VARIABLE,
+    VISIBLE_DEVICES,
     DeviceChoice,
-    choice,
+    choice_of,
     listed_devices,
     visible_names,
 )
@@ -34,7 +34,7 @@ MIG = ("MIG-c3", "MIG-d4", "GPU-b2")
 @pytest.fixture
 def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Put a program `nvidia-smi` into the path that prints a listing and ends with a status."""
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
     def make(listing: str, status: int = 0) -> None:
@@ -87,34 +87,40 @@ def test_the_callers_list_is_what_there_is(variable, listed, names) -> None:
 def test_a_rank_that_shares_a_gpu_finds_it_under_its_local_rank(says) -> None:
     """Frameworks take `cuda:LOCAL_RANK`, and there is one device to see."""
     says(TWO.splitlines()[0])
-    found = own_device.choose(local_rank=1, sharing=2, per_device=2)
+    found = own_device.choose_device(local_rank=1, sharing=2, per_device=2)
     assert found == DeviceChoice("GPU-a1", 0, shared=True, name="GPU-a1")
 
 
 def test_each_rank_sees_its_own_instance_alone(says) -> None:
     """A process sees one instance at most, and nccl joins no two of them."""
     says(DIVIDED)
-    assert own_device.choose(1, 2, 1) == DeviceChoice("MIG-d4", 0, shared=True, name="MIG-d4")
-    assert own_device.choose(0, 1, 1) == DeviceChoice("MIG-c3", 0, shared=False, name="MIG-c3")
+    assert own_device.choose_device(1, 2, 1) == DeviceChoice(
+        "MIG-d4", 0, shared=True, name="MIG-d4"
+    )
+    assert own_device.choose_device(0, 1, 1) == DeviceChoice(
+        "MIG-c3", 0, shared=False, name="MIG-c3"
+    )
 
 
 def test_workers_of_xdist_start_at_other_gpus_by_uuid(says, monkeypatch) -> None:
     """What was chosen is what CUDA will read, whatever has asked for the number of devices."""
     says(TWO)
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
-    assert own_device.choose(0, 1, 1) == DeviceChoice("GPU-b2", 0, shared=False, name="GPU-b2")
+    assert own_device.choose_device(0, 1, 1) == DeviceChoice(
+        "GPU-b2", 0, shared=False, name="GPU-b2"
+    )
 
 
 def test_too_few_devices_are_counted(says) -> None:
     """The skip says for how many ranks there are enough."""
     says(TWO)
-    assert own_device.choose(0, 5, 2) == 4
+    assert own_device.choose_device(0, 5, 2) == 4
 
 
 def test_ranks_of_their_own_keep_the_order_of_the_list() -> None:
     """LOCAL_RANK is an index into what is visible."""
     ours = ("GPU-a1", "GPU-b2")
-    assert choice(ours, 1, 2) == DeviceChoice("GPU-a1,GPU-b2", 1, shared=False, name="GPU-b2")
+    assert choice_of(ours, 1, 2) == DeviceChoice("GPU-a1,GPU-b2", 1, shared=False, name="GPU-b2")
 
 
 def test_another_device_than_the_chosen_one_is_refused() -> None:

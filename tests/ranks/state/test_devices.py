@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slack import slack
 
 from pytest_precision.errors import DevicesBusyError
+from pytest_precision.ranks.state import devices
 from pytest_precision.ranks.state.devices import (
     backend,
     chosen,
@@ -136,6 +137,24 @@ def test_other_devices_are_free(tmp_path, holder):
         assert [path.name for path in tmp_path.iterdir() if "gpu-a" in path.name] == [
             "pytest-precision-device-gpu-a.lock"
         ]
+
+
+def test_containers_meet_in_a_folder_that_they_share(tmp_path, monkeypatch, caplog):
+    """Each has a `/tmp` of its own: with it alone, both would have the device at once."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    program = HOLDER.replace(", Path({folder!r})", "").format(name="gpu-c")
+    command = [sys.executable, "-c", program]
+    settings = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    monkeypatch.setenv("PRECISION_DEVICE_LOCKS", str(shared))
+    with subprocess.Popen(command, cwd=Path(__file__).parents[3], **settings) as other:
+        assert other.stdout.readline() == "has it\n"
+        monkeypatch.setattr(devices, "LOCKS", tmp_path)  # this container's own
+        with pytest.raises(DevicesBusyError, match=f"process {other.pid}"), held(["gpu-c"], 0.1):
+            pass
+        monkeypatch.delenv("PRECISION_DEVICE_LOCKS")
+        with held(["gpu-c"], 0.1):
+            other.kill()
 
 
 @pytest.mark.parametrize("dangling", [False, True])
