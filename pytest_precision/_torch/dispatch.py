@@ -159,6 +159,15 @@ def start_cuda_at_once() -> None:
             setattr(holder, name, value)
 
 
+CYCLES_PER_SECOND = 1_500_000_000
+"""Cycles of a GPU, about; torch counts a sleep on a device in them."""
+
+
+def sleep_on_device(module: Any, seconds: float) -> None:
+    """Have the current stream of a device sleep, in a kernel of torch's own tests."""
+    module._sleep(int(seconds * CYCLES_PER_SECOND))
+
+
 def in_bad_fork() -> bool:
     """Return whether this process is a fork of one that had started CUDA, and so cannot use it.
 

@@ -145,16 +145,19 @@ class Case:
         tolerates = rule.criterion.tolerates
         return culprit_named(self._again, finding, self.sides, root, tolerates=tolerates)
 
-    def candidate_again(self, delays: int = 0) -> Recording | None:
+    def candidate_again(self, delays: int = 0, *, ends_only: bool = False) -> Recording | None:
         """Record the same steps of the candidate once more, if it can be recorded again.
 
         Args:
             delays: number of the delays that its ranks have; 0 for none.
+            ends_only: whether only what a train step leaves is looked at.
 
         Raises:
             SideFailed: if that run failed.
         """
-        return None if self._again is None else self._again.ours(self._window, delays)
+        if self._again is None:
+            return None
+        return self._again.ours(self._window, delays, ends_only=ends_only)
 
     def mutated(self, mutant: str) -> Case | None:
         """Record the same steps of the candidate with a mutant, if it can be recorded again.

@@ -85,18 +85,26 @@ class Recordings:
         folder = self._kept(replace(self.reference, noise=number), window)
         return self._read("reference", folder, window)
 
-    def ours(self, window: Window | None, delays: int = 0, mutant: str = "") -> Recording:
+    def ours(
+        self,
+        window: Window | None,
+        delays: int = 0,
+        mutant: str = "",
+        *,
+        ends_only: bool = False,
+    ) -> Recording:
         """Record the candidate alone.
 
         Args:
             window: see `both`.
             delays: number of the delays that its ranks have; 0 for none.
             mutant: name of the mutant in its engine; empty for none.
+            ends_only: whether only what a train step leaves is looked at.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        side = replace(self.candidate, delays=delays, mutant=mutant)
+        side = replace(self.candidate, delays=delays, mutant=mutant, ends_only=ends_only)
         return self._read("candidate", self._own(side, window), window)
 
     def logged(self, wanted: Wanted) -> tuple[Path, Path]:

@@ -7,7 +7,7 @@ from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.divergences import Finding, Tally, compare_pair
-from pytest_precision.parity.compare.pairs import Pair, align, common_moments
+from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import single
 from pytest_precision.parity.explain.histogram import of_finding
@@ -44,7 +44,7 @@ def races(case: Case) -> Ruling | None:
         late = " or ".join(f"{late_rank(number, size)}" for size in sorted(sizes))
         late = f"with rank {late} late in run {number} of {runs}"
         try:
-            found = _differs(case, number)
+            found = _race(case, number)
         except SideFailed as failed:
             reason = f"race: {late}, {failed.reason}"
             return Ruling(outcome="fail", reason=reason, details=tuple(failed.details))
@@ -59,16 +59,27 @@ def races(case: Case) -> Ruling | None:
     return None
 
 
-def _differs(case: Case, delays: int = 0) -> Finding | None:
+def _race(case: Case, delays: int) -> Finding | None:
+    """Return the first tensor in which a run with delays differs.
+
+    First a run is looked at where its steps end, since any other look waits for the device and may
+    heal the race. If that differs, another is looked at after each phase, to see where it starts.
+    """
+    found = _differs(case, delays, ends_only=True)
+    return None if found is None else _differs(case, delays) or found
+
+
+def _differs(case: Case, delays: int = 0, *, ends_only: bool = False) -> Finding | None:
     """Return the first tensor in which a further run of the candidate differs from the first."""
-    again = case.candidate_again(delays)
+    again = case.candidate_again(delays, ends_only=ends_only)
     return None if again is None else differs(again, case.candidate)
 
 
 def differs(again: Recording, first: Recording) -> Finding | None:
-    """Return the first tensor in which two runs of a candidate differ."""
-    for moments in common_moments(again.trace, first.trace):
-        for pair in align(again.trace, first.trace, moments):
+    """Return the first tensor in which two runs differ, where both were looked at."""
+    looked_at = {*again.trace.moments}
+    for moment in (moment for moment in first.trace.moments if moment in looked_at):
+        for pair in align(again.trace, first.trace, (moment, moment)):
             if not _same(pair):
                 tally = Tally()
                 compare_pair(pair, Bitwise(), tally)

@@ -32,6 +32,7 @@ class Side:
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
         delays: number of the delays of its ranks, see `recorders.perturb.delays`; 0 for none.
+        ends_only: whether only what a train step leaves is looked at.
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
@@ -46,6 +47,7 @@ class Side:
     resumes: bool = False
     needs: Needs = field(default_factory=Needs)
     delays: int = 0
+    ends_only: bool = False
     mutant: str = ""
     noise: int = 0
     logged: Wanted | None = None
@@ -123,7 +125,7 @@ class Side:
                 return record_script(layout, self.cell, into, window, segment)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
-            perturbation = Perturbation(pause, self.mutant, self.noise)
+            perturbation = Perturbation(pause, self.mutant, self.noise, self.ends_only)
             if self.logged is not None:
                 from pytest_precision.recorders.logged_run import log_layout
 

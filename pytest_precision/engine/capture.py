@@ -32,10 +32,16 @@ class Capture:
         self.overflow_factor = 1.0
         self._snapshot = snapshot
         self._kept: dict[str, dict[str, list[Observation]]] = {}
+        self._keeps = True
 
-    def begin(self) -> None:
-        """Forget what was handed over; called before each forward."""
+    def begin(self, *, keeps: bool = True) -> None:
+        """Forget what was handed over; called before each forward.
+
+        Args:
+            keeps: whether anything is kept from now on.
+        """
         self._kept.clear()
+        self._keeps = keeps
 
     def keep(self, kind: str, name: str, seen: Iterable[Observation]) -> None:
         """Keep observations as they are now, unless there are some of that kind and name already.
@@ -45,6 +51,8 @@ class Capture:
             name: tells them apart from others of the kind.
             seen: the observations; a generator runs only if they are kept.
         """
+        if not self._keeps:
+            return
         kept = self._kept.setdefault(kind, {})
         if name not in kept:
             kept[name] = [self._snapshot(one) for one in seen]

@@ -135,7 +135,7 @@ class EngineRecorder:
         self.window = window
         self.op, self.operation, self.step = INIT.op, INIT.operation, segment.done
         self.data = DataWatch(workload)
-        whole = window in (None, EVERYTHING)
+        whole = window in (None, EVERYTHING) and not perturbation.ends_only
         self.watcher = UpdateWatcher(workload, self.cell) if whole else None
         unchanged = self.perturbation == NONE and window in (None, EVERYTHING)
         self.gradients = GradientOracle(workload, self.cell, whole=unchanged, asked=gradients)
@@ -205,7 +205,9 @@ class EngineRecorder:
         self.violations |= dict.fromkeys(self.engine.violations())
 
     def observe(self, phase: str) -> None:
-        """Write what the engine shows after `phase`, if the step is in the window."""
+        """Write what the engine shows after `phase`, if that is looked at, and in the window."""
+        if self.perturbation.ends_only and phase in STEP_PHASES[:-1]:
+            return
         if self.window is None or self.step >= self.window.first:
             moment = Moment(self.op, self.operation, self.step, phase)
             self.writer.add(moment, [*self.engine.observe(phase, self.capture)])
@@ -213,7 +215,7 @@ class EngineRecorder:
     def train(self) -> None:
         """Run one train step, and observe after each phase."""
         self.step += 1
-        self.capture.begin()
+        self.capture.begin(keeps=not self.perturbation.ends_only)
         self.perturbation.pause()
         with (
             self._watching(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,31 @@ def test_each_phase_of_a_train_step_can_be_delayed(tmp_path: Path) -> None:
     late = Perturbation(pause=partial(pauses.append, None))
     record_engine(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, perturbation=late)
     assert len(pauses) == 2 * len(STEP_PHASES)
+
+
+def test_a_run_that_is_looked_at_where_steps_end_reads_nothing_else(tmp_path: Path) -> None:
+    """What reads in between waits for the device, and so may heal a race."""
+    reads: list[str] = []
+
+    class Seen(OwnLoop):
+        def observe(self, phase: str, capture: Any) -> Any:
+            reads.append(phase)
+            return super().observe(phase, capture)
+
+        def show(self, kind: str, *args: Any, **kwargs: Any) -> Any:
+            reads.append(kind)  # when it is asked for, since this is a generator
+            yield from super().show(kind, *args, **kwargs)
+
+    def layout(workload: Workload, cell: Cell) -> Engine:
+        model = workload.model(cell)
+        return Seen(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+    ends = Perturbation(ends_only=True)
+    cell = Cell(sequence="train2")
+    record_engine(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, perturbation=ends)
+    assert {"optimizer_step", "param"} <= {*reads}
+    between = {"used_param", "loss", "grad", "reduced_grad", "grad_norm", *STEP_PHASES[:-1]}
+    assert not between & {*reads}
 
 
 def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Delays: one rank is late at boundaries of phases and for collectives, so that races show.
 
 A layout that overlaps communication with computation may read what has not arrived, or write to
-what is still being sent. Among equally fast ranks it rarely does.
+what is still being sent. Among equally fast ranks it rarely does. On a GPU streams are late: a
+sleep of the host orders nothing there.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pytest_precision._torch.dispatch import sleep_on_device
+from pytest_precision.ranks.state.accelerator import started
+
 LONGEST_DELAY = 0.01
 """Seconds of the longest single delay."""
+
+Method = Callable[..., Any]
 
 _COLLECTIVES = ("all", "barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send")
 """How the names of the methods of a process group begin that communicate."""
@@ -37,14 +43,17 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
         return
     drawn = random.Random(number)
 
-    def pause() -> None:
-        time.sleep(drawn.uniform(0, LONGEST_DELAY))
+    def seconds() -> float:
+        return drawn.uniform(0, LONGEST_DELAY)
 
+    pause, delayed = _on_host(seconds)
+    for _, module in started():
+        pause, delayed = _on_device(seconds, module)
     group = dist.ProcessGroup
     # As the class has them: what `getattr` returns would not bind a group any more.
     kept = {name: method for name, method in vars(group).items() if _communicates(name)}
     for name in kept:
-        setattr(group, name, _after(pause, getattr(group, name)))
+        setattr(group, name, delayed(getattr(group, name)))
     try:
         yield pause
     finally:
@@ -69,10 +78,48 @@ def _communicates(name: str) -> bool:
     return name.lstrip("_").startswith(_COLLECTIVES)
 
 
-def _after(pause: Callable[[], None], method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def delayed(*args: Any, **kwargs: Any) -> Any:
-        pause()
-        return method(*args, **kwargs)
+def _on_host(seconds: Callable[[], float]) -> tuple[Callable[[], None], Callable[[Method], Method]]:
+    """Return what delays this process, and what a method that is delayed before it runs."""
 
-    return delayed
+    def pause() -> None:
+        time.sleep(seconds())
+
+    def after_pause(method: Method) -> Method:
+        @wraps(method)
+        def delayed(*args: Any, **kwargs: Any) -> Any:
+            pause()
+            return method(*args, **kwargs)
+
+        return delayed
+
+    return pause, after_pause
+
+
+def _on_device(
+    seconds: Callable[[], float], module: Any
+) -> tuple[Callable[[], None], Callable[[Method], Method]]:
+    """Return the same for a device, on which a sleep of the host orders nothing.
+
+    A collective waits on a stream of its own, so that it is late for what its caller goes on with:
+    whoever reads its result without waiting for it reads too early.
+    """
+
+    def pause() -> None:
+        sleep_on_device(module, seconds())
+
+    def beside(method: Method) -> Method:
+        @wraps(method)
+        def delayed(*args: Any, **kwargs: Any) -> Any:
+            callers, own = module.current_stream(), module.Stream()
+            own.wait_stream(callers)
+            with module.stream(own):
+                pause()
+                work = method(*args, **kwargs)
+            # One that its caller does not wait for runs on the current stream, which is `own`.
+            if any(getattr(given, "asyncOp", True) is False for given in (*args, *kwargs.values())):
+                callers.wait_stream(own)
+            return work
+
+        return delayed
+
+    return pause, beside

@@ -15,11 +15,14 @@ class Perturbation(NamedTuple):
         pause: called before each phase of a train step.
         mutant: name of the mutant that is planted into each engine; empty for none.
         noise: number of the run whose operations are rounded at random; 0 for none.
+        ends_only: whether only what a train step leaves is looked at. Any look in between waits for
+            the device, and so may heal the race that is looked for.
     """
 
     pause: Callable[[], None] = never
     mutant: str = ""
     noise: int = 0
+    ends_only: bool = False
 
 
 NONE = Perturbation()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.ranks.state import own_device
 from pytest_precision.ranks.state.device_choice import (
     VISIBLE_DEVICES,
     DeviceChoice,
@@ -15,6 +14,7 @@ from pytest_precision.ranks.state.device_choice import (
     listed_devices,
     visible_names,
 )
+from pytest_precision.ranks.state.own_device import choose_device, expect_chosen
 
 TWO = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-a1)
@@ -87,34 +87,28 @@ def test_the_callers_list_is_what_there_is(variable, listed, names) -> None:
 def test_a_rank_that_shares_a_gpu_finds_it_under_its_local_rank(says) -> None:
     """Frameworks take `cuda:LOCAL_RANK`, and there is one device to see."""
     says(TWO.splitlines()[0])
-    found = own_device.choose_device(local_rank=1, sharing=2, per_device=2)
+    found = choose_device(local_rank=1, sharing=2, per_device=2)
     assert found == DeviceChoice("GPU-a1", 0, shared=True, name="GPU-a1")
 
 
 def test_each_rank_sees_its_own_instance_alone(says) -> None:
     """A process sees one instance at most, and nccl joins no two of them."""
     says(DIVIDED)
-    assert own_device.choose_device(1, 2, 1) == DeviceChoice(
-        "MIG-d4", 0, shared=True, name="MIG-d4"
-    )
-    assert own_device.choose_device(0, 1, 1) == DeviceChoice(
-        "MIG-c3", 0, shared=False, name="MIG-c3"
-    )
+    assert choose_device(1, 2, 1) == DeviceChoice("MIG-d4", 0, shared=True, name="MIG-d4")
+    assert choose_device(0, 1, 1) == DeviceChoice("MIG-c3", 0, shared=False, name="MIG-c3")
 
 
 def test_workers_of_xdist_start_at_other_gpus_by_uuid(says, monkeypatch) -> None:
     """What was chosen is what CUDA will read, whatever has asked for the number of devices."""
     says(TWO)
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
-    assert own_device.choose_device(0, 1, 1) == DeviceChoice(
-        "GPU-b2", 0, shared=False, name="GPU-b2"
-    )
+    assert choose_device(0, 1, 1) == DeviceChoice("GPU-b2", 0, shared=False, name="GPU-b2")
 
 
 def test_too_few_devices_are_counted(says) -> None:
     """The skip says for how many ranks there are enough."""
     says(TWO)
-    assert own_device.choose_device(0, 5, 2) == 4
+    assert choose_device(0, 5, 2) == 4
 
 
 def test_ranks_of_their_own_keep_the_order_of_the_list() -> None:
@@ -126,7 +120,7 @@ def test_ranks_of_their_own_keep_the_order_of_the_list() -> None:
 def test_another_device_than_the_chosen_one_is_refused() -> None:
     """CUDA had read the variable before it was changed."""
     found = DeviceChoice("GPU-b2", 0, shared=False, name="GPU-b2")
-    own_device.expect_chosen(found, "b2")
-    own_device.expect_chosen(found, "GPU-b2")
+    expect_chosen(found, "b2")
+    expect_chosen(found, "GPU-b2")
     with pytest.raises(RuntimeError, match=r"expected cuda:0 to be GPU-b2 .* but got a1"):
-        own_device.expect_chosen(found, "a1")
+        expect_chosen(found, "a1")
