@@ -1,4 +1,7 @@
-"""Read report.json files: merge, write pages, summarize, annotate, count. Imports no torch."""
+"""Read report.json files: merge, write pages, summarize, annotate, count, compare.
+
+No command imports torch.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,11 @@ def add_to(commands: Any) -> None:
             "reports", metavar="DIR", nargs="+", type=Path, help="folder of a report.json"
         )
         kind.set_defaults(run=run, make=make, parser=kind)
+    text = "print in Markdown what is new in a later report; exit status 1 if a failure is"
+    kind = own.add_parser("compare", help=text, description=text, allow_abbrev=False)
+    kind.add_argument("old", metavar="OLD", type=Path, help="folder of the earlier report.json")
+    kind.add_argument("new", metavar="NEW", type=Path, help="folder of the later one")
+    kind.set_defaults(run=compare, parser=kind)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -47,6 +55,19 @@ def run(given: argparse.Namespace) -> int:
         given.parser.error(visible(str(error)))
     say(text)
     return 0
+
+
+def compare(given: argparse.Namespace) -> int:
+    """Compare two reports; return 1 if the later one has a failure that is new."""
+    from pytest_precision.report.changed_cells import ChangedCells
+
+    try:
+        old, new = (Report.of(read_report(path)) for path in (given.old, given.new))
+    except (ReportError, OSError, RecursionError) as error:
+        given.parser.error(visible(str(error)))
+    found = ChangedCells.of(old, new)
+    say(found.markdown())
+    return 1 if found.new else 0
 
 
 def _merged(given: argparse.Namespace) -> dict[str, Any]:

@@ -87,6 +87,12 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
     return sorted(found.values(), key=lambda reason: -len(reason.cells))
 
 
+def kinds_of(cell: CellResult) -> set[tuple[object, ...]]:
+    """Return for which kinds of reasons a cell fails; two cells with the same failed alike."""
+    failing = [check for check in cell.checks if check.status in FAILING]
+    return {_kind(check, _text(cell, check)) for check in failing}
+
+
 def _text(cell: CellResult, check: CheckResult) -> str:
     return check.reason.removeprefix(f"{cell_of(cell.nodeid)}: ")
 

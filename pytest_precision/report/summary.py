@@ -55,24 +55,26 @@ def _sections(report: Report) -> Iterator[str]:
         yield f"\n**Not finished:** {count(len(cells), 'cell')} of {planned} ran.\n"
     passing = [cell for cell in cells if cell.passing]
     for part in explain(failing, passing) if failing else []:
-        yield _pre([part.statement(failing)]) if part.conditions else ""
+        yield preformatted([part.statement(failing)]) if part.conditions else ""
         for reason in fold(part.cells, FAILING):
-            yield _pre(_lines(reason))
+            yield preformatted(reason_lines(reason))
     for own in by_test(cells):
-        yield _pre(_grid(own))
+        yield preformatted(_grid(own))
     left_out = [f"in {count(number, 'cell')}: {text}" for text, number in not_compared(cells)]
     if left_out:
-        yield "\n### Not compared\n" + _pre(left_out)
+        yield "\n### Not compared\n" + preformatted(left_out)
     notes = unread_axes(cells)
     if notes:
-        yield "\n### Not read\n" + _pre(notes)
+        yield "\n### Not read\n" + preformatted(notes)
 
 
-def _pre(lines: Sequence[str]) -> str:
+def preformatted(lines: Sequence[str]) -> str:
+    """Return lines of others as a block in which nothing has a meaning."""
     return f"\n<pre>{escape(visible(chr(10).join(lines)))}</pre>\n"
 
 
-def _lines(reason: Reason) -> list[str]:
+def reason_lines(reason: Reason) -> list[str]:
+    """Return a reason with its cells, and the command that repeats the first."""
     times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
     text, *below = reason.lines
     head = f"{STATUSES[reason.status].mark} {times}{text}"
