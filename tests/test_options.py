@@ -29,6 +29,10 @@ VALUES: dict[str, tuple[str, Any]] = {
     "mutate": ("0.9", 0.9),
     "lines": ("off", "off"),
     "deterministic": ("warn", "warn"),
+    "against": ("HEAD~1", "HEAD~1"),
+    "against_python": ("/opt/bin/python", Path("/opt/bin/python")),
+    "against_build": ("make all", "make all"),
+    "drift": ("report", "report"),
     "preload": ("megatron.core", ("megatron.core",)),
     "te": ("off", "off"),
 }
@@ -47,6 +51,10 @@ OTHERS = {
     "jitter": "5",
     "fuzz": "7",
     "mutate": "true",
+    "against": "main",
+    "against_python": "/opt/other/bin/python",
+    "against_build": "make",
+    "drift": "fail",
     "preload": "torchao.optim",
     "lines": "auto",
     "deterministic": "error",
@@ -66,6 +74,8 @@ BAD = {
     "fuzz": ["0", "many"],
     "mutate": ["-0.1", "1.5", "nan", "most", "tests/parity"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
+    "against": ["-x", "--help"],
+    "drift": ["pass", "true"],
     "preload": ["megatron-core", "megatron/core", "megatron."],
     "lines": ["on", "true"],
     "deterministic": ["off", "warn_only"],
@@ -123,6 +133,7 @@ def test_names() -> None:
         "mutate",
         "lines",
         "deterministic",
+        "drift",
     }
 
 

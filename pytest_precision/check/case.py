@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,28 @@ class Case:
         """Record by digests where they can decide, else by values."""
         window = None if terms.criteria.bitwise else EVERYTHING
         case = cls(*recordings.both(window), terms, recordings, window)
-        digests = {side.trace.header.digests for side in case.sides}
-        if len(digests) == 1 and all(side.trace.decisive for side in case.sides):
-            return case
-        return cls(*recordings.both(EVERYTHING), terms, recordings, EVERYTHING)
+        return case if case._decides else case._by_values(recordings)
+
+    @property
+    def _decides(self) -> bool:
+        """Return whether what was recorded can decide: digests of the same pieces, or values."""
+        digests = {side.trace.header.digests for side in self.sides}
+        return len(digests) == 1 and all(side.trace.decisive for side in self.sides)
+
+    def _by_values(self, recordings: Recordings) -> Case:
+        return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
+
+    def beside(self, mine: Recording, recordings: Recordings) -> Case:
+        """Return the case of a side, as it is recorded here, and the reference of `recordings`.
+
+        Args:
+            mine: one of both sides.
+            recordings: record it, as the candidate, and what it is compared with.
+        """
+        theirs = recordings.theirs(self._window)
+        ours = replace(mine, name="candidate")
+        found = Case(ours, theirs, self.terms, recordings, self._window)
+        return found if found._decides else found._by_values(recordings)
 
     @property
     def sides(self) -> tuple[Recording, Recording]:

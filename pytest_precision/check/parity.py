@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,13 +34,16 @@ from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.verdict import Ruling, Verdict
+from pytest_precision.parity.verdict import Ruling, Verdict, again
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.recorders.scripts.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.trace.cache import TraceCache
+
+if TYPE_CHECKING:
+    from pytest_precision.check.moved import Then
 
 __tracebackhide__ = is_bad_input
 
@@ -57,6 +61,7 @@ class Parity:
         verdicts: verdicts of all checks of this test so far.
         root: the folder that node ids start from, and files in a failure.
         definitions: what the modules of this process defined; None if nobody looked in time.
+        then: the commit or installation that each side is compared with; None for none.
     """
 
     nodeid: str
@@ -67,6 +72,7 @@ class Parity:
     verdicts: list[Verdict] = field(default_factory=list)
     root: Path = field(default_factory=Path.cwd)
     definitions: Definitions | None = None
+    then: Then | None = None
 
     def __repr__(self) -> str:
         return f"<parity of {self.nodeid}>"
@@ -107,7 +113,7 @@ class Parity:
                 mapping from kinds, or from `kind:pattern of names`, leaves these alone.
 
         Returns:
-            The verdict, if it is `pass`.
+            The verdict, if it is `pass`, or a `drift` that is only reported.
 
         Raises:
             ParityError: with any other verdict.
@@ -142,6 +148,7 @@ class Parity:
                 workload=str(candidate_side.workload or reference_side.workload or ""),
                 criterion=str(terms.criteria),
                 ruling=ruling,
+                command="" if self.then is None else again(self.nodeid, self.then.options),
                 **figures,
             )
         )
@@ -177,8 +184,11 @@ class Parity:
 
     def _kept(self, verdict: Verdict) -> Verdict:
         __tracebackhide__ = True
+        reports = verdict.outcome == "drift" and self.settings.drift == "report"
+        if reports:
+            verdict = replace(verdict, ruling=replace(verdict.ruling, in_part=True))
         self.verdicts.append(verdict)
-        if verdict.outcome != "pass":
+        if verdict.outcome != "pass" and not reports:
             raise ParityError(verdict)
         return verdict
 
@@ -252,23 +262,30 @@ class Parity:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.case import Case
         from pytest_precision.check.gates import GATES, ruled
+        from pytest_precision.check.moved import since
         from pytest_precision.check.mutation import mutants, noticed
 
         refused = self._refused(candidate, reference)
         if refused is not None:
             return refused, {}
-        recordings = Recordings(
-            candidate, reference, self.ranks, self.traces, self.settings.timeout
+        record = partial(
+            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
         )
+        recordings = record(candidate, reference)
         with self.traces.lock, closing(recordings):
             try:
                 case = Case.opened(recordings, terms)
                 ruling, share = ruled(case, GATES), self.settings.mutate
-                figures = case.figures() | dict(ruling.figures)
+                figures = case.figures() | {"timing": recordings.timing}
+                if self.then is not None:
+                    sides = candidate, reference
+                    ruling, told = since(ruling, case, sides, self.then, record)
+                    figures |= told
+                figures |= ruling.figures
                 if ruling.outcome == "pass" and share is not None:
                     figures["mutants"] = mutants(case)
                     ruling = noticed(figures["mutants"], share) or ruling
-                return ruling, figures | {"timing": recordings.timing}
+                return ruling, figures
             except Exception as error:
                 refused = self._failed(error)
                 if refused is None:

@@ -40,6 +40,8 @@ class Recordings:
         ranks: the session's rank groups, one of which records each segment of a side.
         traces: the session's recorded runs.
         timeout: seconds that one job of the ranks may take.
+        then: ranks of another commit or installation, for sides that run its code.
+        names: what failures call both sides.
 
     Attributes:
         timing: seconds in which each side was recorded.
@@ -52,9 +54,13 @@ class Recordings:
         ranks: RankPool,
         traces: TraceCache,
         timeout: float,
+        then: RankPool | None = None,
+        names: tuple[str, str] = ("candidate", "reference"),
     ) -> None:
         self.candidate, self.reference = candidate, reference
         self._ranks, self._traces, self._timeout = ranks, traces, timeout
+        self._then = then
+        self._names = dict(zip(("candidate", "reference"), names, strict=True))
         self._folders: list[Path] = []
         self._references: dict[tuple[Side, Window | None], Path] = {}
         self.timing = {"candidate": 0.0, "reference": 0.0}
@@ -69,8 +75,19 @@ class Recordings:
             SideFailed: if a rank failed, or the traces cannot be written.
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
-        folder = self._kept(self.reference, window)
-        return self.ours(window), self._read("reference", folder, window)
+        theirs = self.theirs(window)
+        return self.ours(window), theirs
+
+    def theirs(self, window: Window | None) -> Recording:
+        """Record the reference alone, unless it is kept.
+
+        Args:
+            window: see `both`.
+
+        Raises:
+            SideFailed, RanksSkipped, WorldSizeError: see `both`.
+        """
+        return self._read("reference", self._kept(self.reference, window), window)
 
     def noisy(self, window: Window | None, number: int) -> Recording:
         """Record the reference with its operations rounded at random, unless that was done.
@@ -163,8 +180,9 @@ class Recordings:
                 )
             )
         sources = Sources()
+        ranks = self._then if side.then and self._then is not None else self._ranks
         for segment in recorded_segments(side.cell, window):
-            counts = self._ranks.run(
+            counts = ranks.run(
                 segment.world_size,
                 Side.record,
                 side,
@@ -193,6 +211,6 @@ class Recordings:
         try:
             yield
         except (RankError, DevicesBusyError, PrecisionLeakWarning, OSError) as error:
-            raise SideFailed(side, error) from error
+            raise SideFailed(self._names[side], error) from error
         finally:
             self.timing[side] += time.perf_counter() - started

@@ -37,6 +37,7 @@ class Side:
         noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
         gradients: whether losses and gradients are computed once more, by the workload itself.
+        then: the commit or installation whose code runs, in words; empty for this one.
     """
 
     layout: ImportPath
@@ -52,6 +53,7 @@ class Side:
     noise: int = 0
     logged: Wanted | None = None
     gradients: bool = True
+    then: str = ""
 
     @classmethod
     def of(
@@ -115,6 +117,8 @@ class Side:
         from pytest_precision.recorders.perturb.perturbation import Perturbation
         from pytest_precision.recorders.scripts.runs import record_script
 
+        if self.then:
+            self._skip_unless_there()
         layout, into = self.layout.resolve(), Path(folder)
         with axes_read(), delays(self.delays) as pause:
             if self.workload is None and self.logged is not None:
@@ -134,3 +138,12 @@ class Side:
                 return log_layout(*logs, self.logged)
             given = layout, other, workload, self.cell, into, window, segment, perturbation
             return record_engine(*given, gradients=self.gradients)
+
+    def _skip_unless_there(self) -> None:
+        """Skip, on a rank of another commit, what that commit does not have yet."""
+        paths = (self.layout, self.other, self.workload)
+        lacking = [path.lacking() for path in paths if path is not None]
+        if any(lacking):
+            import pytest
+
+            pytest.skip(f"{next(filter(None, lacking))} is not there in {self.then}")

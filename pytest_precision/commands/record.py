@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.revisions.imports import expect_moved, move_imports
+from pytest_precision.ranks.code.moved_imports import expect_moved, move_imports
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""

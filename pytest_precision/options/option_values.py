@@ -86,6 +86,20 @@ def module(text: str) -> str:
     return text
 
 
+def revision(text: str) -> str:
+    """Return git's name of a commit, which is no option of git."""
+    if not text or text.startswith("-"):
+        raise ValueError(text)
+    return text
+
+
+def program(text: str) -> Path:
+    """Return the absolute path of a program; a link stays one, since environments have such."""
+    if not text:
+        raise ValueError(text)
+    return Path(text).absolute()
+
+
 def pattern(text: str) -> str:
     """Return a pattern, which is not empty."""
     if not text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,10 @@ class Settings:
         preload: modules that are imported once, and of which all ranks are copies.
         lines: whether a failed check is run once more to name a line: `auto` or `off`.
         deterministic: what an operator without a deterministic algorithm does: `error` or `warn`.
+        against: revision of the repository that each side is compared with; None for none.
+        against_python: interpreter that each side is compared with.
+        against_build: shell command that makes the compiled parts of that revision.
+        drift: whether a check fails where both sides moved alike: `fail` or `report`.
         te: where layouts that use Transformer Engine run: `auto`, `cpu` or `off`.
     """
 
@@ -56,6 +61,26 @@ class Settings:
     lines: str = "auto"
     deterministic: str = "error"
     te: str = "auto"
+    against: str | None = None
+    against_python: Path | None = None
+    against_build: str | None = None
+    drift: str = "fail"
+
+    @property
+    def compares_in_time(self) -> bool:
+        """Return whether each side is compared with itself in another commit or installation."""
+        return bool(self.against) or self.against_python is not None
+
+    @property
+    def in_time(self) -> str:
+        """Return the options for such a comparison, as a command line has them."""
+        given = {
+            "against": self.against,
+            "against-python": self.against_python,
+            "against-build": self.against_build,
+        }
+        words = (f"--precision-{name}={value}" for name, value in given.items() if value)
+        return shlex.join(words)
 
 
 SETTINGS = pytest.StashKey[Settings]()

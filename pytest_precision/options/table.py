@@ -125,6 +125,33 @@ OPTIONS = (
         of_marker=True,
     ),
     Option(
+        "against",
+        option_values.revision,
+        "a revision, such as main or HEAD~1",
+        "REVISION",
+        "record each side once more by the code of this commit, and compare",
+    ),
+    Option(
+        "against_python",
+        option_values.program,
+        "an interpreter",
+        "PATH",
+        "record each side once more by this interpreter, with its packages, and compare",
+    ),
+    Option(
+        "against_build",
+        option_values.pattern,
+        "a command",
+        "COMMAND",
+        "make the compiled parts of that commit, in its work tree",
+    ),
+    Option(
+        "drift",
+        *option_values.one_of("fail", "report"),
+        "what becomes of a check whose sides have both moved and still agree",
+        of_marker=True,
+    ),
+    Option(
         "preload",
         option_values.module,
         "the name of a module, such as megatron.core",

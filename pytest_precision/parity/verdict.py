@@ -10,7 +10,7 @@ from typing import Any
 from pytest_precision._visible import visible
 from pytest_precision.parity.culprit import Culprit
 
-OUTCOMES = ("pass", "fail", "vacuous", "skip", "error")
+OUTCOMES = ("pass", "fail", "drift", "vacuous", "skip", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,8 @@ class Figures:
         unexercised: what the candidate's run never did, so that nothing is proved of it.
         mutants: known defects that were planted into a candidate that passed, as
             `mutation.mutants` lists them; None where that was not asked for.
+        then: the commit or installation that both sides were compared with: its `name`, the sides
+            that have `moved`, and how the `environment` differs; None where none was asked for.
     """
 
     observations: int = 0
@@ -133,6 +135,7 @@ class Figures:
     needed: dict[str, Any] | None = None
     unexercised: list[str] | None = None
     mutants: dict[str, Any] | None = None
+    then: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

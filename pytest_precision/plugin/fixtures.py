@@ -17,6 +17,7 @@ from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declared import Declared
 from pytest_precision.plugin.launched import HOSTS
+from pytest_precision.plugin.other_side import OTHER_SIDE
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
@@ -111,6 +112,7 @@ def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
         shared.traces,
         root=item.config.rootpath,
         definitions=item.config.stash.get(DEFINITIONS, None),
+        then=shared.then(settings),
     )
     item.stash[PARITY] = found
     return found
@@ -213,7 +215,8 @@ def _parity_errors(error: BaseException) -> Iterator[ParityError]:
 def _resources(config: pytest.Config) -> Resources:
     """Return the resources of the session, which are closed with it."""
     if RESOURCES not in config.stash:
-        config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None))
+        there = config.stash.get(OTHER_SIDE, None)
+        config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None), there)
         config.add_cleanup(config.stash[RESOURCES].close)
     return config.stash[RESOURCES]
 

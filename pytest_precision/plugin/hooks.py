@@ -90,6 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_precision.check import transformer_engine
 
         transformer_engine.refuse_stand_in(config.stash[SETTINGS])
+    if config.stash[SETTINGS].compares_in_time or config.stash[SETTINGS].against_build:
+        from pytest_precision.plugin import other_side
+
+        other_side.open_other_side(config, config.stash[SETTINGS])
     config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
     if config.stash[SETTINGS].enabled:
         imports = ExitStack()
@@ -160,6 +164,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Return the line on the cells that are about to run."""
     return config.stash[COLLECTION].header(config.get_verbosity())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell an xdist worker which commit or installation its checks are compared with."""
+    if node.config.stash[SETTINGS].compares_in_time:
+        from pytest_precision.plugin import other_side
+
+        other_side.tell_worker(node)
 
 
 @pytest.hookimpl(optionalhook=True)

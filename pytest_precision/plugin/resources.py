@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 from pytest_precision.options import Settings
+from pytest_precision.plugin.other_side import OtherSide
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.process.preloaded import installed_modules
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.server import ensure_running
+from pytest_precision.revisions.other_ranks import OtherRanks
 from pytest_precision.trace.cache import TraceCache
+
+if TYPE_CHECKING:
+    from pytest_precision.check.moved import Then
 
 
 class Resources:
@@ -19,9 +25,13 @@ class Resources:
     Args:
         hosts: the processes of a launch, which start all ranks; without them, ranks run on this
             machine.
+        other_side: the commit or installation that each side is compared with.
     """
 
-    def __init__(self, hosts: Hosts | None = None) -> None:
+    def __init__(self, hosts: Hosts | None = None, other_side: OtherSide | None = None) -> None:
+        self._other_side = other_side
+        self._other_ranks: OtherRanks | None = None
+        self._then: dict[RankPool, Then] = {}
         self._start = RankProcess if hosts is None else hosts.start
         self._ranks: dict[tuple[str, str, int], RankPool] = {}
         self._traces: TraceCache | None = None
@@ -46,6 +56,28 @@ class Resources:
             )
         return self._ranks[key]
 
+    def then(self, settings: Settings) -> Then | None:
+        """Return what each side is compared with, and its ranks; None for nothing."""
+        if self._other_side is None:
+            return None
+        # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.check.moved import Then
+
+        ours, other = self.ranks(settings), self._other_side
+        if self._other_ranks is None:
+            self._other_ranks = OtherRanks(other.installation, other.package)
+        if ours not in self._then:
+            pool = RankPool(
+                settings.ranks,
+                settings.timeout,
+                ours.device,
+                self._other_ranks.start,
+                settings.ranks_per_device,
+            )
+            name, differences = other.installation.name, self._other_ranks.differences
+            self._then[ours] = Then(name, settings.in_time, pool, differences)
+        return self._then[ours]
+
     @property
     def traces(self) -> TraceCache:
         """The session's recorded runs."""
@@ -55,6 +87,11 @@ class Resources:
 
     def close(self) -> None:
         """End all ranks and remove all traces; this may be called again."""
+        while self._then:
+            self._then.popitem()[1].ranks.close()
+        if self._other_ranks is not None:
+            self._other_ranks.close()
+            self._other_ranks = None
         while self._ranks:
             self._ranks.popitem()[1].close()
         if self._traces is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_precision.ranks.code import rewriting
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.code.relocation import relocation_of_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,11 @@ class Job:
 
     def enter(self) -> None:
         """Take over the caller's current directory and `sys.path` in this process."""
-        os.chdir(self.directory)
-        if sys.path != list(self.sys_path):
-            sys.path[:] = self.sys_path
+        moves = relocation_of_process()
+        os.chdir(self.directory if moves is None else moves.folder_of(self.directory))
+        path = list(self.sys_path) if moves is None else moves.import_path(self.sys_path)
+        if sys.path != path:
+            sys.path[:] = path
             importlib.invalidate_caches()
         rewriting.rewrite(self.rewritten)
 

@@ -53,6 +53,11 @@ RULES = {
         "The candidate and the reference do not agree.",
         "Repeat the cell, and read the first line of the failure: it says what differs first.",
     ),
+    "drift": SarifRule(
+        "parity-drifted",
+        "Both sides have moved since another commit or installation, and still agree.",
+        "Look at how the two environments differ; --precision-drift=report lets it pass.",
+    ),
     "vacuous": SarifRule(
         "parity-vacuous",
         "The check could not have failed, so that it proves nothing.",

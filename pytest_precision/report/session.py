@@ -43,7 +43,11 @@ class SessionReport:
     @classmethod
     def of(cls, config: pytest.Config, settings: Settings) -> SessionReport:
         """Return the report that the settings ask for."""
-        flags = {name: value for name, value in asdict(settings).items() if name != "report"}
+        flags = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in asdict(settings).items()
+            if name != "report"
+        }
         return cls(config, settings.report, environment(device=settings.device, flags=flags))
 
     def __init__(

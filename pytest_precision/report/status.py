@@ -25,6 +25,7 @@ class Status(NamedTuple):
 STATUSES = {
     "error": Status("E", "error", "red", failing=True),
     "fail": Status("F", "failed", "red", failing=True),
+    "drift": Status("D", "drifted", "red", failing=True),
     "vacuous": Status("V", "vacuous", "red", failing=True),
     "xpass": Status("X", "xpassed", "yellow", failing=False),
     "xfail": Status("x", "xfailed", "yellow", failing=False),
@@ -33,7 +34,8 @@ STATUSES = {
     "pass": Status(".", "passed", "green", failing=False),
 }
 """Worst first: the outcomes of a verdict; `xpass` and `xfail` for what pytest expected; and
-`partial` for a pass under another criterion than bitwise, which may leave kinds out."""
+`partial` for a pass under another criterion than bitwise, which may leave kinds out, and for a
+drift that is only reported."""
 
 PASSING = ("partial", "pass")
 

@@ -4,18 +4,44 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_precision.errors import RevisionError, expected_but_got
+from pytest_precision.ranks.code.moved_imports import PACKAGE
 
 NEEDED = ("torch", "numpy", "pytest", "xxhash")
 """What an interpreter needs to record, besides this package, which is put on its path."""
+
+START = """
+import ctypes, importlib, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG: end with the process that waits
+sys.path[0], (module, name) = sys.argv.pop(1), sys.argv.pop(1).split(":")
+sys.exit(getattr(importlib.import_module(module), name)())
+"""
+"""What starts a function of this package.
+
+`python -m` would take the package from a work tree that has one."""
 
 _LACKS = """
 import importlib.util, json, sys
 print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))
 """
+
+
+def called(revision: str, commit: str, python: Path | None) -> str:
+    """Return what messages call a commit, and an interpreter if it is another one."""
+    name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
+    return f"{name} with {python}" if python else name
+
+
+def link_package(folder: Path) -> Path:
+    """Make a folder with this package and nothing else, for an interpreter that may have none."""
+    folder.mkdir()
+    (folder / PACKAGE.name).symlink_to(PACKAGE)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -34,6 +60,20 @@ class Installation:
     root: Path | None = None
     tree: Path | None = None
 
+    def words(self, package: Path, function: str) -> list[str]:
+        """Return the command that starts a function of this package.
+
+        Args:
+            package: see `link_package`.
+            function: `module:function`, which returns the exit status.
+        """
+        return [str(self.python), "-c", START, str(package), function]
+
+    @property
+    def is_of_this_interpreter(self) -> bool:
+        """Return whether the interpreter is that of this process."""
+        return self.python == Path(sys.executable)
+
     @property
     def moves(self) -> tuple[str, ...]:
         """Return the root of the repository and its work tree; nothing without a work tree."""
@@ -46,8 +86,11 @@ class Installation:
             return path
         return self.tree / path.relative_to(self.root)
 
-    def expect_able(self) -> None:
+    def expect_able(self, flag: str = "--python") -> None:
         """Refuse an interpreter that lacks what a recording needs.
+
+        Args:
+            flag: the option that names it.
 
         Raises:
             RevisionError: with what it lacks.
@@ -57,13 +100,13 @@ class Installation:
             done = subprocess.run(words, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise RevisionError(
-                expected_but_got("a Python interpreter", f"--python={self.python} ({error})")
+                expected_but_got("a Python interpreter", f"{flag}={self.python} ({error})")
             ) from error
         lacks = json.loads(done.stdout)
         if lacks:
             raise RevisionError(
                 expected_but_got(
-                    f"{', '.join(NEEDED)} in --python={self.python}",
+                    f"{', '.join(NEEDED)} in {flag}={self.python}",
                     f"no {', no '.join(lacks)}",
                     f"{self.python} -m pip install {' '.join(lacks)}",
                 )

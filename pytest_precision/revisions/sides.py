@@ -13,23 +13,12 @@ from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RevisionError, expected_but_got
-from pytest_precision.revisions.imports import PACKAGE
-from pytest_precision.revisions.installation import Installation
+from pytest_precision.revisions.installation import Installation, called, link_package
 from pytest_precision.revisions.peers import Peers
 from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
 
 GRACE_SECONDS = 10.0
 """Time that the ranks of a script have to end by themselves after one of them has failed."""
-
-_START = """
-import ctypes, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG: end with the process that waits
-sys.path[0] = sys.argv.pop(1)
-from pytest_precision.__main__ import main
-sys.exit(main())
-"""
-"""What starts a recording: `python -m` would take this package from a work tree that has one."""
 
 
 @dataclass
@@ -92,8 +81,7 @@ class Sides:
         """
         root = self.repository
         commit = commit_of(root, revision)
-        called = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
-        name = f"{called} with {python}" if python else called
+        name = called(revision, commit, python)
         tree = self.folder / "trees" / commit
         with ExitStack() as stack:
             self.peers.agree(f"tree/{commit}", lambda: self._checked_out(root, commit, tree, stack))
@@ -116,8 +104,8 @@ class Sides:
         if self.peers.rank == 0:
             print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
         folder = self.folder / name
-        words = [str(side.python), "-c", _START, str(self.folder / "plugin"), "record"]
-        words += ["--out", str(folder), *self.options, *options]
+        words = side.words(self.folder / "plugin", "pytest_precision.__main__:main")
+        words += ["record", "--out", str(folder), *self.options, *options]
         words += ["--moved", *side.moves] if side.moves else []
         process = subprocess.Popen(
             [*words, "--", os.path.relpath(file), *arguments],
@@ -134,9 +122,7 @@ class Sides:
 
     def _new_folder(self) -> str:
         folder = self.stack.enter_context(OwnFolder("diff-"))
-        # Nothing but this package, for an interpreter that may have none.
-        (folder / "plugin").mkdir()
-        (folder / "plugin" / PACKAGE.name).symlink_to(PACKAGE)
+        link_package(folder / "plugin")
         return str(folder)
 
     def _checked_out(self, root: Path, commit: str, tree: Path, stack: ExitStack) -> str:

@@ -12,6 +12,7 @@ import pytest
 from pytest_precision import Cell, Parity, ParityError, layouts, ulp, unchecked, workloads
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import GATES
+from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.mutation import noticed
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.parity.verdict import Ruling
@@ -38,7 +39,7 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     """Each gate has its row in the documentation, in the order in which they are asked."""
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    assert documented == [one.__name__ for one in (*PRECONDITIONS, *GATES, noticed)]
+    assert documented == [one.__name__ for one in (*PRECONDITIONS, *GATES, *TIME_GATES, noticed)]
 
 
 def doubled(workload: Any, cell: Cell) -> Any:

@@ -91,7 +91,10 @@ def test_what_is_no_report_is_refused(
         ({"seconds": 10**400}, "seconds to be number but got 1000"),
         ({"details": "DEEP"}, "a/report.json (maximum recursion depth exceeded"),
         ({"line": -1}, "line to be at least 0 but got -1"),
-        ({"outcome": []}, "outcome to be one of pass, fail, vacuous, skip, error but got []"),
+        (
+            {"outcome": []},
+            "outcome to be one of pass, fail, drift, vacuous, skip, error but got []",
+        ),
         ({"divergence": {}}, "divergence to have"),
     ],
 )

@@ -152,6 +152,20 @@ class ImportPath:
         kwargs = {a.name: _value(a, self) for a in self.arguments if a.name is not None}
         return functools.partial(function, *args, **kwargs)
 
+    def lacking(self) -> str:
+        """Return what of this path other code than the controller's lacks; empty if all is there.
+
+        Raises:
+            Exception: the module is there, and raises it while it is imported.
+        """
+        try:
+            module = load_module(self.module, self.file)
+        except ModuleNotFoundError as error:
+            if not f"{self.module}.".startswith(f"{error.name}."):
+                raise  # the module is there, and imports another one
+            return self.name
+        return "" if _attribute(module, self.qualname) is not None else self.name
+
     def __str__(self) -> str:
         if not self.arguments:
             return self.name

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pytest_precision.ranks.code import rewriting
+from pytest_precision.ranks.code.relocation import relocated
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
@@ -21,11 +22,12 @@ def load_module(name: str, file: str | None) -> ModuleType:
 
     Args:
         name: dotted name, under which the module is in `sys.modules` afterwards.
-        file: absolute path of its source; None for a module that has none.
+        file: absolute path of its source in the controller; None for a module that has none.
 
     Raises:
         ImportError: it cannot be imported; an exception of the module itself passes through.
     """
+    file = None if file is None else _place(file)
     loaded = sys.modules.get(name)
     if loaded is not None and (file is None or _same(getattr(loaded, "__file__", None), file)):
         return loaded
@@ -39,6 +41,12 @@ def load_module(name: str, file: str | None) -> ModuleType:
     if spec is not None and _same(spec.origin, file):
         return importlib.import_module(name)
     return _loaded(name, Path(file))
+
+
+def _place(file: str) -> str | None:
+    """Return where a file is for this process; None if the module has moved since that commit."""
+    place = relocated(file)
+    return place if place == file or os.path.isfile(place) else None
 
 
 def _same(found: str | None, file: str) -> bool:

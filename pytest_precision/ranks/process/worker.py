@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.ranks.code.relocation import Relocation, relocation_of_process, settle
 from pytest_precision.ranks.process import lifeline, output, preloaded
 from pytest_precision.ranks.process.messages import (
     Done,
@@ -30,6 +31,10 @@ from pytest_precision.ranks.process.messages import (
 from pytest_precision.ranks.process.rendezvous import FileRendezvous, StoreRendezvous
 from pytest_precision.ranks.state import devices, reads
 from pytest_precision.ranks.state.environment import Environment
+
+if TYPE_CHECKING:
+    from pytest_precision.ranks.job import Job
+    from pytest_precision.ranks.state.baseline import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class Membership:
         collective_seconds: timeout of a collective, in seconds.
         ranks_per_device: how many ranks may share a GPU.
         preload: modules that its fork server has imported, unless variables are declared.
+        relocation: where it finds what the controller names, if not where the controller does.
     """
 
     rank: int
@@ -65,6 +71,7 @@ class Membership:
     collective_seconds: float
     ranks_per_device: int
     preload: tuple[str, ...] = ()
+    relocation: Relocation | None = None
 
     @property
     def variables(self) -> dict[str, str]:
@@ -102,6 +109,8 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
     """
     status = 0
     try:
+        if membership.relocation is not None:
+            settle(membership.relocation)
         reads.reads_of_process()
         lifeline.tie(membership.folder)
         output.redirect(membership.log, membership.stacks)
@@ -186,14 +195,14 @@ def _expect_loopback(error: RuntimeError) -> None:
 
 
 def _answer(message: RunJob, membership: Membership) -> FromRank:
-    from pytest_precision.ranks.state import accelerator, baseline, process_groups
+    from pytest_precision.ranks.state import accelerator, process_groups
 
     # Not after a job: a peer may still wait in a collective of its own.
     process_groups.close_unused()
     heard = reads.reads_of_process()
     heard.begin()
     job = message.job.unpack()
-    done = baseline.baseline_of_process().run(job, membership.environment.threads)
+    done = _run(job, membership)
     try:
         pickled = pickle.dumps(done.result, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # pickling runs the value's own code
@@ -207,3 +216,19 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
     result = Payload.of(pickled, membership.result)
     seen = Payload.of(pickle.dumps(heard.seen()), membership.seen)
     return Done(result, message.nonce, done.leaks, done.late, seen, accelerator.emptied())
+
+
+def _run(job: Job, membership: Membership) -> Outcome:
+    """Run a job; refuse one whose code is not where the relocation of the rank says."""
+    from pytest_precision.ranks.state import baseline
+
+    run, moves = baseline.baseline_of_process().run, relocation_of_process()
+    try:
+        done = run(job, membership.environment.threads)
+    except ImportError as error:
+        if moves is not None:
+            moves.expect_built(error, job.sys_path)
+        raise
+    if moves is not None:
+        moves.expect_moved()
+    return done

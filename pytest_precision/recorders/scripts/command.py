@@ -16,6 +16,7 @@ from pytest_precision.layouts.declarations import with_environment
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import COMMAND
+from pytest_precision.ranks.code.relocation import relocated
 from pytest_precision.ranks.state.environment import patched
 from pytest_precision.recorders.scripts.script import script
 
@@ -72,7 +73,7 @@ def run_command(cell: Cell, record: Record, file: str, arguments: tuple[str, ...
 
     words = [_filled(argument, cell) for argument in arguments]
     with _without_group(), record(), ended_well():
-        run_file(Path(file), words)
+        run_file(Path(relocated(file)), words)
 
 
 run_command.fresh_ranks = True  # type: ignore[attr-defined]

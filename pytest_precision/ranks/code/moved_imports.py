@@ -1,4 +1,4 @@
-"""Imports: what a script imports from its repository comes from the work tree of a commit."""
+"""Moved imports: what is imported from a repository comes from the work tree of a commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 from pytest_precision.errors import RevisionError, expected_but_got
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 """Folder of this package, which may lie in the repository: its own code is the same on both sides.
 """
 
@@ -26,13 +26,13 @@ def move_imports(root: Path, tree: Path) -> None:
         root: root of the user's repository.
         tree: work tree of a commit of it.
     """
-    sys.path[:] = _moved(sys.path, root, tree)
+    sys.path[:] = moved_paths(sys.path, root, tree)
     packages: list[str] = []
     for name, finder in sorted(sys.modules.items()):
         if name.startswith("__editable__") and name.endswith("_finder"):
             packages += _move_mapping(finder, root, tree)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [*_moved(filter(None, inherited), root, tree), *packages]
+    folders = [*moved_paths(filter(None, inherited), root, tree), *packages]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
 
 
@@ -54,13 +54,27 @@ def expect_moved(root: Path, tree: Path) -> None:
             )
 
 
-def _moved(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
+def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
+    """Yield folders as they are in a work tree, without those that it lacks.
+
+    Args:
+        paths: folders, of which those outside the repository stay.
+        root: root of the user's repository.
+        tree: work tree of a commit of it.
+    """
     for path in paths:
-        folder = Path(path)
-        if not path or not _in_repository(folder, root, tree):
+        there = in_tree(Path(path), root, tree) if path else Path()
+        if not path or there == Path(path):
             yield path
-        elif (there := _in_tree(folder, root, tree)).exists():
+        elif there.exists():
             yield str(there)
+
+
+def in_tree(path: Path, root: Path, tree: Path) -> Path:
+    """Return where a path of the repository is in a work tree; any other path as it is."""
+    if not _in_repository(path, root, tree):
+        return path
+    return tree / path.resolve().relative_to(root)
 
 
 def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
@@ -69,7 +83,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
     for name, path in [*mapping.items()]:
         if not _in_repository(Path(path), root, tree):
             continue
-        there = _in_tree(Path(path), root, tree)
+        there = in_tree(Path(path), root, tree)
         if there.exists() or there.with_suffix(".py").exists():
             mapping[name] = str(there)
             yield str(there.parent)
@@ -77,7 +91,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
             del mapping[name]
     spaces: Mapping[str, list[str]] = getattr(finder, "NAMESPACES", {})
     for folders in spaces.values():
-        folders[:] = _moved(folders, root, tree)
+        folders[:] = moved_paths(folders, root, tree)
 
 
 def _in_repository(path: Path, root: Path, tree: Path) -> bool:
@@ -86,7 +100,3 @@ def _in_repository(path: Path, root: Path, tree: Path) -> bool:
     others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
     within = [one for one in others if one.is_relative_to(root)]
     return path.is_relative_to(root) and not any(path.is_relative_to(one) for one in within)
-
-
-def _in_tree(path: Path, root: Path, tree: Path) -> Path:
-    return tree / path.resolve().relative_to(root)

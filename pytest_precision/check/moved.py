@@ -1,0 +1,246 @@
+"""Moved: each side of a check against the same side in another commit or installation.
+
+With both sides at both ends there are four recordings, which tell a change of one side from one of
+what both have in common: the environment, or shared code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from pytest_precision.check.case import Case
+from pytest_precision.check.gate import gate
+from pytest_precision.check.gates import agreement, refused, same_data
+from pytest_precision.check.recordings import Recordings
+from pytest_precision.check.side import Side
+from pytest_precision.errors import RanksSkipped, SideFailed
+from pytest_precision.parity.verdict import Ruling
+from pytest_precision.ranks.pool import RankPool
+
+MakeRecordings = Callable[..., Recordings]
+
+SHOWN_DIFFERENCES = 12
+"""Differences between two environments that a failure lists; report.json has all of them."""
+
+
+@dataclass(frozen=True)
+class Then:
+    """The commit or installation that each side is compared with.
+
+    Attributes:
+        name: what messages call it.
+        options: what asks for it on the command line.
+        ranks: ranks that run its code.
+        packages: returns package to its version here and there, where another interpreter has
+            another one.
+    """
+
+    name: str
+    options: str
+    ranks: RankPool
+    packages: Callable[[], Mapping[str, list[str]]]
+
+
+class Moves:
+    """How both sides of a case differ from themselves then.
+
+    Args:
+        case: both sides now.
+        sides: what they were recorded from.
+        then: the other commit or installation.
+        record: makes the recordings of a side and of the same side then.
+        stack: removes what is recorded here.
+
+    Attributes:
+        name: of the other commit or installation.
+        seconds: in which sides were recorded.
+
+    Raises:
+        SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        sides: tuple[Side, Side],
+        then: Then,
+        record: MakeRecordings,
+        stack: ExitStack,
+    ) -> None:
+        self.name = then.name
+        self._now, self._packages = case, then.packages
+        self._cases: dict[str, Case] = {}
+        self._recordings: list[Recordings] = []
+        for side, recording in zip(sides, case.sides, strict=True):
+            names = recording.name, f"{recording.name} at {then.name}"
+            own = record(side, replace(side, then=then.name), then=then.ranks, names=names)
+            self._recordings.append(stack.enter_context(closing(own)))
+            self._cases[recording.name] = case.beside(recording, own)
+
+    @cached_property
+    def rulings(self) -> dict[str, Ruling]:
+        """Return each side that has moved, and how."""
+        found = {name: refused(case, (same_data, agreement)) for name, case in self._cases.items()}
+        return {name: ruling for name, ruling in found.items() if ruling is not None}
+
+    @cached_property
+    def disagreement(self) -> Ruling | None:
+        """Return how both sides differed from each other then; None if they agreed."""
+        ours, theirs = (case.reference for case in self._cases.values())
+        case = Case(replace(ours, name="candidate"), theirs, self._now.terms._replace(lines=False))
+        case.noise = self._now.noise
+        return refused(case, (same_data, agreement))
+
+    @property
+    def differences(self) -> dict[str, list[str]]:
+        """Return what decides about bits, and packages, to how they are here and there."""
+        found = dict(self._packages())
+        for case in self._cases.values():
+            here, there = (side.trace.header.environment for side in case.sides)
+            for name in dict.fromkeys([*here, *there]):
+                if here.get(name) != there.get(name):
+                    found[name] = [here.get(name, "none"), there.get(name, "none")]
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """Return the time in which sides were recorded for this."""
+        return sum(sum(one.timing.values()) for one in self._recordings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as builtins, for report.json."""
+        moved = {name: ruling.reason for name, ruling in self.rulings.items()}
+        return {"name": self.name, "moved": moved, "environment": self.differences}
+
+
+def since(
+    now: Ruling,
+    case: Case,
+    sides: tuple[Side, Side],
+    then: Then,
+    record: MakeRecordings,
+) -> tuple[Ruling, dict[str, Any]]:
+    """Return the ruling on a case that is compared with then, and further figures.
+
+    Args:
+        now: the ruling on both sides as they are now.
+        case: both sides now.
+        sides: what they were recorded from.
+        then: the other commit or installation.
+        record: makes the recordings of a side and of the same side then.
+
+    Raises:
+        SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`; only of a case that passes.
+    """
+    if now.outcome not in ("pass", "fail"):
+        return now, {}  # what proves nothing now has nothing to compare
+    with ExitStack() as stack:
+        try:
+            moves = Moves(case, sides, then, record, stack)
+            found = moved(now, moves) or drifted(now, moves) or _unmoved(now, moves)
+            return found, {"then": moves.as_dict()}
+        except (RanksSkipped, SideFailed) as error:
+            if _passes(now):
+                raise
+            return _told(now, [f"Not compared with {then.name}: {error}"]), {}
+
+
+@gate
+def moved(now: Ruling, moves: Moves) -> Ruling | None:
+    """Refuse a side that moved alone, and sides that moved and do not agree as they did."""
+    found, lost = moves.rulings, now.gate == agreement.__name__
+    if not found or (lost and moves.disagreement is not None) or not (lost or _passes(now)):
+        return None
+    if len(found) == 2 and not lost and moves.disagreement is None:
+        return None
+    name, ruling = next(iter(found.items()))
+    since = f"since {moves.name}"
+    if lost:
+        who = "both sides" if len(found) == 2 else f"the {name}"
+        reason = f"agreement was lost {since}: {who} moved: {ruling.reason}"
+    elif len(found) == 2:
+        reason = f"both sides moved {since}, where they did not agree: {ruling.reason}"
+    else:
+        other = "reference" if name == "candidate" else "candidate"
+        reason = f"the {name} moved {since}, the {other} did not: {ruling.reason}"
+    details = [*_environment(moves), *_others(now, moves)]
+    return replace(_of_move(ruling, name, moves.name, details), outcome="fail", reason=reason)
+
+
+@gate
+def drifted(now: Ruling, moves: Moves) -> Ruling | None:
+    """Refuse sides that have both moved and still agree with each other, as they did."""
+    found = moves.rulings
+    if not _passes(now) or len(found) < 2:
+        return None
+    ruling = found["candidate"]
+    reason = f"both sides moved since {moves.name} and still agree: {ruling.reason}"
+    details = [
+        "What both have in common moved: the environment, or shared code.",
+        *_environment(moves),
+        "If that is meant, --precision-drift=report lets it pass.",
+    ]
+    moved_ruling = _of_move(ruling, "candidate", moves.name, details)
+    return replace(moved_ruling, outcome="drift", reason=reason)
+
+
+TIME_GATES = (moved, drifted)
+"""The gates of a check that is compared with another commit or installation."""
+
+
+def _unmoved(now: Ruling, moves: Moves) -> Ruling:
+    """Return the ruling of now, with what is known of then."""
+    if _passes(now):
+        return now
+    if not moves.rulings:
+        return _told(now, [f"It was so at {moves.name}, too: neither side has moved."])
+    words = [
+        f"The {name} has moved since {moves.name}: {one.reason}"
+        for name, one in moves.rulings.items()
+    ]
+    if moves.disagreement is not None:
+        words.insert(0, f"The sides differed at {moves.name}, too: {moves.disagreement.reason}")
+    return _told(now, words)
+
+
+def _passes(now: Ruling) -> bool:
+    return now.outcome == "pass"
+
+
+def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
+    """Return the ruling on a side against itself, told as that of its check."""
+    return replace(
+        ruling,
+        details=(
+            *details,
+            f"Below, both are the {name}: as it is here, and, as the reference, at {then}.",
+            *ruling.details,
+        ),
+    )
+
+
+def _others(now: Ruling, moves: Moves) -> Iterator[str]:
+    """Say what the first line does not: how the sides agree now, and how they did."""
+    if now.outcome == "fail":
+        yield f"Now the two sides differ: {now.reason}"
+    elif moves.disagreement is not None:
+        yield f"At {moves.name} the two sides differed: {moves.disagreement.reason}"
+    for name, ruling in [*moves.rulings.items()][1:]:
+        yield f"The {name} moved, too: {ruling.reason}"
+
+
+def _environment(moves: Moves) -> Iterator[str]:
+    found = [*moves.differences.items()]
+    for name, (here, there) in found[:SHOWN_DIFFERENCES]:
+        yield f"{name}: {here} here, {there} at {moves.name}"
+    if len(found) > SHOWN_DIFFERENCES:
+        more = len(found) - SHOWN_DIFFERENCES
+        yield f"{more} more differences are in report.json, in `then`"
+
+
+def _told(ruling: Ruling, words: Iterable[str]) -> Ruling:
+    return replace(ruling, details=(*words, *ruling.details))

@@ -1,0 +1,165 @@
+"""The other side of `--precision-against` and `--precision-against-python`, made once a session.
+
+The process that reports makes the work tree, before anything runs; xdist's workers use it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_precision._folders import OwnFolder
+from pytest_precision.errors import RevisionError, expected_but_got
+from pytest_precision.options import Settings
+from pytest_precision.ranks.launch.launch import Launch
+from pytest_precision.revisions.installation import Installation, called, link_package
+from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
+
+WORD = "precision_other_side"
+"""Under which xdist's workers are told of the other side."""
+
+
+@dataclass(frozen=True)
+class OtherSide:
+    """What each side of each check is compared with.
+
+    Attributes:
+        installation: whose code runs.
+        package: folder with this package and nothing else.
+    """
+
+    installation: Installation
+    package: Path
+
+    def told(self) -> list[str | None]:
+        """Return it as xdist can send it to a worker."""
+        one = self.installation
+        tree = [None if path is None else str(path) for path in (one.root, one.tree)]
+        return [str(self.package), one.name, str(one.python), *tree]
+
+    @classmethod
+    def of(cls, told: list[Any]) -> OtherSide:
+        """Return what the controller of a worker has told."""
+        package, name, python, root, tree = told
+        places = (None if path is None else Path(path) for path in (root, tree))
+        return cls(Installation(name, Path(python), *places), Path(package))
+
+
+OTHER_SIDE = pytest.StashKey[OtherSide]()
+
+
+def open_other_side(config: pytest.Config, settings: Settings) -> None:
+    """Make the other side that the settings ask for, or take that of the controller.
+
+    Raises:
+        pytest.UsageError: there can be none; the message says why.
+    """
+    told = getattr(config, "workerinput", {}).get(WORD)
+    if told is not None:
+        config.stash[OTHER_SIDE] = OtherSide.of(told)
+        return
+    _expect_possible(settings)
+    if not (settings.enabled and (settings.against or settings.against_python)):
+        return
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    try:
+        config.stash[OTHER_SIDE] = _made(config.rootpath, settings, stack)
+    except RevisionError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def tell_worker(node: Any) -> None:
+    """Tell a worker of xdist of the other side."""
+    if OTHER_SIDE in node.config.stash:
+        node.workerinput[WORD] = node.config.stash[OTHER_SIDE].told()
+
+
+def _expect_possible(settings: Settings) -> None:
+    if settings.against_build and not settings.against:
+        raise pytest.UsageError(
+            expected_but_got(
+                "a commit to build",
+                f"--precision-against-build={settings.against_build!r} alone",
+                "add --precision-against REVISION",
+            )
+        )
+    flag = "--precision-against" if settings.against else "--precision-against-python"
+    if not (settings.against or settings.against_python):
+        return
+    if settings.ranks == "inline":
+        raise pytest.UsageError(
+            expected_but_got(
+                f"ranks in processes of their own with {flag}",
+                "--precision-ranks=inline",
+                "leave it out",
+            )
+        )
+    launch = Launch.of(os.environ)
+    if launch is not None:
+        raise pytest.UsageError(
+            expected_but_got(
+                f"pytest alone with {flag}, which starts the ranks of both sides,",
+                f"processes of {launch.launcher}",
+                "run `pytest` without it, or compare a script: "
+                "torchrun … -m pytest_precision diff REVISION -- train.py",
+            )
+        )
+
+
+def _made(rootpath: Path, settings: Settings, stack: ExitStack) -> OtherSide:
+    python = settings.against_python
+    if python is not None:
+        Installation(str(python), python).expect_able("--precision-against-python")
+    folder = stack.enter_context(OwnFolder("against-"))
+    package = link_package(folder / "plugin")
+    if not settings.against:
+        assert python is not None
+        return OtherSide(Installation(str(python), python), package)
+    root = repository_of(rootpath)
+    commit = commit_of(root, settings.against)
+    tree = stack.enter_context(work_tree(root, commit, folder / "trees" / commit))
+    name = called(settings.against, commit, python)
+    found = Installation(name, python or Path(sys.executable), root, tree)
+    if settings.against_build:
+        _build(settings.against_build, found)
+    return OtherSide(found, package)
+
+
+def _build(command: str, found: Installation) -> None:
+    """Run the user's command in a work tree, where `python` is the interpreter of its ranks.
+
+    Raises:
+        RevisionError: it failed; the message has its last lines.
+    """
+    path = os.pathsep.join([str(found.python.parent), os.environ.get("PATH", os.defpath)])
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=found.tree,
+        env=os.environ | {"PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        said = " / ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
+        raise RevisionError(
+            expected_but_got(
+                f"--precision-against-build={command!r} to build {found.name}",
+                f"status {done.returncode}: {said}",
+                "try it in a checkout of that commit",
+            )
+        )
+
+
+LAST_LINES = 5
+"""Lines of a build that failed which its message has."""

@@ -1,0 +1,122 @@
+"""Other ranks: ranks that run the code of another commit, or of another interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_precision.errors import RankError
+from pytest_precision.ranks.code.relocation import Relocation, folders_of_interpreter
+from pytest_precision.ranks.handle import Rank
+from pytest_precision.ranks.launch import wire
+from pytest_precision.ranks.launch.remote import RemoteRank, Start
+from pytest_precision.ranks.process.worker import Membership
+from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.revisions.installation import Installation
+from pytest_precision.revisions.rank_host import packages
+
+HOST_SECONDS = 10.0
+"""Time that the host has to end its ranks and to leave."""
+
+
+class OtherRanks:
+    """Starts ranks of an installation through a host, a process of its interpreter.
+
+    Args:
+        installation: whose code the ranks run.
+        package: folder with this package and nothing else.
+
+    Raises:
+        OSError: the interpreter cannot be started.
+    """
+
+    def __init__(self, installation: Installation, package: Path) -> None:
+        self._name = installation.name
+        places = None
+        if installation.root is not None and installation.tree is not None:
+            places = installation.root, installation.tree
+        left = () if installation.is_of_this_interpreter else folders_of_interpreter()
+        self._relocation = Relocation(str(package), places, left)
+        self._key = secrets.token_bytes(32)
+        self._before = _environment(self._relocation)
+        self._port: int | None = None
+        self._packages: dict[str, str] = {}
+        self._host = subprocess.Popen(
+            installation.words(package, "pytest_precision.revisions.rank_host:serve_ranks"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._before,
+        )
+        told = pickle.dumps((self._key, self._relocation))
+        assert self._host.stdin is not None
+        self._host.stdin.write(b"%d\n%b" % (len(told), told))
+        self._host.stdin.flush()
+
+    def differences(self) -> dict[str, list[str]]:
+        """Return the packages that another interpreter has otherwise: versions here and there."""
+        if not self._relocation.left:
+            return {}
+        self._answered()
+        here, there = packages(), self._packages
+        names = sorted(here.keys() | there.keys())
+        both = {name: [here.get(name, "none"), there.get(name, "none")] for name in names}
+        return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
+
+    def start(self, membership: Membership) -> Rank:
+        """Start a rank.
+
+        Raises:
+            RankError: the host has ended, or does not answer.
+        """
+        try:
+            line = wire.dial(wire.LOOPBACK, self._answered(), self._key)
+        except (OSError, ValueError) as error:
+            number, size = membership.rank, membership.world_size
+            text = (
+                f"rank {number} of {size} in the start of the group died: the process that starts "
+                f"ranks of {self._name} does not answer: {error}"
+            )
+            raise RankError(text, number, "died") from error
+        declared = Environment(frozenset(), membership.environment.declared)
+        moved = replace(membership, environment=declared, relocation=self._relocation)
+        return RemoteRank(line, Start(moved, self._changes(membership.environment)), 0.0)
+
+    def close(self) -> None:
+        """End all ranks and their host in bounded time."""
+        assert self._host.stdin is not None
+        assert self._host.stdout is not None
+        self._host.stdin.close()
+        try:
+            self._host.wait(HOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._host.kill()
+            self._host.wait()
+        self._host.stdout.close()
+
+    def _answered(self) -> int:
+        """Return the port at which the host listens."""
+        if self._port is None:
+            assert self._host.stdout is not None
+            self._port, self._packages = json.loads(self._host.stdout.readline())
+        return self._port
+
+    def _changes(self, environment: Environment) -> dict[str, str | None]:
+        """Return how the environment of the controller has changed since the host started."""
+        now = dict(environment.caller)
+        if self._relocation.left:
+            now["PYTHONPATH"] = self._before["PYTHONPATH"]
+        names = self._before.keys() | now.keys()
+        return {n: now.get(n) for n in sorted(names) if self._before.get(n) != now.get(n)}
+
+
+def _environment(relocation: Relocation) -> dict[str, str]:
+    """Return the variables of this process, without installed packages that stay with it."""
+    found = dict(os.environ)
+    folders = found.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [folder for folder in folders if folder and not relocation.leaves(folder)]
+    return found | {"PYTHONPATH": os.pathsep.join(kept)} if relocation.left else found

@@ -1,0 +1,56 @@
+"""Rank host: a process that starts ranks of another commit or installation on request.
+
+It is a process of that interpreter, with the imports of that commit, and has a fork server of its
+own. Like a host of a launch it relays messages between each rank and the controller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+from importlib import metadata
+
+from pytest_precision.ranks.code.relocation import Relocation, settle
+from pytest_precision.ranks.launch import wire
+from pytest_precision.ranks.launch.serve import Server
+from pytest_precision.ranks.process.server import ensure_running
+
+
+def serve_ranks() -> int:
+    """Serve until the controller closes standard input; return the exit status."""
+    # Ctrl-C reaches this process, too; it ends when the controller does.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    size = int(sys.stdin.buffer.readline())
+    key, relocation = pickle.loads(sys.stdin.buffer.read(size))
+    _settle(relocation)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what ranks print is no answer
+    with wire.listen(wire.LOOPBACK) as listener, answers:
+        server = Server(listener, key)
+        answers.write(json.dumps([listener.getsockname()[1], packages()]) + "\n")
+        answers.flush()
+        ensure_running()  # the fork server imports torch while this side is recorded
+        sys.stdin.buffer.read()
+        server.close()
+    return 0
+
+
+def packages() -> dict[str, str]:
+    """Return what is installed for this interpreter: name to version."""
+    found = ((one.metadata["Name"], one.version) for one in metadata.distributions())
+    return {name: version for name, version in found if name}
+
+
+def _settle(relocation: Relocation) -> None:
+    """Move this process, and all that it starts, to where a relocation says."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    settle(relocation)
+    moved = os.environ.get("PYTHONPATH", inherited) if relocation.places else inherited
+    # The fork server is a new interpreter.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (relocation.package, moved)))
+    if relocation.places is not None:
+        os.chdir(relocation.folder_of(os.getcwd()))

@@ -1,0 +1,175 @@
+"""Each side of each check is compared with itself in another commit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import xxhash._xxhash
+from repository import Repository
+from sessions import LAYOUTS, MORE, cell_of, cells, command, run
+
+COMPILED = Path(xxhash._xxhash.__file__)
+"""A module that can be imported on its own, from any folder."""
+
+HELPERS = "def decayed(beta):\n    return beta\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """Return a repository with a `src` layout and one commit."""
+    made = Repository(tmp_path / "mine")
+    ini = "[pytest]\npythonpath = src lib\naddopts = --import-mode=importlib\n"
+    (made.root / "pytest.ini").write_text(ini)
+    (made.root / ".gitignore").write_text("__pycache__/\n*.so\nreport/\n")
+    made.commit(
+        "one",
+        src__mine__layouts=LAYOUTS.format(own=0.9, shared=0.95),
+        lib__helpers=HELPERS,
+        lib__moved=MORE.format(name="moved"),
+        src__compiled=MORE.format(name="compiled") + "import _xxhash\n",
+    )
+    return made
+
+
+def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
+    """What is not committed is this side; neither it nor the index is touched."""
+    for name in ("moved", "helpers"):  # the module has the same name in another folder
+        (repository.root / "lib" / f"{name}.py").rename(repository.root / "src" / f"{name}.py")
+    (repository.root / "src" / COMPILED.name).write_bytes(COMPILED.read_bytes())
+    added = "\n\ndef added(workload, cell):\n    return made(workload, cell, 0.9)\n"
+    repository.write(
+        src__mine__layouts=LAYOUTS.format(own=0.8, shared=0.96) + added,
+        src__mine__fresh=MORE.format(name="fresh"),
+        tests__test_steady=cell_of("steady", "nine", "moved:moved"),
+        tests__test_lost=cell_of("lost", "own", "nine"),
+        tests__test_gained=cell_of("gained", "own", "eight"),
+        tests__test_apart=cell_of("apart", "nine", "eight"),
+        tests__test_drift=cell_of("drift", "shared", "shared_too"),
+        tests__test_added=cell_of("added", "added", "nine"),
+        tests__test_fresh=cell_of("fresh", "nine", "mine.fresh:fresh"),
+        tests__test_compiled=cell_of("compiled", "nine", "compiled:compiled"),
+    )
+    status = repository.git("status", "--short")
+    done = run(repository, "--precision-against=HEAD")
+    found = cells(repository)
+    assert repository.git("status", "--short") == status
+    assert repository.trees() == 1
+    then = f"HEAD ({repository.git('rev-parse', 'HEAD'):.12})"
+    outcomes = {name.removeprefix("test_"): cell["outcome"] for name, cell in found.items()}
+    assert outcomes == {
+        "steady": "pass",
+        "lost": "fail",
+        "gained": "fail",
+        "apart": "fail",
+        "drift": "drift",
+        "added": "skip",
+        "fresh": "skip",
+        "compiled": "error",
+    }, done.stdout
+    reasons = {name.removeprefix("test_"): cell["reason"] for name, cell in found.items()}
+    moved = (
+        "hyper differs before the first step: betas.1 of reader.weight is 0.8 on rank 0, not 0.9"
+    )
+    assert f"agreement was lost since {then}: the candidate moved: {moved}" in reasons["lost"]
+    assert f"the candidate moved since {then}, the reference did not: {moved}" in reasons["gained"]
+    assert reasons["drift"].startswith(
+        f"fp32-train2: drift: both sides moved since {then} and still"
+    )
+    assert f"mine.layouts:added is not there in {then}" in reasons["added"]
+    assert f"mine.fresh:fresh is not there in {then}" in reasons["fresh"]
+    assert "module _xxhash, which is compiled here into" in reasons["compiled"]
+    assert "--precision-against-build COMMAND" in reasons["compiled"]
+    assert found["test_gained"]["gate"] == "moved"
+    assert any(
+        f"At {then} the two sides differed" in line for line in found["test_gained"]["details"]
+    )
+    assert any("neither side has moved" in line for line in found["test_apart"]["details"])
+    assert found["test_drift"]["gate"] == "drifted"
+    assert {*found["test_drift"]["then"]["moved"]} == {"candidate", "reference"}
+    assert found["test_steady"]["then"] == {"name": then, "moved": {}, "environment": {}}
+    assert "--precision-against=HEAD" in found["test_lost"]["repeat"]
+
+
+def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) -> None:
+    """In its work tree, before anything runs; workers of xdist share it."""
+    (repository.root / "src" / COMPILED.name).write_bytes(COMPILED.read_bytes())
+    repository.write(
+        tests__test_compiled=cell_of("compiled", "nine", "compiled:compiled"),
+        tests__test_own=cell_of("own", "own", "nine"),
+    )
+    build = f"cp {COMPILED} src/ && basename $PWD >> {repository.root}/built"
+    options = (f"--precision-against-build={build}", "-n2")
+    done = run(repository, "--precision-against=HEAD", *options)
+    assert {cell["outcome"] for cell in cells(repository).values()} == {"pass"}, done.stdout
+    assert (repository.root / "built").read_text() == f"{repository.git('rev-parse', 'HEAD')}\n"
+    assert repository.trees() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--precision-against=nowhere"], "but got REVISION='nowhere' (str)"),
+        (["--precision-against=HEAD", "--precision-against-build=exit 3"], "status 3"),
+        (["--precision-against-build=make"], "add --precision-against REVISION"),
+        (["--precision-against=HEAD", "--precision-ranks=inline"], "ranks in processes of their"),
+        (["--precision-against-python=/nowhere"], "expected a Python interpreter but got"),
+    ],
+)
+def test_what_cannot_be_compared_ends_the_session_first(
+    repository: Repository, options: list[str], said: str
+) -> None:
+    """With the next step, and without a work tree."""
+    repository.write(tests__test_own=cell_of("own", "own", "nine"))
+    done = run(repository, *options)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert said in done.stderr
+    assert repository.trees() == 1
+
+
+def test_without_git_and_under_a_launcher_it_is_a_usage_error(repository: Repository) -> None:
+    """The launcher's line names what compares a script of several ranks."""
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    launched = {"TORCHELASTIC_RUN_ID": "a", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    done = run(repository, "--precision-against=HEAD", **place, **launched)
+    assert "-m pytest_precision diff REVISION -- train.py" in done.stderr
+    (repository.root / ".git").rename(repository.root / "gone")
+    done = run(repository, "--precision-against=HEAD")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "not a git repository" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_session_leaves_nothing(
+    repository: Repository, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither a work tree nor a process, also where the session cannot clean up itself."""
+    helpers = "import pathlib, time\ndef decayed(beta):\n    pathlib.Path({!r}).touch()\n"
+    waits = tmp_path / "waits"
+    slow = helpers.format(str(waits)) + "    time.sleep(600)\n"
+    repository.commit("two", lib__helpers=slow)
+    repository.write(lib__helpers=HELPERS, tests__test_own=cell_of("own", "own", "nine"))
+    session = subprocess.Popen(
+        command("--precision-against=HEAD"),
+        cwd=repository.root,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 300
+    while not waits.exists():
+        assert session.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert repository.trees() == 2
+    children = psutil.Process(session.pid).children(recursive=True)
+    assert len(children) > 3  # what removes the tree, the host, two fork servers, a rank
+    os.kill(session.pid, number)
+    session.wait(60)
+    _, alive = psutil.wait_procs(children, 60)
+    assert alive == []
+    assert repository.trees() == 1
