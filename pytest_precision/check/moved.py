@@ -77,7 +77,9 @@ class Moves:
         self._recordings: list[Recordings] = []
         for side, recording in zip(sides, case.sides, strict=True):
             names = recording.name, f"{recording.name} at {then.name}"
-            own = record(side, replace(side, then=then.name), then=then.ranks, names=names)
+            # What a side computed then is compared, and not judged by itself.
+            theirs = replace(side, then=then.name, gradients=False)
+            own = record(side, theirs, then=then.ranks, names=names)
             self._recordings.append(stack.enter_context(closing(own)))
             self._cases[recording.name] = case.beside(recording, own)
 
