@@ -17,13 +17,10 @@ NAME = "fake"
 
 
 class _Stream:
-    """The only stream of the device, on which everything is done at once."""
+    """A stream of the device, on which everything is done at once."""
 
     def synchronize(self) -> None:
         pass
-
-
-_STREAM = _Stream()
 
 
 class FakeDevice(types.ModuleType):
@@ -34,6 +31,7 @@ class FakeDevice(types.ModuleType):
         total, held, cached: bytes of its memory, those that tensors hold and those that only the
             allocator keeps.
         synchronized: how often somebody has waited for it.
+        streams: the last is the current one.
     """
 
     def __init__(self) -> None:
@@ -42,6 +40,7 @@ class FakeDevice(types.ModuleType):
         self.total, self.held, self.cached = 100, 0, 0
         self.synchronized = 0
         self.initialized = True
+        self.streams = [_Stream()]
 
     def is_initialized(self) -> bool:
         return self.initialized
@@ -77,7 +76,7 @@ class FakeDevice(types.ModuleType):
         self.synchronized += 1
 
     def current_stream(self) -> Any:
-        return _STREAM
+        return self.streams[-1]
 
     def stream(self, stream: Any) -> Any:
         return contextlib.nullcontext()

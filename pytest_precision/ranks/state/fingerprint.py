@@ -103,7 +103,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
     ),
     "flush of subnormals": _subnormals_flushed,
     "number of threads": lambda: torch.get_num_threads(),
-    "current device": lambda: _accelerator("current_device_index"),
+    "current device": lambda: _accelerator("current_device"),
     "current stream": lambda: _accelerator("current_stream"),
     "grad mode": lambda: torch.is_grad_enabled(),
     "inference mode": lambda: torch.is_inference_mode_enabled(),
@@ -161,7 +161,7 @@ def _backend(name: str) -> Any:
 
 def _accelerator(name: str) -> object:
     """Return what an accelerator that has started says is the current one of its kind."""
-    return next((getattr(torch.accelerator, name)() for _ in started()), "none")
+    return next((getattr(module, name)() for _, module in started()), "none")
 
 
 def _name(handler: object) -> str:

@@ -86,6 +86,15 @@ print(device.synchronized)
 """
 
 
+LEFT = """
+from pytest_precision.ranks.state import fingerprint, leaks
+before = fingerprint.read_state()
+device.streams.append(object())
+[leak] = leaks.between(before, fingerprint.read_state())
+print(leak.what.replace(" ", "-"))
+"""
+
+
 def printed(program: str, **given: str) -> list[str]:
     text = BEGIN.format(tests=str(TESTS)) + (program.format(**given) if given else program)
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
@@ -111,6 +120,11 @@ def test_a_caller_gets_its_generator_of_the_device_back() -> None:
 def test_groups_end_when_nothing_is_queued_on_the_device() -> None:
     """An abort of a communicator with queued work may hang."""
     assert printed(QUEUED) == ["0", "1"]
+
+
+def test_a_current_stream_that_a_job_leaves_is_a_leak() -> None:
+    """All that the next job computes would be on it."""
+    assert printed(LEFT) == ["current-stream"]
 
 
 def fill(held: int, cached: int) -> int:

@@ -1,0 +1,185 @@
+"""Every layout and workload of the package trains on a GPU, alone and with two ranks on it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from functools import partial
+
+import gpu_sides
+import pytest
+
+from pytest_precision import ParityError, close, layouts, unchecked, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.matrix.cell import Cell
+
+Checked = Callable[..., Parity]
+
+REPLICATED = ("adamw", "master_adamw", "ddp", "fused_adam", "any_precision_adamw")
+SHARDED = ("fsdp2", "distributed_optimizer")
+BF16 = {"precision": "bf16", "primary_weight": "bf16"}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("workload", ["mlp", "gpt", "moe"])
+@pytest.mark.parametrize("layout", [*REPLICATED, *SHARDED])
+def test_a_layout_has_the_bits_of_its_first_run(
+    checked: Checked, layout: str, workload: str, world_size: int
+) -> None:
+    """Whatever it computes, it computes it again; two ranks on one GPU talk by gloo."""
+    own = getattr(layouts, layout)
+    cell = Cell(world_size=world_size, **({} if layout in ("adamw", "ddp", "fsdp2") else BF16))
+    verdict = checked(cell).check(
+        partial(gpu_sides.itself, own), own, workload=getattr(workloads, workload)
+    )
+    assert verdict.outcome == "pass"
+
+
+@pytest.mark.parametrize("layout", ["fsdp2", "distributed_optimizer"])
+def test_a_sharded_layout_has_the_bits_of_a_replicated_one(checked: Checked, layout: str) -> None:
+    """Over nccl where there is a GPU for each rank."""
+    verdict = checked(Cell(world_size=2)).check(
+        getattr(layouts, layout), layouts.adamw, workload=workloads.gpt
+    )
+    assert verdict.outcome == "pass"
+
+
+def test_a_gpu_and_the_cpu_agree_within_a_bound(tmp_path, gpus: int) -> None:
+    """In fp32 their sums differ in order alone; the report shows how far."""
+    from pytest_precision.ranks import RankPool
+
+    losses = {}
+    for device in ("cpu", "cuda"):
+        pool = RankPool("fresh", 120, device)
+        try:
+            [losses[device]] = pool.run(1, losses_of, device)
+        finally:
+            pool.close()
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-5)
+
+
+def losses_of(device: str) -> list[float]:
+    """Return the losses of four train steps in fp32."""
+    import torch
+
+    cell = Cell(sequence="train4", device=device)
+    torch.manual_seed(1)
+    workload = workloads.mlp()
+    engine, losses = layouts.adamw(workload, cell), []
+    for step in range(1, 5):
+        engine.forward_backward(step)
+        seen = [float(one.tensor) for one in engine.capture.kept("loss")]
+        losses.append(sum(seen))
+        for phase in ("reduce_grads", "clip_grads", "optimizer_step"):
+            getattr(engine, phase)()
+        engine.capture.begin()
+    return losses
+
+
+@pytest.mark.parametrize("side", ["on_a_side_stream", "recomputed"])
+def test_streams_and_recomputation_have_the_bits_without_them(checked: Checked, side: str) -> None:
+    """G5, G16: what is read on the thread of the backward, and on streams of the side's own."""
+    verdict = checked(Cell()).check(getattr(gpu_sides, side), layouts.adamw, workload=workloads.mlp)
+    assert verdict.outcome == "pass"
+
+
+@pytest.mark.parametrize("sequence", ["train2-save-load-train2", "train4"])
+def test_dropout_goes_on_after_a_load(checked: Checked, sequence: str) -> None:
+    """G4: it draws from the generator of the device, which a checkpoint holds."""
+    verdict = checked(Cell(sequence=sequence)).check(
+        gpu_sides.with_dropout,
+        gpu_sides.with_dropout_again,
+        workload=workloads.mlp,
+        oracle={"grad": unchecked(reason="the workload's own model drops nothing")},
+    )
+    assert verdict.outcome == "pass"
+
+
+def test_a_run_that_is_delayed_on_streams_has_the_same_bits(checked: Checked) -> None:
+    """G13: one rank is late on the device, and nothing is looked at before a step ends."""
+    parity = checked(Cell(world_size=2), jitter=2)
+    candidate = partial(layouts.distributed_optimizer, overlap_grad_reduce=True)
+    assert parity.check(candidate, layouts.adamw, workload=workloads.mlp).outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("side", "world_size", "words"),
+    [
+        ("hangs", 2, "hung"),
+        ("needs_more_than_there_is", 1, "memory|allocate"),
+        ("reads_where_nothing_is", 1, "assert|index out of range|illegal"),
+    ],
+)
+def test_what_ends_a_rank_is_named_and_the_next_cell_is_green(
+    checked: Checked, side: str, world_size: int, words: str
+) -> None:
+    """G3: a hang in nccl, no memory, an address outside: none of them reaches another cell."""
+    parity = checked(Cell(world_size=world_size), timeout=20.0)
+    with pytest.raises(ParityError, match=words):
+        parity.check(getattr(gpu_sides, side), layouts.adamw, workload=workloads.mlp)
+    after = checked(Cell(world_size=world_size))
+    candidate = partial(gpu_sides.itself, layouts.adamw)
+    assert after.check(candidate, layouts.adamw, workload=workloads.mlp).outcome == "pass"
+
+
+@pytest.mark.parametrize(("deterministic", "passes"), [("error", False), ("warn", True)])
+def test_an_operator_without_an_order_is_refused_or_named(
+    checked: Checked, deterministic: str, passes: bool
+) -> None:
+    """G14: on a GPU there are many of them."""
+    parity = checked(Cell(), deterministic=deterministic)
+    sides = gpu_sides.sums_without_an_order, layouts.adamw
+    if passes:
+        verdict = parity.check(*sides, workload=workloads.mlp)
+        assert "deterministic algorithms: only warned about" in verdict.unexercised
+    else:
+        with pytest.raises(ParityError, match="deterministic"):
+            parity.check(*sides, workload=workloads.mlp)
+
+
+INLINE = """
+import pytest
+from pytest_precision import layouts, workloads
+
+@pytest.mark.precision_matrix(world_size=[1])
+def test_it(parity):
+    parity.check(layouts.master_adamw, layouts.adamw, workload=workloads.mlp)
+"""
+
+Session = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_the_process_of_pytest_can_be_the_rank(session: Session) -> None:
+    """G7: with the variables, the device and the lock of one, for a debugger."""
+    ran = session(INLINE, "--precision-ranks=inline")
+    assert "1 passed" in ran.stdout, ran.stdout
+
+
+def test_a_module_that_asks_for_cuda_may_be_preloaded(session: Session, tmp_path) -> None:
+    """G1: the question alone would have every rank die."""
+    (tmp_path / "asks.py").write_text("import torch\nASKED = torch.cuda.is_available()\n")
+    ran = session(INLINE, "--precision-preload=asks")
+    assert "1 passed" in ran.stdout, ran.stdout
+
+
+def test_a_report_names_the_gpu(session: Session, tmp_path, gpus: int) -> None:
+    """G11: with its driver and libraries, and nothing of the host."""
+    import json
+
+    import torch
+
+    session(INLINE, "--precision-report=report")
+    [side] = json.loads((tmp_path / "report" / "report.json").read_text())["environment"]["ranks"]
+    assert side["gpu"] == torch.cuda.get_device_name()
+    assert {"capability", "cuda", "cudnn", "driver", "nccl"} <= side.keys()
+
+
+def test_the_bound_between_devices_can_be_loosened(checked: Checked) -> None:
+    """A tolerance is measured on a GPU as on a CPU."""
+    verdict = checked(Cell()).check(
+        partial(gpu_sides.itself, layouts.adamw),
+        layouts.adamw,
+        workload=workloads.mlp,
+        criterion=close(rtol=1e-5, atol=1e-8),
+    )
+    assert verdict.outcome in ("pass", "vacuous")
