@@ -204,6 +204,19 @@ def consistent(case: Case) -> Ruling | None:
 
 
 @gate
+def loop_rules(case: Case) -> Ruling | None:
+    """Refuse a script that breaks a rule of every loop, such as one that adds to old gradients."""
+    broken = {words: kind for side in case.sides for words, kind in side.rules.broken.items()}
+    for words, kind in broken.items():
+        if case.terms.exempt.judges(kind, ""):
+            names = [side.name for side in case.sides if words in side.rules.broken]
+            who = "both sides" if len(names) > 1 else f"the {names[0]}"
+            advice = f"If that is meant, oracle={{{kind!r}: unchecked(reason=...)}} allows it."
+            return _failed(f"{words} in {who}", [advice])
+    return None
+
+
+@gate
 def workload_gradients(case: Case) -> Ruling | None:
     """Refuse a side whose losses or gradients are not those of the workload's model and loss."""
     wrong = plain_gradients.wrong_gradients(case.sides, case.terms.exempt)
@@ -287,6 +300,7 @@ GATES: tuple[Gate, ...] = (
     contract,
     vacuity,
     consistent,
+    loop_rules,
     workload_gradients,
     declared_rule,
     lost_updates,
@@ -298,7 +312,7 @@ GATES: tuple[Gate, ...] = (
 )
 """The gates of a cell; the last one runs the candidate again."""
 
-SELF_CHECKS = (consistent, workload_gradients, declared_rule)
+SELF_CHECKS = (consistent, loop_rules, workload_gradients, declared_rule)
 """Those that hold a side to something else than the other side."""
 
 RECORDED_GATES = tuple(

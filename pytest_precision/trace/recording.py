@@ -13,6 +13,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import LAYOUT, RECORDING, WayIn
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.gradient_log import GradientLog
+from pytest_precision.trace.loop_log import LoopLog
 from pytest_precision.trace.manifest import Manifest, damaged
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle_log import OracleLog
@@ -102,6 +103,11 @@ class Recording:
     def gradients(self) -> GradientLog:
         """Return how its losses and gradients follow the workload; only a whole run has this."""
         return GradientLog.read(*self._place, files=self.trace.files)
+
+    @cached_property
+    def rules(self) -> LoopLog:
+        """Return which rules of every loop a script has broken."""
+        return LoopLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def data(self) -> DataLog:

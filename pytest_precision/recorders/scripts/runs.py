@@ -25,6 +25,7 @@ from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.data import write_data
+from pytest_precision.trace.loop_log import write_loop_log
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.store import Header
@@ -64,7 +65,7 @@ def record_script(
         one.mkdir(exist_ok=True)
     cell = cell.of_segment(segment)
     run, way = _schedule(cell.operations, segment, window), way_in(script)
-    runs, products = [], Products()
+    runs, products, broken = [], Products(), []
     meter = UpdateMeter() if window in (None, EVERYTHING) else None
     with LoopTrace(place, len(cell.operations), window) as trace:
         while run is not None:
@@ -75,9 +76,11 @@ def record_script(
             record = Record(cell, trace, run, checkpoint, products, meter, way, steps)
             (script if run.load < 0 else resumed(script))(cell, record)
             runs.append(record.end())
+            broken += record.broken
             # A rank must not load, or save over, what another has not finished.
             dist.barrier()
             run = run.next_run()
+        write_loop_log(place, trace.place.rank, broken)
         return finished(trace, runs, cell, place, products, way, meter)
 
 

@@ -19,6 +19,7 @@ from pytest_precision.recorders.scripts.current import record
 from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
 from pytest_precision.recorders.scripts.loop_names import LoopNames, Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_rules import LoopRules
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.step_ends import StopRecording
@@ -29,13 +30,14 @@ class Record:
     """What a script is given to say where its loop is: `with record(): loop()`.
 
     While the block is open, torch's global hooks are registered, and `Tensor.backward`, the
-    clipping of `torch.nn.utils` and `GradScaler.step` are wrapped; when it ends, also by an error,
-    all is as it was. The block ends by itself where the loop begins the step after the last one of
-    the cell, and the script goes on behind it.
+    clipping of `torch.nn.utils`, `GradScaler.step` and `GradScaler.unscale_` are wrapped; when it
+    ends, also by an error, all is as it was. The block ends by itself where the loop begins the
+    step after the last one of the cell, and the script goes on behind it.
 
     Attributes:
         folder: an existing one, the same for all ranks, for the checkpoint of a sequence that
             saves.
+        broken: rules of every loop that the loop has broken, see `LoopRules`.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Record:
         self.folder = folder
         self._cell, self._trace, self._schedule = cell, trace, schedule
         self._steps: Steps | None = None
+        self.broken: list[tuple[str, str]] = []
         self._products, self._meter, self._way_in = products, meter, way_in
         self._made = steps
 
@@ -145,6 +148,9 @@ class Record:
             if self._cell.precision in COMPUTED:
                 stack.enter_context(self._products)
             stack.enter_context(followed(steps))
+            rules = LoopRules(steps.reader.names.of, lambda: steps.buffer.step)
+            self.broken = rules.broken
+            stack.enter_context(rules.watching())
             yield
         if self._schedule.operation is not None:
             raise RuntimeError(

@@ -74,7 +74,7 @@ def opened(events: Events) -> Iterator[None]:
             stack.callback(handle.remove)
         wrapped = (*_wrapped(events), (nn.Module, "compile", None, compiled))
         for holder, name, before, after in wrapped:
-            stack.enter_context(_replaced(holder, name, before, after))
+            stack.enter_context(replaced(holder, name, before, after))
         yield
 
 
@@ -96,7 +96,7 @@ def _before_step(events: Events) -> Callable[[Optimizer, Any, Any], Any]:
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if capturing():
             return None
-        closure = _has_closure(args, kwargs)
+        closure = has_closure(args, kwargs)
         events.update(optimizer, closure=closure)
         if not closure:
             return None
@@ -124,12 +124,13 @@ def _after_step(events: Events) -> Callable[[Optimizer, Any, Any], None]:
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if capturing():
             return
-        events.updated(optimizer, closure=_has_closure(args, kwargs))
+        events.updated(optimizer, closure=has_closure(args, kwargs))
 
     return hook
 
 
-def _has_closure(args: Any, kwargs: Any) -> bool:
+def has_closure(args: Any, kwargs: Any) -> bool:
+    """Return whether the arguments of a step, as its hooks get them, have a closure."""
     # The hooks of an optimizer are given what `step` was, with or without the optimizer itself.
     given = [value for value in args if not isinstance(value, Optimizer)]
     return callable(kwargs.get("closure")) or any(map(callable, given))
@@ -165,7 +166,8 @@ def _before_clip(events: Events) -> Told:
 
 
 @contextmanager
-def _replaced(holder: Any, name: str, before: Told | None, after: Told | None) -> Iterator[None]:
+def replaced(holder: Any, name: str, before: Told | None, after: Told | None) -> Iterator[None]:
+    """Call `before` and `after` around a function, by its arguments; see `_wrapped`."""
     original = getattr(holder, name)
     running: list[Any] = []
 

@@ -1,0 +1,151 @@
+"""Loop rules: what every loop keeps, whatever it trains; watched while a script runs.
+
+They need neither a workload nor another side, so that a mistake of both sides is found. Each is
+silent wherever a right loop may do so, as `tests/recorders/scripts/test_loop_rules.py` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from pytest_precision._torch.dispatch import version
+from pytest_precision.recorders.scripts.old_gradients import OldGradients, has_plain_values
+from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
+
+TORCHS_OWN = "torch.optim."
+"""Modules of optimizers that leave a weight alone which has no gradient."""
+
+
+class Still(NamedTuple):
+    """A weight that an update must leave as it is.
+
+    Attributes:
+        weight: which has no gradient.
+        version: counts what has changed it.
+        copy: its values, if any was written to before.
+    """
+
+    weight: Tensor
+    version: int
+    copy: Tensor | None
+
+
+class LoopRules:
+    """Watches a loop, and keeps in words which rules it has broken, each once.
+
+    Args:
+        named: returns the name of a parameter; None of one that no model has.
+        step: returns the number of the step that runs.
+
+    Attributes:
+        broken: kind of what is wrong, which a test may leave unchecked, and words.
+    """
+
+    def __init__(self, named: Callable[[Tensor], str | None], step: Callable[[], int]) -> None:
+        self.broken: list[tuple[str, str]] = []
+        self._named, self._step = named, step
+        self._told: set[str] = set()
+        self._old = OldGradients()
+        self._unscaled: list[Optimizer] = []
+        self._still: dict[int, list[Still]] = {}
+        self._copies = False
+
+    def before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Look at what an optimizer is about to read; a closure has yet to compute it."""
+        if has_closure(_args, _kwargs):
+            return
+        members = updated_tensors(optimizer)
+        self._tell(
+            "grad",
+            self._old.read(members),
+            "was updated at step {} by a gradient that was added to that of the step before, which "
+            "nobody had zeroed",
+        )
+        if any(one is optimizer for one in self._unscaled) and not skips_by_itself(optimizer):
+            self._tell(
+                "grad",
+                [own for own in members if overflowed(own)],
+                "was updated at step {} by a gradient that is not finite, of which a loss scaler "
+                "leaves the step out",
+            )
+        if type(optimizer).__module__.startswith(TORCHS_OWN):
+            self._still[id(optimizer)] = [
+                Still(own, version(own), own.detach().clone() if self._copies else None)
+                for own in members
+                if own.grad is None and has_plain_values(own)
+            ]
+
+    def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Look at what an optimizer has moved, and at the gradients that it leaves."""
+        written = [
+            one for one in self._still.pop(id(optimizer), ()) if version(one.weight) != one.version
+        ]
+        # A write may change nothing, so the values are looked at from the next step on.
+        self._copies |= bool(written)
+        self._tell(
+            "master",
+            [
+                one.weight
+                for one in written
+                if one.copy is not None and not torch.equal(one.weight, one.copy)
+            ],
+            f"was moved at step {{}} by {type(optimizer).__name__}, though it had no gradient",
+        )
+        self._old.updated(updated_tensors(optimizer))
+        self._unscaled = [one for one in self._unscaled if one is not optimizer]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the loop inside."""
+        with ExitStack() as stack:
+            stack.callback(self._old.close)
+            for handle in (
+                register_optimizer_step_pre_hook(self.before),
+                register_optimizer_step_post_hook(self.after),
+            ):
+                stack.callback(handle.remove)
+            backward = replaced(Tensor, "backward", lambda *_, **__: self._old.backward(), None)
+            stack.enter_context(backward)
+            unscale = replaced(torch.amp.GradScaler, "unscale_", None, self._has_unscaled)
+            stack.enter_context(unscale)
+            yield
+
+    def _has_unscaled(self, _scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+        self._unscaled.append(optimizer)
+
+    def _tell(self, kind: str, found: Sequence[Tensor], words: str) -> None:
+        if not found or words in self._told:
+            return
+        self._told.add(words)
+        first = self._named(found[0]) or "a tensor that no module holds"
+        more = f", as {len(found) - 1} more," if len(found) > 1 else ""
+        self.broken.append((kind, f"{first}{more} {words.format(self._step())}"))
+
+
+def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
+    """Return what an optimizer updates."""
+    return [own for group in optimizer.param_groups for own in group["params"]]
+
+
+def skips_by_itself(optimizer: Optimizer) -> bool:
+    """Return whether a scaler has told an optimizer what was found, as it does a fused one."""
+    return getattr(optimizer, "found_inf", None) is not None
+
+
+def overflowed(parameter: Tensor) -> bool:
+    """Return whether this rank's part of a gradient is not finite."""
+    gradient = parameter.grad
+    if isinstance(gradient, DTensor):
+        gradient = gradient.to_local()
+    return has_plain_values(gradient) and not bool(gradient.isfinite().all())  # type: ignore[union-attr]
