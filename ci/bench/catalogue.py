@@ -55,10 +55,8 @@ words of that table. *Losses* are those of four steps, compared with
 the fourth step has a weight of 1/256.
 *Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
 oracle of the optimizer, the gradients of the workload, which are computed once more, or an
-identity, which is anything that one run must keep by itself. What quantized precisions round is not
-computed once more, so what was left in the gradients' memory (`DirtyAfterEval`) contradicts
-nothing; nor do sums that are rounded to bf16 (`RoundedSums`), as a stack may be told to round them
-(`ReducesInBf16`)."""
+identity, which is anything that one run must keep by itself. Sums that are rounded to bf16
+(`RoundedSums`) contradict nothing, as a stack may be told to round them (`ReducesInBf16`)."""
 
 OF_VARIATIONS = """\
 Bounds are those of the line "If the cause is known and meant" of the first failure; other data are
