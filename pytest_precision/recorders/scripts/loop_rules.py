@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from pytest_precision._torch.dispatch import version
+from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.old_gradients import OldGradients, has_plain_values
 from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
 
@@ -63,7 +64,7 @@ class LoopRules:
 
     def before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         """Look at what an optimizer is about to read; a closure has yet to compute it."""
-        if has_closure(_args, _kwargs):
+        if has_closure(_args, _kwargs) or capturing():
             return
         members = updated_tensors(optimizer)
         self._tell(
@@ -88,6 +89,8 @@ class LoopRules:
 
     def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         """Look at what an optimizer has moved, and at the gradients that it leaves."""
+        if capturing():
+            return
         written = [
             one for one in self._still.pop(id(optimizer), ()) if version(one.weight) != one.version
         ]

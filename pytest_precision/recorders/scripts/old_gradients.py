@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from pytest_precision._torch.dispatch import version
+from pytest_precision.ranks.state.accelerator import capturing
 
 
 def has_plain_values(tensor: Tensor | None) -> bool:
@@ -67,7 +68,7 @@ class OldGradient:
         self.handles = [before(self._before), after(self._after)]  # type: ignore[no-untyped-call]
 
     def _before(self, _new: Tensor) -> None:
-        self.added = self.is_untouched
+        self.added = not capturing() and self.is_untouched
 
     def _after(self, parameter: Tensor) -> None:
         if self.added and parameter.grad is not None:
