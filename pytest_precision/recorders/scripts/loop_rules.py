@@ -24,9 +24,6 @@ from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.old_gradients import OldGradients, has_plain_values
 from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
 
-TORCHS_OWN = "torch.optim."
-"""Modules of optimizers that leave a weight alone which has no gradient."""
-
 
 class Still(NamedTuple):
     """A weight that an update must leave as it is.
@@ -80,7 +77,8 @@ class LoopRules:
                 "was updated at step {} by a gradient that is not finite, of which a loss scaler "
                 "leaves the step out",
             )
-        if type(optimizer).__module__.startswith(TORCHS_OWN):
+        # Torch's own leave a weight alone that has no gradient; others have rules of their own.
+        if getattr(torch.optim, type(optimizer).__name__, None) is type(optimizer):
             self._still[id(optimizer)] = [
                 Still(own, version(own), own.detach().clone() if self._copies else None)
                 for own in members
