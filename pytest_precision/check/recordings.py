@@ -75,8 +75,8 @@ class Recordings:
             SideFailed: if a rank failed, or the traces cannot be written.
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
-        theirs = self.theirs(window)
-        return self.ours(window), theirs
+        self._kept(self.reference, window)  # both are recorded before either is read
+        return self.ours(window), self.theirs(window)
 
     def theirs(self, window: Window | None) -> Recording:
         """Record the reference alone, unless it is kept.
