@@ -15,6 +15,7 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.process import output, process
+from pytest_precision.ranks.process.coverage_of_ranks import measured_here
 from pytest_precision.ranks.process.messages import (
     Done,
     Payload,
@@ -96,6 +97,7 @@ class LocalGroup:
                     collective_seconds=self._collective_seconds,
                     ranks_per_device=ranks_per_device,
                     preload=preload,
+                    coverage=measured_here(),
                 )
                 self._ranks.append(start(membership))
             self._open(world_size)

@@ -17,6 +17,7 @@ from multiprocessing import forkserver, resource_tracker, util
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.ranks.process import preloaded, reaper
+from pytest_precision.ranks.process.coverage_of_ranks import FOR_PROCESSES
 from pytest_precision.ranks.process.socket_folder import short_folder
 from pytest_precision.ranks.state.environment import patched
 
@@ -45,12 +46,13 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
     # Without its folder, its socket is gone too.
     if home.restore() or _preloads.get(_number()) not in (None, preload):
         kill()
-    # It is started here, since its start unblocks signals.
-    resource_tracker.ensure_running()
     told = {preloaded.VARIABLE: " ".join(preload), reaper.CONTROLLER: str(os.getpid())}
-    with _socket_in(home), patched(told), reaper.signals_blocked():
-        os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
-        forkserver.ensure_running()
+    with patched(told, without=FOR_PROCESSES):
+        # It is started here, since its start unblocks signals.
+        resource_tracker.ensure_running()
+        with _socket_in(home), reaper.signals_blocked():
+            os.makedirs(util.get_temp_dir(), 0o700, exist_ok=True)
+            forkserver.ensure_running()
     _preloads[_number()] = preload
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.code.relocation import Relocation, relocation_of_process, settle
-from pytest_precision.ranks.process import lifeline, output, preloaded
+from pytest_precision.ranks.process import coverage_of_ranks, lifeline, output, preloaded
 from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,
@@ -56,6 +56,7 @@ class Membership:
         ranks_per_device: how many ranks may share a GPU.
         preload: modules that its fork server has imported, unless variables are declared.
         relocation: where it finds what the controller names, if not where the controller does.
+        coverage: configuration of the coverage.py that measures the session; empty for none.
     """
 
     rank: int
@@ -72,6 +73,7 @@ class Membership:
     ranks_per_device: int
     preload: tuple[str, ...] = ()
     relocation: Relocation | None = None
+    coverage: str = ""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -114,10 +116,13 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
         reads.reads_of_process()
         lifeline.tie(membership.folder)
         output.redirect(membership.log, membership.stacks)
+        save_coverage = coverage_of_ranks.measure(membership.coverage)
         connection.send(_join(membership))
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)
-            connection.send(_answer(message, membership))
+            answer = _answer(message, membership)
+            save_coverage()
+            connection.send(answer)
     except BaseException as error:
         when = time.monotonic()
         status = 1

@@ -7,7 +7,7 @@ torch when it is imported. So a group only serves the environment that it was op
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -83,10 +83,17 @@ class Environment:
 
 
 @contextmanager
-def patched(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process for a while, and then restore its environment."""
+def patched(variables: Mapping[str, str], *, without: Iterable[str] = ()) -> Iterator[None]:
+    """Set variables of this process for a while, and then restore its environment.
+
+    Args:
+        variables: that are set.
+        without: variables that are not there for this while.
+    """
     before = dict(os.environ)
     os.environ.update(variables)
+    for name in without:
+        os.environ.pop(name, None)
     try:
         yield
     finally:
