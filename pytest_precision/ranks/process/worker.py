@@ -116,7 +116,10 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
         reads.reads_of_process()
         lifeline.tie(membership.folder)
         output.redirect(membership.log, membership.stacks)
-        save_coverage = coverage_of_ranks.measure(membership.coverage)
+        # The code of another commit is not what the session measures.
+        save_coverage = coverage_of_ranks.measure(
+            "" if membership.relocation else membership.coverage
+        )
         connection.send(_join(membership))
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)
