@@ -17,6 +17,7 @@ def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
     Operations of tensor subclasses that have a dispatch of their own are left to it, and those that
     it makes are given to `call`. Compiled functions stay compiled.
     """
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Around(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -27,6 +28,8 @@ def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if FakeTensor in types:  # their own mode is below this one, and has to see it
+                return func(*args, **(kwargs or {}))
             if not all(map(has_own_memory, types)):
                 return NotImplemented
             return call(func, args, kwargs or {})

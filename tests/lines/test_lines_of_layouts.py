@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,15 +94,16 @@ def test_a_rank_that_computed_otherwise_is_told_from_the_sum(parity_in: ParityIn
     assert found.culprit.rank == 1
 
 
-@pytest.mark.parametrize("wrong", ["reduce_grads", "update_weights"])
-def test_no_line_is_named_where_the_sides_hold_other_pieces(
-    parity_in: ParityIn, wrong: str
-) -> None:
-    """A flat buffer of shards is a value that a replicated side never has, and no error."""
-    candidate = partial(wrong_engines.sharded, wrong=wrong)
-    found = verdict(parity_in(Cell(sequence="train2", world_size=2)), candidate)
-    assert found.culprit is None
-    assert "  No line is named: the sides hold other pieces of the tensors" in found.details
+def test_a_flat_bucket_is_followed_gradient_by_gradient(parity_in: ParityIn) -> None:
+    """The reference, which reduces one by one, has all that the bucket's sum is made of."""
+    found = verdict(
+        parity_in(Cell(sequence="train2", world_size=2)), of(wrong_engines.DividesBucket)
+    ).culprit
+    assert found is not None
+    assert (found.operation, found.line) == (
+        "aten.div_.Tensor",
+        wrong_line(wrong_engines.DividesBucket),
+    ), found.text
 
 
 def test_a_third_run_that_fails_leaves_the_verdict(parity_in: ParityIn) -> None:

@@ -48,6 +48,21 @@ def test_equal_values_have_equal_digests_in_any_process() -> None:
     assert len({o.results[0].digest for o in ours}) == len(ours)
 
 
+def test_a_flat_buffer_has_the_values_that_were_joined_in_it() -> None:
+    """And what is made of it by elements has its own, whatever memory that is in."""
+    logger = OperationLogger(Wanted(0, 1))
+    parts = torch.arange(3.0), torch.arange(4.0, 9.0), torch.arange(2.0)
+    with logger.installed(), logger.on():
+        torch.cat(parts).mul_(2.0)
+        doubled = [part * 2.0 for part in parts]
+        torch.cat([part.view(1, -1) for part in parts], 1)
+    joined, scaled, *single, other = logger.log.operations
+    assert len(doubled) == len(single)
+    assert joined.results[0].pieces == tuple(value.digest for value in joined.read)
+    assert scaled.results[0].pieces == tuple(one.results[0].digest for one in single)
+    assert other.results[0].pieces == ()
+
+
 def test_a_log_ends_at_its_limit() -> None:
     """The rest of a step of a million operations is not logged, and the log says so."""
     log = logged(Wanted(0, 1, limit=4)).log

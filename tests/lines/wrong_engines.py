@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from pytest_precision import Cell, Engine, Workload, layouts
+from pytest_precision import Cell, Engine, Workload
 
 
 def made(workload: Workload, cell: Cell, *, kind: type[Engine], **options: Any) -> Engine:
@@ -139,15 +140,15 @@ def approximated(block: torch.nn.Module, x: Tensor) -> Tensor:
     return x + block.scale * torch.nn.functional.gelu(linear, approximate="tanh")  # wrong
 
 
-def sharded(workload: Workload, cell: Cell, *, wrong: str) -> Engine:
-    """Shards of FSDP2, with a gradient or a weight that is halved in one step."""
-    engine = layouts.fsdp2(workload, cell)
-    setattr(engine, wrong, partial(_halves, getattr(engine, wrong), engine))
-    return engine
+class DividesBucket(Engine):
+    """Gradients are summed in one flat bucket, and divided although the loss is over all ranks."""
 
-
-def _halves(call: Callable[[], None], engine: Engine) -> None:
-    call()
-    with torch.no_grad():
-        for _, parameter in engine.masters():
-            parameter.mul_(0.5)  # wrong
+    def reduce_grads(self) -> None:
+        held = map(self.gradient, self.model.parameters())
+        gradients = [gradient for gradient in held if gradient is not None]
+        bucket = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(bucket)
+        bucket /= self.cell.world_size  # wrong
+        parts = bucket.split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from pytest_precision._torch.around import (
     around_operations,
@@ -106,7 +107,8 @@ class OperationLogger:
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:
-        return {name: self._values.of(tensor) for name, tensor in named if readable(tensor)}
+        own = ((name, one.to_local() if isinstance(one, DTensor) else one) for name, one in named)
+        return {name: self._values.of(tensor) for name, tensor in own if readable(tensor)}
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.active or torch.compiler.is_compiling():
@@ -141,6 +143,7 @@ class OperationLogger:
         made += [one for one in changed if id(one) not in known]
         if not held and not made:
             return result
+        self._values.cuts.follow(name, args, held, made, changed)
         results = () if name.startswith(CHANCE) else tuple(map(self._values.of, made))
         written = _unread(func, name, args, kwargs)
         self.log.operations.append(

@@ -66,6 +66,7 @@ class SettingsWatch:
         place = len(optimizer.param_groups) - 1
         for key, value in optimizer.param_groups[-1].items():
             self._group(number, place, key, value)
+        self.watch(optimizer)
 
     def _group(self, number: int, place: int, key: str, value: Any) -> None:
         if key != "params":

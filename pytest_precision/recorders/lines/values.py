@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pytest_precision._torch.around import has_own_memory, storage_key, weak_storage
 from pytest_precision.matrix.contract import dtype_name
+from pytest_precision.recorders.lines.cuts import Cuts
 from pytest_precision.trace.digests import bytes_of, in_order, memcmp
 from pytest_precision.trace.operations import Value
 
@@ -32,10 +33,14 @@ class Values:
 
     Args:
         pieces: see `Wanted`.
+
+    Attributes:
+        cuts: where tensors lie in flat buffers.
     """
 
     def __init__(self, pieces: int = 1) -> None:
         self._pieces = pieces
+        self.cuts = Cuts(self._storage)
         self._storages: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, dict[Any, tuple[Value, bytes]]] = {}
 
@@ -64,9 +69,12 @@ class Values:
 
     def _parts(self, tensor: Tensor) -> Iterable[Tensor]:
         """Return the parts of a tensor that another layout may hold by themselves."""
+        cuts = self.cuts.inside(tensor)
+        if cuts:
+            return tensor.detach().view(-1).tensor_split(cuts)
         if tensor.dim() > 2 and 1 < len(tensor) <= MOST_ROWS:
             return tensor.detach().unbind()
-        if self._pieces > 1 and tensor.dim() and len(tensor) >= self._pieces:
+        if self._pieces > 1 and tensor.dim() and len(tensor) > 1:
             return tensor.detach().chunk(self._pieces)
         return ()
 

@@ -19,6 +19,7 @@ MOVES = frozenset(
         *("cat", "stack", "copy", "clone", "split_with_sizes_copy", "slice_scatter", "select_copy"),
         *("index_select", "contiguous", "chunk_cat", "_chunk_cat", "allgather", "_allgather_base"),
         *("all_gather_into_tensor", "as_strided_copy", "constant_pad_nd", "unbind_copy", "gather"),
+        *("all_gather_copy_in", "wait_tensor"),
     )
 )
 """Base names of operations that only move values, unless they change their dtype."""
@@ -108,8 +109,24 @@ def is_telling(value: Value) -> bool:
 
 
 def is_common(value: Value) -> bool:
-    """Return whether many operations make such a value: few elements, or all the same."""
+    """Return whether many operations make such a value: few elements, or all the same.
+
+    A number with as many digits as it can have is made by one computation alone, such as a norm.
+    """
+    if value.elements == 1 and len(value.element) >= 4:
+        return not is_telling(value)
     return value.uniform or value.elements <= SMALL
+
+
+def is_zero(digest: str) -> bool:
+    """Return whether a digest is that of zeros."""
+    return digest.startswith("=") and not digest[1:].partition("x")[0].strip("0")
+
+
+def is_same(value: Value, other: Value) -> bool:
+    """Return whether two values are the same, or one is a part of the other."""
+    same = value.digest == other.digest
+    return same or value.digest in other.pieces or other.digest in value.pieces
 
 
 def moves(call: SingleCall) -> bool:

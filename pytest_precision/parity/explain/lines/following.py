@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, calls, is_common, moves
+from pytest_precision.parity.explain.lines.calls import (
+    SMALL,
+    SingleCall,
+    calls,
+    is_common,
+    moves,
+)
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import OperationLog, Value
 
@@ -16,6 +22,9 @@ MOST_ROOTS = 8
 Roots = frozenset[int]
 RIGHT: Roots = frozenset()
 
+AT_START = -1
+"""The place of what there is at the start."""
+
 
 class Memory(NamedTuple):
     """What lies in a storage.
@@ -23,12 +32,13 @@ class Memory(NamedTuple):
     Attributes:
         roots: the operations that made it wrong.
         elements: how many elements they wrote.
-        mover: the last operation that put right values into an order that the reference has not.
+        apart: the operations since which it has no counterpart in the reference, whether it is
+            right or not: what has put right values into another order, and what computed with them.
     """
 
     roots: Roots
     elements: int
-    mover: int | None = None
+    apart: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,8 @@ class Wrong:
         collectives: number of collectives that the rank had made by then.
         calls: of the rank.
         lasts: whether the wrong value reaches what the operation of the sequence has left.
+        suspects: the operations that may have made it instead, whose results have no counterpart.
+        cut_otherwise: whether it comes of pieces that are no parts of the reference's tensors.
     """
 
     call: SingleCall
@@ -52,6 +64,17 @@ class Wrong:
     collectives: int
     calls: tuple[SingleCall, ...]
     lasts: bool
+    suspects: tuple[SingleCall, ...] = ()
+    cut_otherwise: bool = False
+
+
+class FirstWrong(NamedTuple):
+    """What is kept of a first wrong operation until all are found, see `Wrong`."""
+
+    unlike: tuple[Value, ...]
+    source: bool
+    collectives: int
+    suspects: tuple[int, ...] = ()
 
 
 class Follower:
@@ -61,19 +84,32 @@ class Follower:
         log: of the candidate's rank.
         known: values of the reference.
         kind: of what differs first; wrong values are followed to that of what is left.
+        in_pieces: whether this side holds other pieces of the tensors than the reference.
     """
 
-    def __init__(self, log: OperationLog, known: Known, kind: str = "") -> None:
-        self._log, self._known = log, known
+    def __init__(
+        self, log: OperationLog, known: Known, kind: str = "", *, in_pieces: bool = False
+    ) -> None:
+        self._log, self._known, self._in_pieces = log, known, in_pieces
         unlike = {held: value for held, value in log.left.items() if value not in known}
         of_kind = [value for held, value in unlike.items() if held.kind == kind]
         # No step leaves its losses, and what makes a wrong one may have no part in its backward.
         self._all_last = kind == "loss" and not of_kind
         self._wanted = of_kind or [*unlike.values()]
         self._calls = tuple(calls(log.operations))
+        alike = [value for value in log.given.values() if value in known]
+        self._shapes = {value.shape for value in alike if value.elements > SMALL}
+        self._written = {value.storage for value in alike}
         self._memory: dict[int, Memory] = {}
-        self._written = {value.storage for value in log.given.values() if value in known}
-        self._found: dict[int, tuple[tuple[Value, ...], bool, int]] = {}
+        if in_pieces:
+            self._take_unlike(log)
+        self._found: dict[int, FirstWrong] = {}
+
+    def _take_unlike(self, log: OperationLog) -> None:
+        """Note the pieces that there are at the start and that the reference's tensors have not."""
+        for held, value in log.given.items():
+            if value not in self._known and value.shape not in self._known.shapes[held]:
+                self._memory[value.storage] = Memory(RIGHT, value.elements, (AT_START,))
 
     def wrong(self, rank: int) -> Iterator[Wrong]:
         """Yield the first wrong operations that do not follow from each other, in order."""
@@ -82,37 +118,97 @@ class Follower:
             self._follow(place, call, collectives)
             collectives += call.operation.is_collective
         lasting = self._lasting(collectives)
-        for place, (unlike, source, before) in sorted(self._found.items()):
+        for place, found in sorted(self._found.items()):
             lasts = self._all_last or place in lasting
-            yield Wrong(self._calls[place], rank, unlike, source, before, self._calls, lasts)
+            yield Wrong(
+                self._calls[place],
+                rank,
+                found.unlike,
+                found.source,
+                found.collectives,
+                self._calls,
+                lasts,
+                tuple(self._calls[one] for one in found.suspects if one != AT_START),
+                AT_START in found.suspects,
+            )
 
     def _follow(self, place: int, call: SingleCall, collectives: int) -> None:
         roots: Roots = RIGHT
         unlike: list[Value] = []
         source = False
+        apart: tuple[int, ...] = ()
         for value in call.read:
             roots |= self._roots(value)
             if value not in self._known and not self._roots(value):
                 unlike.append(value)
                 source = source or (value.storage not in self._written and value.storage >= 0)
+                apart = self._joined(apart, self._apart(value))
         wrong = [value for value in call.results if value not in self._known]
-        mover = None
-        if wrong and not roots and not _is_constant(call):
-            if moves(call) and not source:
-                mover = place
-            else:
-                self._found[place] = tuple(unlike), source, collectives
-                roots = frozenset((place,))
+        if not wrong or roots or _is_constant(call):
+            apart = ()
+        elif self._in_pieces and self._has_no_counterpart(call, unlike, apart):
+            apart = self._joined(apart, (place,))
+        elif moves(call) and not source:
+            apart = (place,)
+        else:
+            suspects = self._suspects(place, unlike, apart) if self._in_pieces else ()
+            self._found[place] = FirstWrong(tuple(unlike), source, collectives, suspects)
+            roots, apart = frozenset((place,)), ()
         for value in call.read:
             if value in self._known and not is_common(value) and value.storage in self._memory:
                 self._right_again(value, call)
         for value in call.results:
-            self._write(value, roots, mover)
+            self._write(value, roots, apart)
+
+    def _has_no_counterpart(
+        self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
+    ) -> bool:
+        """Return whether the reference need not have what an operation has made of right values.
+
+        It has a part of what it makes by elements of a value of which this side holds a part, and
+        nothing of what is made of all elements of such a part, as a norm is.
+        """
+        shapes = {value.shape for value in call.results}
+        parts = [value for value in call.read if value in self._known and not is_common(value)]
+        if not call.operation.is_collective and any(value.shape in shapes for value in parts):
+            return False
+        if apart:
+            return not any(value.shape in self._shapes for value in unlike)
+        if call.operation.is_collective or moves(call):
+            return any(not self._known.has_whole(one) for one in call.read if one in self._known)
+        return any(not self._known.has_whole(value) for value in parts)
+
+    def _suspects(
+        self, place: int, unlike: Sequence[Value], apart: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return what may be wrong where an operation makes a wrong value of what it cannot judge.
+
+        It is right itself if it reads a wrong value that should have a counterpart.
+        """
+        if not apart or any(value.shape in self._shapes for value in unlike):
+            return apart
+        return self._joined(apart, (place,))
+
+    def _joined(self, apart: tuple[int, ...], further: tuple[int, ...]) -> tuple[int, ...]:
+        """Join what has no counterpart, in order: of each line what computes or moves first."""
+        if not further:
+            return apart
+        first: dict[object, int] = {}
+        for place in sorted({*apart, *further}):
+            call = None if place == AT_START else self._calls[place]
+            first.setdefault(call and (call.line, moves(call)), place)
+        return tuple(first.values())
+
+    def _apart(self, value: Value) -> tuple[int, ...]:
+        memory = self._memory.get(value.storage)
+        return () if memory is None else memory.apart
 
     def _right_again(self, value: Value, call: SingleCall) -> None:
         """Forget what was wrong in memory whose value is right, where it is overwritten now."""
         if any(result.storage == value.storage for result in call.results):
-            del self._memory[value.storage]
+            memory = self._memory.pop(value.storage)
+            if value.elements < memory.elements and memory.apart:  # other views have the rest
+                self._memory[value.storage] = memory._replace(roots=RIGHT)
 
     def _roots(self, value: Value) -> Roots:
         """Return where a value went wrong; nothing where it did not."""
@@ -121,7 +217,7 @@ class Follower:
             return RIGHT
         return memory.roots
 
-    def _write(self, value: Value, roots: Roots, mover: int | None) -> None:
+    def _write(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
         self._written.add(value.storage)
         before = self._memory.get(value.storage, Memory(RIGHT, 0))
         if value in self._known and (not roots or not is_common(value)):
@@ -130,8 +226,7 @@ class Follower:
             return
         roots = frozenset(sorted(roots | before.roots)[:MOST_ROOTS])
         size = max(value.elements, before.elements)
-        mover = before.mover if mover is None else mover
-        self._memory[value.storage] = Memory(roots, size, mover)
+        self._memory[value.storage] = Memory(roots, size, apart or before.apart)
 
     def _lasting(self, collectives: int) -> Roots:
         """Return the operations whose wrong values reach what is there at the end.
@@ -145,9 +240,10 @@ class Follower:
             if memory is None:
                 continue
             found |= memory.roots
-            if not memory.roots and memory.mover is not None:
-                self._found[memory.mover] = (), False, collectives
-                found |= {memory.mover}
+            if not memory.roots and memory.apart and memory.apart != (AT_START,):
+                last, suspects = memory.apart[-1], memory.apart if self._in_pieces else ()
+                self._found.setdefault(last, FirstWrong((), False, collectives, suspects))
+                found |= {last}
         return found
 
 

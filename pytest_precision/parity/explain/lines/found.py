@@ -14,7 +14,7 @@ from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.growth import grown, module_errors, most
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces, is_of_pieces
+from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces, tellable
 from pytest_precision.parity.explain.lines.placed import misplaced
 from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
 from pytest_precision.parity.explain.source import lines_around, shown_file
@@ -47,13 +47,19 @@ def culprit_of(
     telling = [one for one in settings if _shows(kind, name, one.what)]
     if telling:
         return _set(telling[0], root)
-    known = Known(reference)
-    followed = (Follower(log, known, kind).wrong(rank) for rank, log in enumerate(candidate))
+    known, in_pieces = Known(reference), hold_other_pieces(candidate, reference)
+    followed = (
+        Follower(log, known, kind, in_pieces=in_pieces).wrong(rank)
+        for rank, log in enumerate(candidate)
+    )
     wrong = [*chain.from_iterable(followed)]
-    chosen = sorted([one for one in wrong if one.lasts] or wrong, key=_order)
+    lasting = [one for one in wrong if one.lasts]
+    chosen = sorted(lasting or ([] if in_pieces else wrong), key=_order)
     own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
-    if chosen and is_of_pieces(chosen[0]) and hold_other_pieces(candidate, reference):
-        return _set(own[0], root) if own else None
+    if in_pieces:
+        chosen = tellable(chosen)
+        if not chosen:
+            return _set(own[0], root) if own else None
     if all(moves(one.call) for one in chosen):
         chosen.reverse()  # what was put in place last
     if chosen:

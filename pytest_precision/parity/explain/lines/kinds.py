@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, is_telling, moves
+from pytest_precision.parity.explain.lines.calls import (
+    SingleCall,
+    is_common,
+    is_same,
+    is_telling,
+    moves,
+)
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import CodeLine, Constant, Value
@@ -71,17 +77,16 @@ def _given(wrong: Wrong, known: Known) -> ErrorKind:
 
 def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     """Explain an operation that the reference has on the same values."""
-    digests = [value.digest for value in wrong.call.read]
-    same = [
-        other
-        for other in _rivals(wrong.call, known)
-        if [value.digest for value in other.read] == digests
-    ]
-    if not same or not digests:
-        return None
     call = wrong.call
+    same = [other for other in _rivals(call, known) if _all_same(call.read, other.read)]
+    if not same or not call.read:
+        return None
     other = min(same, key=lambda one: len(_unlike_constants(call, one)))
     return _with_constants(call, other) or _in_form(call, other)
+
+
+def _all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
+    return len(values) == len(others) and all(map(is_same, values, others))
 
 
 def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
@@ -108,7 +113,7 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
         words = f"the result is {dtypes[0]} here, {dtypes[1]} in the reference"
         return ErrorKind("cast", words, other)
     for mine, theirs in zip(call.read, other.read, strict=True):
-        if mine.shape != theirs.shape:
+        if mine.shape != theirs.shape and mine.digest == theirs.digest:
             words = f"a value has shape {[*mine.shape]} here, {[*theirs.shape]} in the reference"
             return ErrorKind("inputs", words, other)
     return ErrorKind("unknown", SAME_CALL, other)
@@ -131,24 +136,24 @@ def _missing(between: SingleCall, wrong: Wrong) -> ErrorKind:
 
 
 def _reads(call: SingleCall, value: Value) -> bool:
-    return any(one.digest == value.digest for one in call.read)
+    return any(is_same(one, value) for one in call.read)
 
 
 def _later(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
     """Yield operations of the reference on a value whose results it reads as `call` does."""
-    rest = [one.digest for one in call.read if one.digest != value.digest]
+    rest = [one for one in call.read if one.digest != value.digest]
     reached = [(first, first) for first in known.readers[value.digest]]
     for _ in range(STEPS_BETWEEN):
         following = []
         for first, last in reached:
             for result in last.results:
-                if result.digest == value.digest:
+                if result.digest == value.digest or not is_telling(result):
                     continue
                 for other in known.readers[result.digest]:
                     if other.number <= last.number:
                         continue
-                    own = [one.digest for one in other.read if one.digest != result.digest]
-                    if other.base == call.base and own == rest:
+                    own = [one for one in other.read if one.digest != result.digest]
+                    if other.base == call.base and _all_same(rest, own):
                         yield first
                     following.append((first, other))
         reached = following[:64]
@@ -163,7 +168,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     if other is None or len(other.read) != len(call.read):
         return None
     pairs = zip(call.read, other.read, strict=True)
-    unlike = [(mine, theirs) for mine, theirs in pairs if mine.digest != theirs.digest]
+    unlike = [(mine, theirs) for mine, theirs in pairs if not is_same(mine, theirs)]
     if not unlike or len(unlike) == len(call.read):
         return None
     mine, theirs = unlike[0]
@@ -222,7 +227,7 @@ def _alike(call: SingleCall, known: Known) -> SingleCall | None:
 
     def shared(other: SingleCall) -> tuple[int, int, int]:
         pairs = list(zip(call.read, other.read, strict=False))
-        same = [mine for mine, theirs in pairs if mine.digest == theirs.digest]
+        same = [mine for mine, theirs in pairs if is_same(mine, theirs)]
         telling = sum(not is_common(value) for value in same)
         return telling, len(same), -abs(other.number - call.number)
 

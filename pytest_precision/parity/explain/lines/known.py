@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, calls
-from pytest_precision.trace.operations import OperationLog, Value
+from pytest_precision.parity.explain.lines.calls import SingleCall, calls, is_zero
+from pytest_precision.trace.operations import Holding, OperationLog, Value
 
 
 class Known:
@@ -21,38 +21,45 @@ class Known:
         self.calls: list[SingleCall] = []
         self.given: dict[str, str] = {}
         self.left: set[str] = set()
+        self.shapes: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
         self._pieces: set[str] = set()
+        self._wholes: set[str] = set()
         for log in logs:
             self._take(log)
 
     def _take(self, log: OperationLog) -> None:
         self.given |= {value.digest: str(held) for held, value in log.given.items()}
         self.left |= {value.digest for value in log.left.values()}
-        for value in (*log.given.values(), *log.left.values()):
+        for held, value in (*log.given.items(), *log.left.items()):
             self._pieces |= {*value.pieces}
+            self.shapes[held].add(value.shape)
         for call in calls(log.operations):
             self.calls.append(call)
             for value in call.read:
-                self.readers[value.digest].append(call)
-                self._pieces |= {*value.pieces}
+                for digest in (value.digest, *value.pieces):
+                    self.readers[digest].append(call)
             for value in call.results:
-                self.makers[value.digest].append(call)
+                for digest in (value.digest, *value.pieces):
+                    self.makers[digest].append(call)
+            for value in (*call.read, *call.results):
                 self._pieces |= {*value.pieces}
+                self._wholes.add(value.digest)
 
     def __contains__(self, value: Value) -> bool:
-        parts = value.pieces
+        parts = [part for part in value.pieces if not is_zero(part)]  # a buffer may be padded
         return self._has(value.digest) or (bool(parts) and all(map(self._has, parts)))
 
+    def has_whole(self, value: Value) -> bool:
+        """Return whether the reference has a value as such, rather than as a part of another."""
+        return value.digest in self._wholes or self._holds(value.digest)
+
     def _has(self, digest: str) -> bool:
-        return (
-            digest in self.makers
-            or digest in self.readers
-            or digest in self.given
-            or digest in self.left
-            or digest in self._pieces
-        )
+        return digest in self._wholes or digest in self._pieces or self._holds(digest)
+
+    def _holds(self, digest: str) -> bool:
+        return digest in self.given or digest in self.left
 
     @cached_property
     def bases(self) -> frozenset[str]:

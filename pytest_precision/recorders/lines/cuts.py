@@ -1,0 +1,111 @@
+"""Cuts: where tensors lie in a flat buffer that they were joined in.
+
+What a buffer holds is known if each tensor in it is, whatever the order; so buffers are digested
+tensor by tensor, and so is what a collective or an operation on elements makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from torch import Tensor
+
+MOST_CUTS = 4096
+"""Cuts of one memory, beyond which it is taken for one that is filled row by row."""
+
+
+class Cuts:
+    """Follows where the tensors begin that share a memory.
+
+    Args:
+        number: numbers the memory of a tensor.
+    """
+
+    def __init__(self, number: Callable[[Tensor], int]) -> None:
+        self._number = number
+        self._of: dict[int, set[int]] = {}
+
+    def inside(self, tensor: Tensor) -> list[int]:
+        """Return the elements of a tensor at which others than its first part begin."""
+        cuts = self._of.get(self._number(tensor)) if self._of else None
+        if not cuts or len(cuts) > MOST_CUTS or not tensor.is_contiguous():
+            return []
+        size = tensor.element_size()
+        start = tensor.storage_offset() * size
+        stop = start + tensor.numel() * size
+        # Of a view in another dtype, a cut may lie within an element.
+        own = (cut - start for cut in cuts if start < cut < stop)
+        return sorted(place // size for place in own if place % size == 0)
+
+    def follow(
+        self,
+        name: str,
+        args: Sequence[Any],
+        read: Sequence[Tensor],
+        made: Sequence[Tensor],
+        changed: Sequence[Tensor],
+    ) -> None:
+        """Note where the parts lie of what an operation has made.
+
+        Args:
+            name: of the operator.
+            args: its arguments by place.
+            read: all tensors among the arguments.
+            made: its results.
+            changed: those of the arguments that it has written to.
+        """
+        for tensor in changed:
+            whole = tensor.untyped_storage().nbytes()
+            if tensor.numel() * tensor.element_size() < whole and tensor.is_contiguous():
+                self._note(tensor, (0, tensor.numel()))
+        joined = args[0] if args and isinstance(args[0], (list, tuple)) else ()
+        sizes = _sizes(name, args, joined) if len(joined) > 1 else ()
+        for result in made if sizes else ():
+            if result.is_contiguous() and result.numel() % sum(sizes) == 0:
+                self._note(result, _repeated(sizes, result.numel()))
+        for tensor in read if self._of else ():
+            cuts = self.inside(tensor)
+            for result in made if cuts else ():
+                self._pass_on(tensor, cuts, result)
+
+    def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
+        """Cut a result as what it was made of: as large, a gathered one, or a scattered one."""
+        if self._number(tensor) == self._number(result) or not result.is_contiguous():
+            return
+        before, after = tensor.numel(), result.numel()
+        if after % before == 0:
+            sizes = [b - a for a, b in zip((0, *cuts), (*cuts, before), strict=True)]
+            self._note(result, _repeated(sizes, after))
+        elif before % after == 0:
+            self._note(result, [cut for cut in cuts if cut < after])
+
+    def _note(self, tensor: Tensor, elements: Iterable[int]) -> None:
+        size = tensor.element_size()
+        start = int(tensor.storage_offset()) * size
+        held = self._of.setdefault(self._number(tensor), set())
+        if len(held) <= MOST_CUTS:
+            held.update(start + element * size for element in elements)
+
+
+def _sizes(name: str, args: Sequence[Any], joined: Sequence[Any]) -> list[int]:
+    """Return the elements of each tensor of a row in which an operator has joined some."""
+    if not all(isinstance(one, Tensor) for one in joined):
+        return []
+    if name.endswith("chunk_cat"):
+        chunks = int(args[2])
+        return [-(-len(one) // chunks) * (one.numel() // max(len(one), 1)) for one in joined]
+    flat = all(one.dim() == 1 for one in joined)
+    return [one.numel() for one in joined] if flat and name in IN_A_ROW else []
+
+
+IN_A_ROW = frozenset({"cat", "all_gather_copy_in"})
+"""Names of operators that put tensors one after the other."""
+
+
+def _repeated(sizes: Sequence[int], elements: int) -> list[int]:
+    """Return where the parts of a row begin in rows of so many elements together."""
+    row = sum(sizes)
+    begins = [0, *accumulate(sizes)][:-1]
+    return [first + begin for first in range(0, elements, row) for begin in begins]

@@ -1,0 +1,74 @@
+"""A failure of shards against whole tensors names the line, or says why it cannot."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sharded_engines
+from sharded_engines import sharded
+
+from pytest_precision import layouts, workloads
+from pytest_precision.check.parity import Parity
+from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.verdict import Verdict
+
+ParityIn = Callable[[Cell], Parity]
+
+HERE = Path(sharded_engines.__file__)
+
+
+def verdict(parity: Parity, kind: str) -> Verdict:
+    candidate = sharded(getattr(sharded_engines, kind))
+    with pytest.raises(ParityError) as failure:
+        parity.check(candidate, layouts.adamw, workload=workloads.mlp)
+    return failure.value.verdict
+
+
+def wrong_line(kind: type[Engine]) -> int:
+    """Return the number of the line that is marked."""
+    owner = sharded_engines.scaled if kind is sharded_engines.OtherForward else kind
+    lines, first = inspect.getsourcelines(owner)
+    (found,) = [number for number, line in enumerate(lines, first) if line.endswith("# wrong\n")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "kind"),
+    [
+        ("WeighsLosses", 2, "constant"),
+        ("OtherForward", 2, "extra"),
+        ("HalvesGradients", 2, "extra"),
+        ("HalvesOnOneRank", 2, "extra"),
+        ("ClipsByOwnNorm", 2, "extra"),
+        ("ClipsFurther", 2, "constant"),
+        ("RoundsWeights", 2, "cast"),
+        ("ShrinksMoments", 2, "extra"),
+        pytest.param("WeighsLosses", 4, "constant", marks=pytest.mark.slow),
+        pytest.param("HalvesOnOneRank", 4, "extra", marks=pytest.mark.slow),
+        pytest.param("ClipsFurther", 4, "constant", marks=pytest.mark.slow),
+        pytest.param("RoundsWeights", 4, "cast", marks=pytest.mark.slow),
+    ],
+)
+def test_the_wrong_line_is_named(parity_in: ParityIn, name: str, ranks: int, kind: str) -> None:
+    """Shards are parts of the tensors that the other side has, and so is what is made of them."""
+    found = verdict(parity_in(Cell(sequence="train2", world_size=ranks)), name).culprit
+    assert found is not None
+    assert (found.file, found.line, found.kind) == (
+        str(HERE.relative_to(Path.cwd())),
+        wrong_line(getattr(sharded_engines, name)),
+        kind,
+    ), found.text
+    assert found.rank == (1 if name == "HalvesOnOneRank" else None)
+
+
+def test_a_sum_in_another_order_is_no_line_of_the_users(parity_in: ParityIn) -> None:
+    """On four ranks a reduction of shards adds up otherwise, and nothing else is blamed for it."""
+    found = verdict(parity_in(Cell(sequence="train2", world_size=4)), "Right").culprit
+    assert found is not None
+    assert (found.kind, found.operation) == ("collective", "c10d._reduce_scatter_base_.default")
+    assert "other ranks, or another reduction, made the value wrong" in found.text

@@ -1,0 +1,58 @@
+"""The line is named in loops of several ranks, whatever wraps their model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_precision import command
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+
+ParityIn = Callable[[Cell], Parity]
+
+LOOP = Path(__file__).with_name("ranked_loop.py")
+
+
+def marked(wrong: str) -> int:
+    """Return the number of the line whose comment names what is wrong."""
+    comments = [line.partition("  # ")[2] for line in LOOP.read_text().splitlines()]
+    (found,) = [n for n, text in enumerate(comments, 1) if wrong in text.split(", ")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "wrong", "ranks", "kind"),
+    [
+        ("ddp", "rank", 2, "extra"),
+        ("ddp", "loss", 3, "extra"),
+        ("fsdp1", "gradient", 2, "extra"),
+        ("fsdp1", "clip", 2, "constant"),
+        ("fsdp2", "rank", 3, "extra"),
+        ("tensor", "loss", 2, "extra"),
+        ("tensor", "gradient", 2, "extra"),
+        ("tensor", "clip", 2, "constant"),
+        ("tensor", "step", 2, "cast"),
+        pytest.param("ddp", "loss", 8, "extra", marks=pytest.mark.slow),
+        pytest.param("fsdp2", "gradient", 8, "extra", marks=pytest.mark.slow),
+    ],
+)
+def test_the_line_is_named(
+    parity_in: ParityIn, wrapper: str, wrong: str, ranks: int, kind: str
+) -> None:
+    """And the rank, where one alone computes otherwise."""
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell(sequence="train2", world_size=ranks)).check(
+            command(LOOP, wrapper, wrong), command(LOOP, wrapper, "right")
+        )
+    found = failure.value.verdict.culprit
+    assert found is not None, failure.value.verdict.details
+    assert (found.file, found.line, found.kind) == (
+        LOOP.relative_to(Path.cwd()).as_posix(),
+        marked(wrong),
+        kind,
+    ), found.text
+    assert found.rank == (1 if wrong == "rank" else None)
