@@ -2,7 +2,8 @@
 
     python ci/bench/catalogue.py
 
-`tests/layouts/test_catalogue.py` compares the page with what comes of them now.
+`tests/layouts/test_catalogue.py` compares the page with what comes of them now. Its last section is
+that of `stack_lines.py`, and stays.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from examined import (  # noqa: E402
     defect_found,
     variation_found,
 )
+from stack_lines import HEADING  # noqa: E402
 
 from pytest_precision import Cell, Parity  # noqa: E402
 from pytest_precision.options import Settings  # noqa: E402
@@ -204,7 +206,9 @@ def main() -> None:
         of_variations = [shown(variation_found(entry, parity_in)) for entry in VARIATIONS]
     finally:
         resources.close()
-    PAGE.write_text(page(of_defects, of_variations))
+    _, heading, of_frameworks = PAGE.read_text().partition(HEADING)
+    own = page(of_defects, of_variations)
+    PAGE.write_text(f"{own}\n{heading}{of_frameworks}" if heading else own)
 
 
 if __name__ == "__main__":
