@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -78,4 +79,8 @@ def _at(side: dict[str, list[Setting]], name: str, place: int) -> Setting | None
 
 
 def _value(setting: Setting | None) -> str | None:
-    return None if setting is None else setting.value
+    """Return a value as it is compared: a library numbers names through all models of a process."""
+    if setting is None:
+        return None
+    is_text = setting.value.startswith(("'", '"'))
+    return re.sub(r"\d+", "0", setting.value) if is_text else setting.value
