@@ -70,6 +70,11 @@ class Value(NamedTuple):
         return number
 
 
+def is_zero(digest: str) -> bool:
+    """Return whether a digest is that of zeros."""
+    return digest.startswith("=") and not digest[1:].partition("x")[0].strip("0")
+
+
 class Constant(NamedTuple):
     """An argument that is no tensor: its name, empty where it has only a place, and its text."""
 

@@ -93,7 +93,7 @@ def _sizes(name: str, args: Sequence[Any], joined: Sequence[Any]) -> list[int]:
     """Return the elements of each tensor of a row in which an operator has joined some."""
     if not all(isinstance(one, Tensor) for one in joined):
         return []
-    if name.endswith("chunk_cat"):
+    if name in ("chunk_cat", "_chunk_cat"):
         chunks = int(args[2])
         return [-(-len(one) // chunks) * (one.numel() // max(len(one), 1)) for one in joined]
     flat = all(one.dim() == 1 for one in joined)

@@ -118,11 +118,6 @@ def is_common(value: Value) -> bool:
     return value.uniform or value.elements <= SMALL
 
 
-def is_zero(digest: str) -> bool:
-    """Return whether a digest is that of zeros."""
-    return digest.startswith("=") and not digest[1:].partition("x")[0].strip("0")
-
-
 def is_same(value: Value, other: Value) -> bool:
     """Return whether two values are the same, or one is a part of the other."""
     same = value.digest == other.digest

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, calls, is_zero
-from pytest_precision.trace.operations import Holding, OperationLog, Value
+from pytest_precision.parity.explain.lines.calls import SingleCall, calls
+from pytest_precision.trace.operations import Holding, OperationLog, Value, is_zero
 
 
 class Known:

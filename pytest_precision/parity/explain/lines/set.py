@@ -82,5 +82,5 @@ def _value(setting: Setting | None) -> str | None:
     """Return a value as it is compared: a library numbers names through all models of a process."""
     if setting is None:
         return None
-    is_text = setting.value.startswith(("'", '"'))
+    is_text = setting.value[0] in "'\""
     return re.sub(r"\d+", "0", setting.value) if is_text else setting.value
