@@ -59,6 +59,8 @@ NO_NAMES = {
     "recorders/perturb/delays.py": "names of torch's functions",
     "recorders/perturb/rounding_noise.py": "names of torch's functions",
     "trace/manifest.py": "the lines of an exception",
+    "check/proposal_lines.py": "keys of a criterion",
+    "parity/explain/proposal.py": "keys of a criterion",
 }
 """Modules that take other texts apart, with what these are."""
 

@@ -38,6 +38,8 @@ SETTINGS = Settings(device="cpu", timeout=120)
 
 Found = TypeVar("Found", DefectFound, VariationFound)
 
+BOUNDS = {"": "none", "pass": "passes", "fail": "caught", "vacuous": "caught"}
+
 NAMED = {True: "yes", False: "wrongly", None: "no"}
 
 INTRODUCTION = f"""\
@@ -58,11 +60,13 @@ the fourth step has a weight of 1/256.
 *Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
 oracle of the optimizer, the gradients of the workload, which are computed once more, or an
 identity, which is anything that one run must keep by itself. Sums that are rounded to bf16
-(`RoundedSums`) contradict nothing, as a stack may be told to round them (`ReducesInBf16`)."""
+(`RoundedSums`) contradict nothing, as a stack may be told to round them (`ReducesInBf16`).
+*Bounds* says what comes of the defect within the criterion that its own failure proposes, where
+that proposes one: what a side shows by itself is held to no bound."""
 
 OF_VARIATIONS = """\
 Bounds are those of the line "If the cause is known and meant" of the first failure; other data are
-those of another seed."""
+those of three seeds that no bound was made from."""
 
 
 def words_of(cell: Cell) -> str:
@@ -91,6 +95,7 @@ def row_of_defect(entry: Defect, found: DefectFound) -> list[str]:
         "yes" if found.made == entry.made else f"{found.made or 'no'}, not {entry.made}",
         *("seen" if seen else "" for seen in found.losses),
         found.shared or "not caught",
+        BOUNDS[found.tolerated],
     ]
 
 
@@ -128,6 +133,11 @@ def totals_of_defects(found: list[tuple[Defect, DefectFound]]) -> Iterator[str]:
         f"- On both sides at once {sum(map(bool, by))} are caught, {by.count('oracle')} by the "
         f"oracle, {by.count('gradients')} by gradients and {by.count('identity')} by identities."
     )
+    offered = [f.tolerated for _, f in found if f.tolerated]
+    yield (
+        f"- Bounds are proposed for {len(offered)} of {number}, and {offered.count('pass')} pass "
+        "within them."
+    )
 
 
 def totals_of_variations(found: list[VariationFound]) -> Iterator[str]:
@@ -156,7 +166,7 @@ def page(of_defects: list[tuple[Defect, DefectFound]], of_variations: list[Varia
     """Return the page."""
     losses = [f"losses {bound:g}" for bound in TOLERANCES]
     heading = ["defect", "what is wrong, and where that is public", "cell", "must show at"]
-    heading += ["outcome", "place", "named", "error", "line", "kind", *losses, "both"]
+    heading += ["outcome", "place", "named", "error", "line", "kind", *losses, "both", "bounds"]
     rows = [
         [
             f"`{entry.name}`",

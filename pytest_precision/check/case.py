@@ -20,6 +20,7 @@ from pytest_precision.parity.self_checks import declared_rule, plain_gradients
 from pytest_precision.parity.self_checks.consistency import Consistency
 from pytest_precision.parity.self_checks.coverage_gaps import unexercised
 from pytest_precision.parity.self_checks.identities import Contradiction
+from pytest_precision.trace.gradient_log import GradientBreach
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
@@ -138,6 +139,11 @@ class Case:
         """Return what the identities of each side say, as builtins."""
         return {name: one.as_dict() for name, one in self.consistency.items()}
 
+    def wrong_gradient(self) -> GradientBreach | None:
+        """Return the candidate's first gradient that is not the workload's, if it alone has one."""
+        ours, theirs = (plain_gradients.wrong_gradients([s], self.terms.exempt) for s in self.sides)
+        return ours[0].breach if ours and not theirs else None
+
     def around(self, step: int) -> Case:
         """Return the case with the values around `step`, if it can be recorded again.
 
@@ -149,6 +155,24 @@ class Case:
         closer = Case(*self._again.both(window), self.terms, self._again, window)
         closer.logs = self.logs
         return closer
+
+    def otherwise_started(self) -> Case | None:
+        """Return the case from another start; None of scripts, and of what was recorded elsewhere.
+
+        Raises:
+            SideFailed: if that run failed.
+        """
+        if self._again is None or self._again.candidate.workload is None:
+            return None
+        return Case(*self._again.otherwise_started(self._window), self.terms)
+
+    def rounded_at_random(self) -> Recording | None:
+        """Record the same steps of the reference with noise, if it can be recorded again.
+
+        Raises:
+            SideFailed: if that run failed.
+        """
+        return None if self._again is None else self._again.noisy(self._window, 1)
 
     def culprit(self, finding: Finding) -> Named:
         """Return what made the first wrong value, as both sides log it, again or recorded."""

@@ -7,19 +7,19 @@ only where both sides agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract_gates import not_exercised, violation
+from pytest_precision.check.failure_lines import described, notes
 from pytest_precision.check.gate import gate
 from pytest_precision.check.repeatable import races, unrepeatable
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose, single
+from pytest_precision.parity.explain.diagnosis import by_rule, diagnose, single
 from pytest_precision.parity.explain.histogram import of_finding
 from pytest_precision.parity.explain.locate import locate
-from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks import consistency, data_check, plain_gradients
 from pytest_precision.parity.self_checks import declared_rule as oracle
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
@@ -54,7 +54,7 @@ def agreement(case: Case) -> Ruling | None:
     if finding is None or finding.pair.moment.step != step:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
-    found = diagnose(closer.judgement)
+    found = by_rule(diagnose(closer.judgement), case.wrong_gradient())
     culprit, unnamed = case.culprit(finding)
     said = (unnamed,) if unnamed else ()
     figures = {
@@ -66,57 +66,17 @@ def agreement(case: Case) -> Ruling | None:
     return Ruling(
         outcome="fail",
         reason=wording.headline(found, closer.judgement) + unrepeatable(closer),
-        details=(*said, *_described(case, closer, found)),
+        details=(*said, *described(case, closer, found)),
         divergence=locate(found),
         culprit=culprit,
         brief=(
             *filter(None, (unnamed,)),
-            *_notes(case, closer, found.finding),
+            *notes(case, closer, found.finding),
             "",
             *spread.rows(closer.judgement),
         ),
         figures={name: found for name, found in figures.items() if found is not None},
     )
-
-
-def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
-    """Describe a divergence: its figures, what explains it, and how far it spreads."""
-    return (
-        *wording.name_lines(found.finding, closer.judgement, *case.sides),
-        *wording.statistics_lines(found.finding),
-        *wording.likewise_lines(found),
-        *number_lines(found.finding, closer.judgement),
-        *wording.swap_lines(found.finding, *case.sides),
-        *_notes(case, closer, found.finding),
-        *curves.lost_lines(case.candidate.updates, case.reference.updates),
-        *(
-            f"It contradicts itself: {consistency.contradiction_words(b, f'the {n}')}"
-            for n, b in closer.contradictions()
-        ),
-        *(line for side in case.sides for line in oracle.breach_lines(side, case.terms.exempt)),
-        *(
-            line
-            for s in case.sides
-            for line in plain_gradients.gradient_lines(s, case.terms.exempt)
-        ),
-        "",
-        *spread.table(closer.judgement),
-        "",
-        *required_tolerance.table(closer.judgement, case.terms.write),
-        "",
-    )
-
-
-def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
-    """Say what sides do that no loop should, and how to get elements where digests were kept."""
-    if finding.problem == "values" and finding.difference is None:
-        step = finding.pair.moment.step
-        yield f"Digests alone were kept of step {step}; to see elements, record both again:"
-        yield from (
-            f"  {s.manifest.again(str(step))}" for s in case.sides if s.manifest is not None
-        )
-    for side in closer.sides:
-        yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
 @gate
@@ -272,7 +232,8 @@ def tolerances(case: Case) -> Ruling | None:
     """Refuse a tolerance that no value of its kind could exceed."""
     candidate, reference = (side.trace for side in case.sides)
     found = proves_nothing(candidate, reference, case.terms.criteria, case.compared)
-    return _vacuous(found[0], found[1:]) if found else None
+    first, *others = (one.words for one in found) if found else ("",)
+    return _vacuous(first, others)
 
 
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:

@@ -102,6 +102,22 @@ class Recordings:
         folder = self._kept(replace(self.reference, noise=number), window)
         return self._read("reference", folder, window)
 
+    def otherwise_started(self, window: Window | None) -> tuple[Recording, Recording]:
+        """Record both sides from another start: other weights and, if it is ours, other data.
+
+        Args:
+            window: see `both`.
+
+        Raises:
+            SideFailed, RanksSkipped, WorldSizeError: see `both`.
+        """
+        reference = self._kept(replace(self.reference, start=1), window)
+        candidate = self._own(replace(self.candidate, start=1), window)
+        return (
+            self._read("candidate", candidate, window),
+            self._read("reference", reference, window),
+        )
+
     def ours(
         self,
         window: Window | None,

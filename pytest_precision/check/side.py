@@ -35,6 +35,7 @@ class Side:
         ends_only: whether only what a train step leaves is looked at.
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
+        start: number of another start, see `recorders.perturb.perturbation`; 0 for the usual one.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
         gradients: whether losses and gradients are computed once more, by the workload itself.
         then: the commit or installation whose code runs, in words; empty for this one.
@@ -51,6 +52,7 @@ class Side:
     ends_only: bool = False
     mutant: str = ""
     noise: int = 0
+    start: int = 0
     logged: Wanted | None = None
     gradients: bool = True
     then: str = ""
@@ -129,7 +131,7 @@ class Side:
                 return record_script(layout, self.cell, into, window, segment)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
-            perturbation = Perturbation(pause, self.mutant, self.noise, self.ends_only)
+            perturbation = Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start)
             if self.logged is not None:
                 from pytest_precision.recorders.logged_run import log_layout
 

@@ -24,7 +24,7 @@ from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
 from pytest_precision.recorders.perturb import mutants
-from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
+from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation, with_other_data
 from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import SEED, environment_of
@@ -80,7 +80,7 @@ def record_engine(
     """
     segment = cell.segments[0] if segment is None else segment
     cell, taken = with_backend(cell)
-    made = workload()
+    made = with_other_data(workload(), perturbation.start)
     run = EngineRecorder(
         layout, other, made, cell, folder, window, segment, perturbation, gradients
     )
@@ -142,7 +142,7 @@ class EngineRecorder:
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
-        self.engine = self.build(FRESH_SEED if segment.number else SEED)
+        self.engine = self.build(FRESH_SEED if segment.number else SEED + perturbation.start)
         self.engine.expect_world_sizes({segment.world_size for segment in cell.segments})
         self.look_at_storage()
         steps = self.operations.count("train")

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import defects  # noqa: F401
 import planted_errors
 import pytest
 import wrong_rules
+from catalogue import DEFECTS
 
 from pytest_precision import Cell, Workload, layouts, workloads
 from pytest_precision.check.parity import Parity
@@ -78,13 +80,18 @@ CASES = [
     Case("Unscaled", "loss scale", "which is 1 over the loss scale", FP16, -1.0),
 ]
 
-UNKNOWN = [
-    Case(name, "", cell=cell, workload=workload)
-    for name in ("MeanOfMeans", "DropsOne", "TwiceOne")
+RULES = [
+    Case(name, "accumulation", words, cell, workload=workload)
+    for name, words in (
+        ("MeanOfMeans", "mean of the means"),
+        ("DropsOne", "microbatch 0 is left out"),
+        ("TwiceOne", "microbatch 0 counts twice"),
+    )
     for cell in (FP32, BF16)
     for workload in (workloads.mlp, workloads.gpt)
+    if (name, cell, workload) != ("MeanOfMeans", BF16, workloads.mlp)
 ]
-"""Errors that no form tells: a factor would be wrong."""
+"""Errors that no form tells, and a factor would be wrong: gradients that are computed once more."""
 
 
 def found(parity_in: ParityIn, case: Case) -> tuple[str, str]:
@@ -97,7 +104,7 @@ def found(parity_in: ParityIn, case: Case) -> tuple[str, str]:
     return divergence.error, divergence.signature
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *RULES], ids=str)
 def test_an_error_is_named(parity_in: ParityIn, case: Case) -> None:
     """By its form, over all tensors of its kind, and by what the reference held before."""
     error, words = found(parity_in, case)
@@ -105,7 +112,13 @@ def test_an_error_is_named(parity_in: ParityIn, case: Case) -> None:
     assert re.search(case.words, words)
 
 
-@pytest.mark.parametrize("case", UNKNOWN, ids=str)
-def test_nothing_is_named_wrongly(parity_in: ParityIn, case: Case) -> None:
-    """A dropped microbatch, one that counts twice and a mean of means have no factor."""
-    assert found(parity_in, case)[0] == ""
+def test_what_no_rule_explains_is_not_named(parity_in: ParityIn) -> None:
+    """In bf16 the gradients of this small model do not tell which rule of accumulation it is."""
+    assert found(parity_in, Case("MeanOfMeans", "", cell=BF16))[0] == ""
+
+
+def test_most_planted_errors_have_a_name() -> None:
+    """With the catalogue three quarters of them, as the two tests hold each of them to."""
+    words = [entry.error for entry in DEFECTS] + [case.says for case in (*CASES, *RULES)] + [""]
+    assert len(words) == 73
+    assert 4 * sum(map(bool, words)) >= 3 * len(words)

@@ -96,3 +96,40 @@ def test_a_loss_is_wrong_where_it_is_reduced(parity_in: ParityIn, tmp_path: Path
     assert found is not None
     assert (found.operation, found.line) == ("aten.sum.default", 10)
     assert "goes on with aten.mean.default" in found.text
+
+
+SCHEDULED = """
+import sys
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(7, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[2]))
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+for step in range(2):
+    for microbatch in range(3):
+        model(torch.randn(5, 7)).square().mean().backward()
+        if sys.argv[1] == "inside":
+            scheduler.step()
+    optimizer.step()
+    optimizer.zero_grad()
+    if sys.argv[1] == "outside":
+        scheduler.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "then"),
+    [(("inside", "0.1"), "at the first update"), (("outside", "0.2"), "before the first step")],
+)
+def test_a_rate_that_moved_before_the_first_update_is_said_so(
+    parity_in: ParityIn, tmp_path: Path, wrong: tuple[str, str], then: str
+) -> None:
+    """A script shows its optimizer at the first update; both sides began with the same rate."""
+    file = tmp_path / "scheduled.py"
+    file.write_text(SCHEDULED)
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell(sequence="train2")).check(
+            command(file, *wrong), command(file, "outside", "0.1")
+        )
+    assert f"lr differs {then}: weight is " in failure.value.verdict.headline

@@ -223,5 +223,10 @@ class Unchecked(Criterion):
         """Return the reason."""
         return self.reason
 
+    @property
+    def call(self) -> str:
+        """Return the call as `unchecked(reason='by design')`."""
+        return f"unchecked(reason={self.reason!r})"
+
     def __str__(self) -> str:
         return f"not compared: {self.reason}"

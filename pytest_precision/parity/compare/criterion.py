@@ -40,6 +40,11 @@ class Criterion:
         return ""
 
     @property
+    def call(self) -> str:
+        """Return the call that makes the criterion in a test."""
+        raise NotImplementedError
+
+    @property
     def exact(self) -> bool:
         """Return whether all tensors must have the same bytes and the same dtype."""
         return False
@@ -108,11 +113,6 @@ class Elementwise(Criterion):
     @property
     def words(self) -> str:
         """Return the bound in words, for a report."""
-        raise NotImplementedError
-
-    @property
-    def call(self) -> str:
-        """Return the call that makes the criterion in a test."""
         raise NotImplementedError
 
     def bound(self, reference: Magnitudes) -> Magnitudes | int:

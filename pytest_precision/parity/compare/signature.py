@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from math import lgamma, log
 from typing import NamedTuple
 
 import torch
@@ -18,6 +16,7 @@ from pytest_precision.parity.compare.ratio import (
     simple_ratio,
     words_of,
 )
+from pytest_precision.parity.compare.stretches import LEAST_ELEMENTS, edges, stretch_of
 
 NO_PATTERN = "values"
 """The words for a difference in which nothing stands out."""
@@ -41,24 +40,15 @@ ERRORS = {
     "update": "moved by a multiple of what it should have been",
     "not zeroed": "the difference is the gradient of the step before",
     "per rank": "a factor on each rank, or in each microbatch, of its own",
+    "accumulation": "a wrong rule of accumulation, by the gradients of the workload",
     "microbatches": "another number of microbatches",
     "weights": "other weights are updated",
 }
 """Kinds of errors that a difference in values may look like; anything else that is wrong is its own
 kind: `dtype`, `shape`, `missing`, `extra`, `replicas`, `uncovered`, `pieces`."""
 
-SEGMENTS = 4
-"""Parts of a tensor, each with a constant ratio, up to which edges of buffers explain them."""
-
-LEAST_ELEMENTS = 8
-"""Fewest elements of such a part, and of a tensor whose form tells something."""
-
 FINE = 2.0**-20
 """Unit roundoff below which two numbers with one factor do not have it by accident."""
-
-UNLIKELY = 1e-9
-"""Chance below which elements that differ are not neighbours by accident, in some tensor and step
-of a large suite."""
 
 COARSER = {
     torch.float64: (torch.float32, torch.bfloat16, torch.float16),
@@ -132,12 +122,16 @@ def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
         _of_number(ours, theirs, unit)
         or moved
         or _rounded(candidate, reference)
-        or _edges(ours, theirs, eps)
-        or _stretch(ours, theirs)
+        or _said("edge", edges(ours, theirs, eps))
+        or _said("stretch", stretch_of(ours, theirs))
         or _fitted(ours, theirs, unit)
         or _on_grid(candidate, reference)
         or NO_SIGNATURE
     )
+
+
+def _said(error: str, words: str) -> Signature | None:
+    return Signature(error, words) if words else None
 
 
 def factor(ratio: float, *, exact: bool = True) -> Signature:
@@ -247,57 +241,3 @@ def _within_a_step(ours: Tensor, theirs: Tensor, grid: torch.dtype) -> bool:
 def on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
     """Return whether `grid` has every value of a tensor."""
     return torch.equal(tensor.to(grid).to(tensor.dtype), tensor)
-
-
-def _edges(ours: Tensor, theirs: Tensor, eps: float) -> Signature | None:
-    """Tell where a constant ratio changes, as it does at the edge of a buffer or of a bucket."""
-    if not theirs.all():
-        return None
-    ratios = ours / theirs
-    jumps = (ratios.diff().abs() > 4 * eps * ratios[1:].abs()).nonzero().view(-1) + 1
-    if not 0 < len(jumps) < SEGMENTS:
-        return None
-    edges = [0, *jumps.tolist(), len(ratios)]
-    parts = [ratios[start:stop] for start, stop in pairwise(edges)]
-    if min(map(len, parts)) < LEAST_ELEMENTS:
-        return None
-    first, *others = (words_of(float(part.median())) for part in parts)
-    if {first} == {*others}:  # Ratios that read alike differ by rounding alone.
-        return None
-    changes = [
-        f"{ratio} from element {edge}" for ratio, edge in zip(others, edges[1:], strict=False)
-    ]
-    return Signature("edge", f"{first} times the reference, {', '.join(changes)}")
-
-
-def _stretch(ours: Tensor, theirs: Tensor) -> Signature | None:
-    """Tell that every element of one stretch differs, and none outside of it.
-
-    Rounding scatters: the stretch must be one that as many elements drawn at random hardly form.
-    """
-    differ = (ours != theirs).nonzero().view(-1)
-    if not is_stretch(differ, len(ours)):
-        return None
-    return Signature("stretch", f"different in {place(differ, len(ours))} only")
-
-
-def is_stretch(positions: Tensor, size: int) -> bool:
-    """Return whether sorted positions are neighbours, and not by accident."""
-    stretch = int(positions[-1]) + 1 - int(positions[0])
-    return len(positions) == stretch and _log_chance(stretch, size) <= log(UNLIKELY)
-
-
-def place(positions: Tensor, size: int) -> str:
-    """Say where a stretch of a tensor is."""
-    start, stop = int(positions[0]), int(positions[-1]) + 1
-    if start == 0:
-        return f"the first {stop} of {size} elements"
-    if stop == size:
-        return f"the last {stop - start} of {size} elements"
-    return f"elements {start} to {stop - 1} of {size}"
-
-
-def _log_chance(stretch: int, size: int) -> float:
-    """Return the logarithm of the chance that elements drawn at random are neighbours."""
-    rest = size - stretch
-    return log(rest + 1) - (lgamma(size + 1) - lgamma(stretch + 1) - lgamma(rest + 1))

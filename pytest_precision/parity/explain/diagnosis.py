@@ -15,6 +15,7 @@ from pytest_precision.parity.explain import pooled
 from pytest_precision.parity.explain.history import GRADIENTS, of_history
 from pytest_precision.parity.explain.pooled import Compared
 from pytest_precision.parity.explain.unlike import other_number, other_weights
+from pytest_precision.trace.gradient_log import GradientBreach
 
 ALONE = frozenset({"decision"} | {name for name, kind in KINDS.items() if kind.lasts == "setting"})
 """Kinds of single numbers and choices, which say more than what they have in common."""
@@ -81,6 +82,20 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     which = "each of" if len(same) == len(found) - 1 else f"{len(same) + 1} of"
     words = f"{chosen.signature} in {which} {len(found)} tensors that differ"
     return chosen._replace(signature=words, likewise=tuple(same))
+
+
+def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
+    """Return a diagnosis of gradients with the wrong rule that explains them, if nothing else does.
+
+    Args:
+        found: of the first divergence.
+        breach: what the candidate's gradients were held to the workload's own for; None for none.
+    """
+    pair, error = found.finding.pair, "accumulation"
+    if breach is None or found.error or not breach.words or pair.kind not in GRADIENTS:
+        return found
+    same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)
+    return found._replace(signature=breach.words, error=error) if same else found
 
 
 def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagnosis]:

@@ -16,12 +16,10 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.pairs import Pair, assemble
 from pytest_precision.parity.compare.ratio import COARSEST, ROUNDINGS, Fit, unit_of, words_of
 from pytest_precision.parity.compare.signature import (
-    LEAST_ELEMENTS,
     Signature,
     is_measured,
-    is_stretch,
-    place,
 )
+from pytest_precision.parity.compare.stretches import LEAST_ELEMENTS, is_stretch, place
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry

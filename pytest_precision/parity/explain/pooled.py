@@ -22,7 +22,6 @@ from pytest_precision.parity.compare.ratio import (
     unit_of,
 )
 from pytest_precision.parity.compare.signature import (
-    LEAST_ELEMENTS,
     NO_SIGNATURE,
     Signature,
     factor,
@@ -30,6 +29,7 @@ from pytest_precision.parity.compare.signature import (
     is_measured,
     times,
 )
+from pytest_precision.parity.compare.stretches import LEAST_ELEMENTS
 from pytest_precision.parity.explain.history import loss_scale, not_zeroed
 
 LIKE = 4

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank, lasting
-from pytest_precision.parity.compare.calls import Write, in_a_test
 from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
 from pytest_precision.parity.compare.statistics import Statistics
 
@@ -26,9 +25,6 @@ FLOOR = 2e-7
 
 Where the data of one run need less, those of the next may need it.
 """
-
-FOLLOWING = ("used_param", "loss", "grad", "reduced_grad", "grad_norm", "exp_avg", "exp_avg_sq")
-"""Kinds that follow from the masters: if these differ, so do they in some step, on some data."""
 
 FAR = 1_000_000
 """Units in the last place from which a table gives one digit."""
@@ -85,15 +81,15 @@ class Bounds:
             return ""
         room = ROOM if self.numel > 1 else ROOM_OF_NUMBERS
         if self.rel * room < 1:
-            return f"norm(rel={_up(max(self.rel * room, FLOOR)):g})"
-        return f"close(rtol=0, atol={_up(self.atol * room):g})"
+            return f"norm(rel={rounded_up(max(self.rel * room, FLOOR)):g})"
+        return f"close(rtol=0, atol={rounded_up(self.atol * room):g})"
 
 
 def bounds(judgement: Judgement) -> dict[str, Bounds]:
     """Return what each kind that is not equal bit for bit would have needed, in causal order."""
     found: dict[str, Bounds] = {}
     for (kind, _), tally in judgement.spread.items():
-        for name, statistics in _pairs(tally):
+        for name, statistics in measured_pairs(tally):
             found.setdefault(kind, Bounds()).add(name, statistics)
         for finding in tally.findings:
             if _measured(finding) is None:
@@ -103,7 +99,8 @@ def bounds(judgement: Judgement) -> dict[str, Bounds]:
     return {kind: found[kind] for kind in sorted(found, key=causal_rank)}
 
 
-def _pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
+def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
+    """Yield the name and the distance of each pair that differs in nothing but values."""
     yield from tally.within
     for finding in tally.findings:
         statistics = _measured(finding)
@@ -132,14 +129,13 @@ def columns(judgement: Judgement) -> dict[str, Any] | None:
     return found or None
 
 
-def table(judgement: Judgement, write: Write = in_a_test) -> list[str]:
-    """Return the bounds as a table, and the criteria that would let the pair pass, written down."""
+def table(judgement: Judgement) -> list[str]:
+    """Return the bounds as a table."""
     found = bounds(judgement)
     rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]
     rows += [[kind, *_cells(own)] for kind, own in found.items()]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [*lines, *_paste(found, judgement, write)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _cells(own: Bounds) -> Iterable[str]:
@@ -149,32 +145,7 @@ def _cells(own: Bounds) -> Iterable[str]:
     return f"{own.rel:.2g}", ulp, f"{own.atol:.2g}", own.of
 
 
-def _paste(found: dict[str, Bounds], judgement: Judgement, write: Write) -> Iterator[str]:
-    if any(not own.call for own in found.values()):
-        return
-    proposed = {kind: own.call for kind, own in found.items()} | _following(found, judgement)
-    calls = {kind: proposed[kind] for kind in sorted(proposed, key=causal_rank)}
-    yield f"If the cause is known and meant, with room for other data: {write(calls)}"
-
-
-def _following(found: dict[str, Bounds], judgement: Judgement) -> dict[str, str]:
-    """Return bounds of the kinds that have agreed, or nearly, and will not on all data."""
-    if "master" not in found:
-        return {}
-    least = {}
-    for kind in FOLLOWING:
-        tallies = [tally for (own, _), tally in judgement.spread.items() if own == kind]
-        if tallies and kind not in found:
-            wide = all(pair == ("float32",) * 2 for tally in tallies for pair in tally.dtypes)
-            least[kind] = f"norm(rel={FLOOR:g})" if wide else "ulp(1)"
-    # The next forward reads what an update has stored, and here the run may have ended before it.
-    read, stored = found.get("used_param"), found.get("param")
-    if stored is not None and least.get("used_param") != "ulp(1)":
-        least["used_param"] = stored.call if read is None or read.rel < stored.rel else read.call
-    return least
-
-
-def _up(value: float) -> float:
+def rounded_up(value: float) -> float:
     """Round up to one significant digit."""
     if not value or not math.isfinite(value):
         return value

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
+from pytest_precision.parity.compare.pairs import LogicalTensor, Pair
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
@@ -58,3 +60,23 @@ def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
         return []
     number = other_number(judgement, finding.pair.moment.op)
     return [f"Step {finding.pair.moment.step} has {number}"] if number else []
+
+
+def rate_has_moved(pair: Pair) -> bool:
+    """Return whether a rate that both sides began with is another one on one of them.
+
+    A script shows its optimizer at the first update; a schedule that is stepped for each microbatch
+    has gone on by then.
+    """
+    begun = [_initial_rates(side, pair) for side in (pair.candidate, pair.reference) if side]
+    return len(begun) == 2 and bool(begun[0]) and begun[0] == begun[1]
+
+
+def _initial_rates(side: LogicalTensor, pair: Pair) -> list[float]:
+    """Return what a schedule of torch says that the rate began with, where a run begins."""
+    if pair.kind != "lr" or pair.moment.operation != "init":
+        return []
+    name = TensorKey(pair.name, "initial_lr").name("hyper")
+    entries = side.trace.entries(pair.moment)
+    found = [e for e in entries if (e.kind, e.name) == ("hyper", name) and not e.digest]
+    return [float(side.trace.tensor(entry)) for entry in found]

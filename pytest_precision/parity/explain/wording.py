@@ -7,7 +7,7 @@ from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judg
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
 from pytest_precision.parity.compare.uncalled import shows_reads
 from pytest_precision.parity.explain.diagnosis import Diagnosis
-from pytest_precision.parity.explain.unlike import other_number, other_weights
+from pytest_precision.parity.explain.unlike import other_number, other_weights, rate_has_moved
 from pytest_precision.parity.words import percent, power_of_two
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
@@ -33,6 +33,8 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     finding = diagnosis.finding
     pair = finding.pair
     then, agreed = when(pair.moment), _agreed(pair.moment, judgement)
+    if rate_has_moved(pair):
+        then = "at the first update"
     others = other_weights(finding, judgement)
     if others:
         step = f"at step {pair.moment.step}" if pair.moment.step else "in the first step"

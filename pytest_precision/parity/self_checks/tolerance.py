@@ -59,10 +59,24 @@ class Slack(NamedTuple):
         return Slack(self.counted + other.counted, self.free + other.free, largest)
 
 
+class Freedom(NamedTuple):
+    """A tolerance that proves nothing of the tensors of a kind that are held to it.
+
+    Attributes:
+        kind: of the tensors.
+        tolerance: what they are held to.
+        words: what it allows, on one line.
+    """
+
+    kind: str
+    tolerance: Elementwise
+    words: str
+
+
 def proves_nothing(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
-) -> list[str]:
-    """Name, in causal order, the kinds whose tolerance allows most elements any value.
+) -> list[Freedom]:
+    """Return, in causal order, the tolerances that allow most elements of a kind any value.
 
     Only floating and complex tensors have a size to compare a tolerance with, and only elements
     that are not zero throughout count: those of an expert that gets no token prove nothing.
@@ -83,7 +97,7 @@ def proves_nothing(
                 name = history.entries[0].name
                 slacks[name] = slacks.get(name, Slack()) | _slack(reference, history, criterion)
             if 2 * sum(s.free for s in slacks.values()) > sum(s.counted for s in slacks.values()):
-                found.append(_words(kind, criterion, slacks))
+                found.append(Freedom(kind, criterion, _words(kind, criterion, slacks)))
     return found
 
 

@@ -34,7 +34,8 @@ def state(kind: str, *values: Any, dtype: torch.dtype = torch.float32) -> list[A
 
 
 def empty(trace: Trace, criterion: Any, *kinds: str) -> list[str]:
-    return proves_nothing(trace, trace, Criteria.of(criterion), set(kinds))
+    found = proves_nothing(trace, trace, Criteria.of(criterion), set(kinds))
+    return [one.words for one in found]
 
 
 def test_a_tolerance_above_the_tensor_is_named(write_trace: Write) -> None:

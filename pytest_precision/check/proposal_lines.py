@@ -1,0 +1,111 @@
+"""Proposal lines: criteria that would let a failure pass, tried before they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from pytest_precision.check.case import Case
+from pytest_precision.errors import SideFailed
+from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.parity.explain.diagnosis import Diagnosis
+from pytest_precision.parity.explain.proposal import LEFT_OUT, proposed
+from pytest_precision.parity.explain.tensor_needs import ComparedRun
+from pytest_precision.parity.self_checks.tolerance import proves_nothing
+
+ROUNDING = ("", "rounded")
+"""Kinds of errors that rounding may be; any other one has a cause that no bound is for."""
+
+
+def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
+    """Yield the criteria to paste, if there are any that prove something, and how they were tried.
+
+    Args:
+        case: with values of both sides.
+        found: what the first divergence looks like.
+    """
+    if found.error not in ROUNDING:
+        if found.telling:
+            yield f"No criterion is proposed: {found.signature} is no rounding."
+        return
+    cases, noise, tried = [case], None, ""
+    first = _proved(cases, None)
+    if isinstance(first, str):
+        yield from filter(None, (first,))
+        return
+    try:
+        other = case.otherwise_started()
+        if other is not None and other.judgement.observations:
+            cases, tried = [case, other], "They hold for other weights and data, too."
+            noise = _noise(case)
+    except SideFailed as failed:
+        tried = f"From another start they were not tried: {failed.reason}"
+    criteria = _proved(cases, noise)
+    if isinstance(criteria, str):
+        yield from filter(None, (criteria,))
+        return
+    criteria = {**criteria, **_left_out_by_the_test(case)}
+    calls = {key: criterion.call for key, criterion in criteria.items()}
+    yield f"If the cause is known and meant, with room for other data: {case.terms.write(calls)}"
+    yield tried or "They were made from this run alone: try them on other data."
+
+
+def _noise(case: Case) -> ComparedRun | None:
+    noisy, reference = case.rounded_at_random(), case.reference.trace
+    if noisy is None:
+        return None
+    return ComparedRun(judge(noisy.trace, reference, Criteria.of(None)), reference)
+
+
+def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
+    """Return criteria that each case passes and that prove something, or why there are none."""
+    runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
+    refused = ""
+    for floors in (True, False):
+        criteria = proposed(runs, _unit(cases[0]), noise, floors=floors)
+        if criteria is None:
+            return ""
+        criteria, refused = _without_freedom(cases[0], criteria)
+        if not refused and all(_holds(case, criteria) for case in cases):
+            return criteria
+    return refused and f"No criterion is proposed: {refused}"
+
+
+def _without_freedom(
+    case: Case, criteria: dict[str, Criterion]
+) -> tuple[dict[str, Criterion], str]:
+    """Leave out named tensors whose bound proves nothing; say what of a whole kind does not."""
+    candidate, reference = (side.trace for side in case.sides)
+    for free in proves_nothing(candidate, reference, Criteria.of(criteria), case.compared):
+        if criteria.get(free.kind) == free.tolerance:
+            return criteria, free.words
+        criteria = {
+            key: LEFT_OUT if _is_named(key, free.kind) and own == free.tolerance else own
+            for key, own in criteria.items()
+        }
+    return criteria, ""
+
+
+def _is_named(key: str, kind: str) -> bool:
+    return key.startswith(f"{kind}:")
+
+
+def _holds(case: Case, criteria: Mapping[str, Criterion]) -> bool:
+    ours, theirs = (side.trace for side in case.sides)
+    held = Criteria.of({**criteria, **_left_out_by_the_test(case)})
+    return judge(ours, theirs, held).first is None
+
+
+def _left_out_by_the_test(case: Case) -> dict[str, Criterion]:
+    """Return what the test compares nothing of, which it goes on to leave out."""
+    rules = case.terms.criteria.rules
+    return {rule.key: rule.criterion for rule in rules if rule.criterion.left_out}
+
+
+def _unit(case: Case) -> float:
+    """Return the unit in the last place of 1 in what both sides compute in."""
+    return torch.finfo(DTYPE_OF_NAME.get(case.reference.cell.precision, torch.bfloat16)).eps

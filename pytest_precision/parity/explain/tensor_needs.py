@@ -1,0 +1,128 @@
+"""Needs: how far each tensor was off in comparisons of two sides, and how far it may be later."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from pytest_precision.engine.kinds import KINDS
+from pytest_precision.parity.compare.divergences import Judgement
+from pytest_precision.parity.compare.pairs import assemble
+from pytest_precision.parity.explain.required_tolerance import measured_pairs
+from pytest_precision.trace.store import Entry, Trace
+
+OUTLYING = 4
+"""How many times as far off as the median of its kind a tensor has a name of its own."""
+
+RESULTS = (
+    *("used_param", "loss", "grad", "reduced_grad", "grad_norm", "final_grad"),
+    *("exp_avg", "exp_avg_sq", "master", "param"),
+)
+"""Kinds that differ in some step, on some data, if any of them does: training is a loop."""
+
+
+class Need(NamedTuple):
+    """How far one tensor of one kind was off in all runs.
+
+    Attributes:
+        rel: largest relative L2 error.
+        numel: number of elements.
+    """
+
+    rel: float = 0.0
+    numel: int = 0
+
+    def __or__(self, other: Need) -> Need:
+        return Need(max(self.rel, other.rel), max(self.numel, other.numel))
+
+
+class ComparedRun(NamedTuple):
+    """A comparison of two sides on some data, and the trace of the reference in it."""
+
+    judgement: Judgement
+    reference: Trace
+
+
+def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
+    """Return what each tensor needs, of the results of a step and of what else was off."""
+    needs: dict[str, dict[str, Need]] = {}
+    for judgement, reference in runs:
+        for (kind, _), tally in judgement.spread.items():
+            if kind in RESULTS:
+                needs.setdefault(kind, {})
+            for name, found in measured_pairs(tally):
+                own = needs.setdefault(kind, {})
+                own[name] = own.get(name, Need()) | Need(found.rel_l2, found.numel)
+        for entry in _entries(reference):
+            own = needs.get(entry.kind, {})
+            own[entry.name] = own.get(entry.name, Need()) | Need(0.0, math.prod(entry.shape))
+    return needs | _weights_alike(needs)
+
+
+def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[str, Need]]:
+    """Return what weights need: each one the same, as it is stored, updated and used."""
+    kinds = [kind for kind in needs if kind in KINDS and KINDS[kind].weight]
+    return {
+        kind: {
+            name: Need(max(needs[other].get(name, own).rel for other in kinds), own.numel)
+            for name, own in needs[kind].items()
+        }
+        for kind in kinds
+    }
+
+
+def _entries(trace: Trace) -> Iterator[Entry]:
+    for moment in trace.moments:
+        yield from trace.entries(moment)
+
+
+def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
+    """Return the way that each weight has gone, as a share of its size."""
+    shares: dict[tuple[str, str], float] = {}
+    for _, reference in runs:
+        starts: dict[tuple[str, str], torch.Tensor] = {}
+        for moment in reference.moments:
+            pieces: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+            for entry in reference.entries(moment):
+                if entry.kind in KINDS and KINDS[entry.kind].weight and not entry.digest:
+                    pieces[entry.kind, entry.name].append(entry)
+            for key, own in pieces.items():
+                tensor = assemble(reference, own).tensor
+                if tensor is not None and tensor.is_floating_point():
+                    values = tensor.double()
+                    way = float((values - starts.setdefault(key, values)).norm())
+                    share = way / (float(values.norm()) or 1.0)
+                    shares[key] = max(shares.get(key, 0.0), share)
+    return shares
+
+
+def moved_by_noise(
+    noise: Mapping[str, Mapping[str, Need]], shares: Mapping[tuple[str, str], float]
+) -> dict[tuple[str, str], float]:
+    """Return how many times as far as others noise moves what it moves most, by kind and name.
+
+    A few roundings may not have met what depends on them most, such as a gradient that is zero but
+    for rounding: AdamW makes a whole update of it.
+    """
+    found: dict[tuple[str, str], float] = {}
+    for kind, own in noise.items():
+        errors = {
+            name: need.rel / (shares.get((kind, name)) or 1.0)
+            for name, need in own.items()
+            if need.rel and need.numel > 1
+        }
+        usual = usual_error([*errors.values()])
+        found |= {(kind, name): error / usual for name, error in errors.items() if error > usual}
+    return found
+
+
+def usual_error(errors: list[float]) -> float:
+    """Return the largest of the errors that are no outliers."""
+    if not errors:
+        return 0.0
+    median = sorted(errors)[len(errors) // 2]
+    return max(error for error in errors if error <= OUTLYING * median)
