@@ -64,7 +64,8 @@ its state at the first weight of each pair alone.
 The classes that take a plain loop trained in an `Engine` for three steps too, {ran} of them, in a
 workload that declares `rules.AdamW`, or `rules.Adam` or `rules.SGD` where the class has or inherits
 that name, with the options of the rule where the class takes them.
-{judged} were judged, {alone} left alone because [they may follow another rule](verdicts.md), and
+{judged} were judged, {alone} left alone because
+[they may follow another rule](judgements.md#which-optimizers-are-judged), and
 {accused} accused.
 """
 
