@@ -1,4 +1,4 @@
-"""Prove that a change to a training stack leaves its numbers alone.
+"""Prove that a change to a training stack changes no bit of what it computes.
 
 Attributes are resolved on first use: importing this package imports neither torch nor anything of
 it, so that pytest starts and collects as fast as without the plugin.

@@ -12,7 +12,7 @@ from pytest_precision.errors import expected_but_got, named
 NAME = "test_precision.py"
 
 OF_ITS_OWN = '''\
-"""Does a change to the training loop leave its numbers alone?
+"""Does a change to the training loop change a single bit of what it computes?
 
     pytest --precision-matrix test_precision.py
 
