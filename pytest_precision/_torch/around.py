@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from pytest_precision._torch.dispatch import tree_leaves
 
+TRANSFERS = frozenset({"send", "recv_", "recv_any_source_"})
+"""Names of the operators of c10d between two ranks."""
+
 
 def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
     """Return a context in which `call` makes each operation: it gets operator, arguments, keywords.
@@ -85,6 +88,14 @@ def current_node() -> int | None:
 def next_node() -> int:
     """Return the sequence number that the next node of autograd will have."""
     return int(torch._C._autograd._get_sequence_nr())
+
+
+def transfers(func: Any) -> bool:
+    """Return whether an operator only moves values from one rank to another one.
+
+    It must not be waited for: two ranks may start to send to each other before either receives.
+    """
+    return bool(func.namespace == "c10d") and func.overloadpacket.__name__ in TRANSFERS
 
 
 def wait_for(func: Any, result: Any) -> None:

@@ -71,12 +71,10 @@ def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
 def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
     """Return the number of elements of all parameters of all ranks, each name counted once.
 
-    The number decides what is recorded, and so must be the same on both sides, although a rank may
-    hold only a part of the model, such as a stage of a pipeline.
+    It is a collective. The number decides what is recorded, and so must be the same on both sides,
+    although a rank may hold only a part of the model, such as a stage of a pipeline.
     """
     own = {name: parameter.numel() for name, parameter in parameters}
-    if not dist.is_initialized():  # a script that trains alone needs no process group
-        return sum(own.values())
     held: list[dict[str, int]] = [own] * dist.get_world_size()
     dist.all_gather_object(held, own)
     return sum({name: size for one in held for name, size in one.items()}.values())

@@ -14,6 +14,7 @@ from pytest_precision._torch.around import (
     around_operations,
     draws_random_numbers,
     operator_name,
+    transfers,
     wait_for,
     writes,
 )
@@ -41,7 +42,7 @@ OVERWRITING = frozenset(
     (
         *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "set_"),
         *("exponential_", "log_normal_", "cauchy_", "geometric_", "_foreach_copy_"),
-        *("_foreach_zero_", "allgather_", "_allgather_base_", "scatter_", "recv_"),
+        *("_foreach_zero_", "allgather_", "_allgather_base_", "scatter_"),
         *("_reduce_scatter_base_", "reduce_scatter_", "alltoall_", "alltoall_base_"),
     )
 )
@@ -115,12 +116,17 @@ class OperationLogger:
             return func(*args, **kwargs)
         if returns_view(func):
             return func(*args, **kwargs)
+        if transfers(func):  # what arrives is known by its digest from the log of the sender
+            return self._unlogged(func, args, kwargs)
         origin = self._lines.origin()
         if len(self.log.operations) >= self._wanted.limit:
             self.log.cut = self._wanted.limit
         elif origin.line is not None or origin.backward:
             return self._logged(origin, func, args, kwargs)
-        result = func(*args, **kwargs)  # of the recorder
+        return self._unlogged(func, args, kwargs)  # of the recorder
+
+    def _unlogged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         for tensor in _changed(func, args, kwargs):
             self._values.overwritten(tensor)
         return result

@@ -11,7 +11,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.rank_info import RankInfo
-from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.writer import TraceWriter
@@ -48,7 +48,7 @@ class LoopTrace(ExitStack):
         self._small = self._whole = False
 
     def start(self, reader: LoopReader, step: int) -> None:
-        """Begin a run, once its first model is known; a collective, the first time.
+        """Begin a run, once its first model is known.
 
         Args:
             reader: of the run.
@@ -61,9 +61,15 @@ class LoopTrace(ExitStack):
         self.begin(step)  # the run before may have begun one more
 
     def open(self, reader: LoopReader) -> None:
-        """Choose between digests and values."""
+        """Choose between digests and values, by what this rank holds.
+
+        It asks no other rank: in a pipeline, those of later stages wait for what the forward is
+        about to compute. Ranks that share a DTensor count alike, so all of them gather it or none
+        does; elsewhere some may choose digests and others values, which a comparison can read.
+        """
         self.place = RankInfo.now()
-        self._small = elements(reader.names.parameters()) * self._steps <= SMALL_RUN
+        held = sum(parameter.numel() for _, parameter in reader.names.parameters())
+        self._small = held * self._steps <= SMALL_RUN
         whole = self._values is not None or not self._small
         self._whole = self._window is None and whole
         self.writer = self.enter_context(

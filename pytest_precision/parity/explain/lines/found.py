@@ -52,7 +52,7 @@ def culprit_of(
         Follower(log, known, kind, in_pieces=in_pieces).wrong(rank)
         for rank, log in enumerate(candidate)
     )
-    wrong = [*chain.from_iterable(followed)]
+    wrong = _made_here([*chain.from_iterable(followed)], candidate)
     lasting = [one for one in wrong if one.lasts]
     chosen = sorted(lasting or ([] if in_pieces else wrong), key=_order)
     own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
@@ -174,6 +174,22 @@ def _line_fields(line: CodeLine | None, root: Path) -> dict[str, Any]:
 def _order(wrong: Wrong) -> tuple[int, bool, int, int]:
     """Order operations of several ranks by cause: a collective comes after its inputs."""
     return wrong.collectives, wrong.call.operation.is_collective, wrong.call.number, wrong.rank
+
+
+def _made_here(wrong: list[Wrong], candidate: Sequence[OperationLog]) -> list[Wrong]:
+    """Leave out what only goes on with wrong values that another rank has made and sent."""
+    if len(candidate) == 1 or not any(one.source for one in wrong):
+        return wrong
+    made = [
+        {value.digest for operation in log.operations for value in operation.results}
+        for log in candidate
+    ]
+
+    def is_sent(one: Wrong) -> bool:
+        others = [digests for rank, digests in enumerate(made) if rank != one.rank]
+        return one.source and all(any(v.digest in own for own in others) for v in one.unlike)
+
+    return [one for one in wrong if not is_sent(one)]
 
 
 def _further(chosen: Sequence[Wrong]) -> list[Wrong]:

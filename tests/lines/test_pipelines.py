@@ -1,0 +1,58 @@
+"""Loops over torch's pipelines are recorded, and the line is named in the stage that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_precision import command, unchecked
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+
+ParityIn = Callable[[Cell], Parity]
+
+LOOP = Path(__file__).with_name("pipelined_loop.py")
+LOSS = {"loss": unchecked(reason="the schedules call torch.autograd.backward, which shows none")}
+LARGE = 6000
+"""Width of a first stage of which digests are kept, while the second one keeps values."""
+
+CELL = Cell(sequence="train2", world_size=2)
+
+
+@pytest.mark.parametrize("width", [32, LARGE])
+def test_stages_of_a_pipeline_are_recorded(parity_in: ParityIn, width: int) -> None:
+    """In their forwards the recorder asks no other rank, since that one waits for them."""
+    sides = (command(LOOP, schedule, "right", width) for schedule in ("1f1b", "gpipe"))
+    verdict = parity_in(CELL).check(*sides, criterion=LOSS)
+    assert verdict.observations > 50
+
+
+def marked(wrong: str) -> int:
+    """Return the number of the line whose comment names what is wrong."""
+    lines = enumerate(LOOP.read_text().splitlines(), 1)
+    (found,) = [number for number, line in lines if line.endswith(f"  # {wrong}")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("schedule", "wrong", "rank", "width"),
+    [
+        ("gpipe", "first stage", 0, 32),
+        ("1f1b", "first stage", 0, 32),
+        ("1f1b", "second stage", 1, 32),
+        ("gpipe", "second stage", 1, LARGE),
+    ],
+)
+def test_the_line_of_a_wrong_stage_is_named(
+    parity_in: ParityIn, schedule: str, wrong: str, rank: int, width: int
+) -> None:
+    """Although the ranks send each other what they compute while they are logged."""
+    sides = (command(LOOP, schedule, how, width) for how in (wrong, "right"))
+    with pytest.raises(ParityError) as failure:
+        parity_in(CELL).check(*sides, criterion=LOSS)
+    found = failure.value.verdict.culprit
+    assert found is not None, failure.value.verdict.details
+    assert (found.line, found.kind, found.rank) == (marked(wrong), "extra", rank), found.text
