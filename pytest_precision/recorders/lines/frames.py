@@ -1,7 +1,8 @@
 """Frames: which line of a stack an operation belongs to.
 
-A line is the user's if it is in no installed package, not in Python's library and not in this
-package. If the stack has none, the innermost line that is not torch's stands for the operation.
+A line is the user's if it is in no installed package, wherever an installer has put that, not in
+Python's library and not in this package. If the stack has none, the innermost line that is not
+torch's stands for the operation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 
+from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
 from pytest_precision.trace.operations import CodeLine
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -127,9 +129,13 @@ def _owner_of(code: CodeType) -> int:
         return EDGE
     if file.startswith(TORCH):
         return NOBODY
-    if file.startswith(PACKAGE_ROOT) or "site-packages" in file or "dist-packages" in file:
+    if file.startswith(PACKAGE_ROOT):
         return INSTALLED
-    return NOBODY if file.startswith((*GENERATED, *LIBRARY)) else USER
+    # Folders for installed packages may lie in that of the library.
+    of_library = file.startswith(LIBRARY) and PACKAGE_FOLDERS.isdisjoint(file.split(os.sep))
+    if of_library or file.startswith(GENERATED):
+        return NOBODY
+    return INSTALLED if is_installed(file) else USER
 
 
 def _public(frame: FrameType) -> str:

@@ -1,0 +1,64 @@
+"""Which line of a stack is the user's."""
+
+from __future__ import annotations
+
+import importlib
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from pytest_precision.recorders.lines.frames import INSTALLED, NOBODY, USER, Frames
+from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.trace.operations import CodeLine
+from pytest_precision.trace.wanted import Wanted
+
+HELPER = "def doubled(values):\n    return values * 2.0\n"
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as `pip install --target` leaves it, with a package and a module of the user's."""
+    for name in ("installed_helper", "own_helper"):
+        (tmp_path / f"{name}.py").write_text(HELPER)
+    record = tmp_path / "installed_helper-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("installed_helper.py,,\ninstalled_helper-1.0.dist-info/RECORD,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def line_of(module: ModuleType) -> CodeLine:
+    """Return the line of a product that a module computes for this test."""
+    logger = OperationLogger(Wanted(0, 1))
+    with logger.installed(), logger.on():
+        module.doubled(torch.arange(3.0))
+    line = logger.log.operations[-1].line
+    assert line is not None
+    return line
+
+
+def test_what_is_installed_in_any_folder_is_not_the_users(target: Path) -> None:
+    """The line is that which calls it, and a module beside it is the user's own."""
+    inside = line_of(importlib.import_module("installed_helper"))
+    assert (inside.file, inside.called, inside.own) == (__file__, "doubled", True)
+    beside = line_of(importlib.import_module("own_helper"))
+    assert (beside.file, beside.line, beside.own) == (str(target / "own_helper.py"), 2, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        (pytest.__file__, INSTALLED),
+        (sysconfig.__file__, NOBODY),
+        (torch.nn.__file__, NOBODY),
+        ("<frozen importlib>", NOBODY),
+        ("<string>", USER),
+        (__file__, USER),
+    ],
+)
+def test_a_file_has_one_owner(file: str, owner: int) -> None:
+    """Folders for installed packages lie in that of Python's library, and are not of it."""
+    assert Frames()._owner(compile("0", file, "exec")) == owner
