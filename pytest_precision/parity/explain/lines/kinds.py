@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import (
@@ -13,23 +13,25 @@ from pytest_precision.parity.explain.lines.calls import (
     is_telling,
     moves,
 )
+from pytest_precision.parity.explain.lines.counterparts import (
+    SUMS,
+    added_later,
+    all_same,
+    last_maker,
+    most_alike,
+    nearest_call,
+    readers_between,
+    reads,
+    rivals,
+    unlike_constants,
+)
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import CodeLine, Constant, Value
 
-NOTHING = Constant("", "nothing")
-
-SUMS = frozenset({"add", "sub", "sum", "cat", "stack"})
-"""Base names of operations whose order decides about the last bits of a sum."""
-
 CASTS = frozenset({"_to_copy", "copy"})
 
-STEPS_BETWEEN = 3
-"""Operations of the reference between a value and the one that the candidate lacks."""
-
-
 MIXED = "what this rank gives is right: other ranks, or another reduction, made the value wrong"
-
 
 SAME_CALL = (
     "the reference made other bits of the same values and constants: kernels, threads, flags or "
@@ -69,7 +71,7 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
 def _given(wrong: Wrong, known: Known) -> ErrorKind:
     """Explain a value that no operation of the candidate has made."""
     value = next(one for one in wrong.unlike)
-    counterpart = _alike(wrong.call, known)
+    counterpart = most_alike(wrong.call, known)
     what = f"a {value.dtype} tensor of shape {[*value.shape]}"
     words = f"it reads {what}, given from outside, which the reference has not"
     return ErrorKind("data", words, counterpart)
@@ -78,20 +80,16 @@ def _given(wrong: Wrong, known: Known) -> ErrorKind:
 def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     """Explain an operation that the reference has on the same values."""
     call = wrong.call
-    same = [other for other in _rivals(call, known) if _all_same(call.read, other.read)]
+    same = [other for other in rivals(call, known) if all_same(call.read, other.read)]
     if not same or not call.read:
         return None
-    other = min(same, key=lambda one: len(_unlike_constants(call, one)))
+    other = min(same, key=lambda one: len(unlike_constants(call, one)))
     return _with_constants(call, other) or _in_form(call, other)
-
-
-def _all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
-    return len(values) == len(others) and all(map(is_same, values, others))
 
 
 def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
     """Explain an operation that has other constants than the same one of the reference."""
-    constants = _unlike_constants(call, other)
+    constants = unlike_constants(call, other)
     if not constants:
         return None
     dtypes = any("torch." in one.text for pair in constants for one in pair)
@@ -124,7 +122,7 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
     for value in wrong.call.read:
         if value not in known or not is_telling(value):
             continue
-        between = next(_later(value, wrong.call, known), None)
+        between = next(readers_between(value, wrong.call, known), None)
         if between is not None:
             return _missing(between, wrong)
     return None
@@ -132,31 +130,7 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 def _missing(between: SingleCall, wrong: Wrong) -> ErrorKind:
     words = f"the reference has {between.operation.name} before it{_at(between)}"
-    return ErrorKind("missing", words, between, None, _elsewhere(between, wrong))
-
-
-def _reads(call: SingleCall, value: Value) -> bool:
-    return any(is_same(one, value) for one in call.read)
-
-
-def _later(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
-    """Yield operations of the reference on a value whose results it reads as `call` does."""
-    rest = [one for one in call.read if one.digest != value.digest]
-    reached = [(first, first) for first in known.readers[value.digest]]
-    for _ in range(STEPS_BETWEEN):
-        following = []
-        for first, last in reached:
-            for result in last.results:
-                if result.digest == value.digest or not is_telling(result):
-                    continue
-                for other in known.readers[result.digest]:
-                    if other.number <= last.number:
-                        continue
-                    own = [one for one in other.read if one.digest != result.digest]
-                    if other.base == call.base and _all_same(rest, own):
-                        yield first
-                    following.append((first, other))
-        reached = following[:64]
+    return ErrorKind("missing", words, between, None, nearest_call(between, wrong))
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
@@ -164,7 +138,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     call = wrong.call
     if len(call.read) < 2 and not wrong.unlike:
         return None
-    other = _alike(call, known)
+    other = most_alike(call, known)
     if other is None or len(other.read) != len(call.read):
         return None
     pairs = zip(call.read, other.read, strict=True)
@@ -172,14 +146,14 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     if not unlike or len(unlike) == len(call.read):
         return None
     mine, theirs = unlike[0]
-    between = [one for one in known.makers.get(theirs.digest, ()) if _reads(one, mine)]
+    between = [one for one in known.makers.get(theirs.digest, ()) if reads(one, mine)]
     if between:
         return _missing(between[0], wrong)
-    made = _maker(mine, wrong)
-    if made is not None and _reads(made, theirs):
+    made = last_maker(mine, wrong)
+    if made is not None and reads(made, theirs):
         words = f"the reference has no such operation on this value{_then(other)}"
         return ErrorKind("extra", words, other, None, made)
-    if call.base in SUMS and _added_later(mine, other, known):
+    if call.base in SUMS and added_later(mine, other, known):
         return ErrorKind("order", "the reference adds the same values in another order", other)
     own = call.line is not None and call.line.own
     blamed = None if own or is_telling(mine) else made
@@ -212,58 +186,6 @@ def _then(reader: SingleCall | None) -> str:
     return "" if reader is None else f"; it goes on with {reader.operation.name}{_at(reader)}"
 
 
-def _rivals(call: SingleCall, known: Known) -> list[SingleCall]:
-    """Return the operations of the reference of the same name that read one of its values."""
-    found: dict[int, SingleCall] = {}
-    for value in call.read:
-        for other in known.readers[value.digest]:
-            if other.base == call.base:
-                found[id(other)] = other
-    return [*found.values()]
-
-
-def _alike(call: SingleCall, known: Known) -> SingleCall | None:
-    """Return the operation of the reference that has most of its values, telling ones first."""
-
-    def shared(other: SingleCall) -> tuple[int, int, int]:
-        pairs = list(zip(call.read, other.read, strict=False))
-        same = [mine for mine, theirs in pairs if is_same(mine, theirs)]
-        telling = sum(not is_common(value) for value in same)
-        return telling, len(same), -abs(other.number - call.number)
-
-    rivals = [one for one in _rivals(call, known) if any(shared(one)[:2])]
-    return max(rivals, key=shared, default=None)
-
-
-def _added_later(value: Value, after: SingleCall, known: Known) -> bool:
-    later = (one for one in known.readers[value.digest] if one.number > after.number)
-    return not is_common(value) and any(one.base in SUMS for one in later)
-
-
-def _maker(value: Value, wrong: Wrong) -> SingleCall | None:
-    """Return the last operation of the candidate that made a value before it was read."""
-    found = None
-    for call in wrong.calls:
-        if call.number >= wrong.call.number:
-            break
-        if any(one.digest == value.digest and one.storage == value.storage for one in call.results):
-            found = call
-    return found
-
-
-def _elsewhere(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's nearest call of what it lacks here, made for other values."""
-    same = [
-        call
-        for call in wrong.calls
-        if call.operation.name == lacked.operation.name
-        and call.operation.backward == lacked.operation.backward
-        and call.line is not None
-        and call.line.own
-    ]
-    return min(same, key=lambda one: abs(one.number - wrong.call.number), default=None)
-
-
 def _whose(value: Value, known: Known) -> str:
     """Name a value as the reference knows it."""
     if value.digest in known.given:
@@ -284,15 +206,6 @@ def _at(call: SingleCall) -> str:
 def short(line: CodeLine) -> str:
     """Return file name and line number."""
     return f"{os.path.basename(line.file)}:{line.line}"
-
-
-def _unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
-    ours, theirs = list(call.constants), list(other.constants)
-    if len(ours) != len(theirs):
-        longer = max(len(ours), len(theirs))
-        ours += [NOTHING] * (longer - len(ours))
-        theirs += [NOTHING] * (longer - len(theirs))
-    return [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
 
 
 VERBS = {

@@ -1,0 +1,112 @@
+"""Counterparts: which operations of the reference, or of the candidate, one is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, is_same, is_telling
+from pytest_precision.parity.explain.lines.following import Wrong
+from pytest_precision.parity.explain.lines.known import Known
+from pytest_precision.trace.operations import Constant, Value
+
+NOTHING = Constant("", "nothing")
+"""Stands for a constant that only the other side has."""
+
+SUMS = frozenset({"add", "sub", "sum", "cat", "stack"})
+"""Base names of operations whose order decides about the last bits of a sum."""
+
+STEPS_BETWEEN = 3
+"""Operations of the reference between a value and the one that the candidate lacks."""
+
+
+def all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
+    """Return whether two operations read the same values in the same order."""
+    return len(values) == len(others) and all(map(is_same, values, others))
+
+
+def unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
+    """List the constants that two operations were given otherwise, those of `call` first."""
+    ours, theirs = list(call.constants), list(other.constants)
+    if len(ours) != len(theirs):
+        longer = max(len(ours), len(theirs))
+        ours += [NOTHING] * (longer - len(ours))
+        theirs += [NOTHING] * (longer - len(theirs))
+    return [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+
+
+def reads(call: SingleCall, value: Value) -> bool:
+    """Return whether an operation depends on a value or a part of it."""
+    return any(is_same(one, value) for one in call.read)
+
+
+def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
+    """Return the operations of the reference of the same name that read one of its values."""
+    found: dict[int, SingleCall] = {}
+    for value in call.read:
+        for other in known.readers[value.digest]:
+            if other.base == call.base:
+                found[id(other)] = other
+    return [*found.values()]
+
+
+def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
+    """Return the operation of the reference that has most of its values, telling ones first."""
+
+    def shared(other: SingleCall) -> tuple[int, int, int]:
+        pairs = list(zip(call.read, other.read, strict=False))
+        same = [mine for mine, theirs in pairs if is_same(mine, theirs)]
+        telling = sum(not is_common(value) for value in same)
+        return telling, len(same), -abs(other.number - call.number)
+
+    sharing = [one for one in rivals(call, known) if any(shared(one)[:2])]
+    return max(sharing, key=shared, default=None)
+
+
+def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
+    """Yield operations of the reference on a value whose results it reads as `call` does."""
+    rest = [one for one in call.read if one.digest != value.digest]
+    reached = [(first, first) for first in known.readers[value.digest]]
+    for _ in range(STEPS_BETWEEN):
+        following = []
+        for first, last in reached:
+            for result in last.results:
+                if result.digest == value.digest or not is_telling(result):
+                    continue
+                for other in known.readers[result.digest]:
+                    if other.number <= last.number:
+                        continue
+                    own = [one for one in other.read if one.digest != result.digest]
+                    if other.base == call.base and all_same(rest, own):
+                        yield first
+                    following.append((first, other))
+        reached = following[:64]
+
+
+def added_later(value: Value, after: SingleCall, known: Known) -> bool:
+    """Return whether the reference adds a value to something after an operation."""
+    readers = (one for one in known.readers[value.digest] if one.number > after.number)
+    return not is_common(value) and any(one.base in SUMS for one in readers)
+
+
+def last_maker(value: Value, wrong: Wrong) -> SingleCall | None:
+    """Return the last operation of the candidate that made a value before it was read."""
+    found = None
+    for call in wrong.calls:
+        if call.number >= wrong.call.number:
+            break
+        if any(one.digest == value.digest and one.storage == value.storage for one in call.results):
+            found = call
+    return found
+
+
+def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
+    """Return the candidate's nearest call of what it lacks here, made for other values."""
+    same = [
+        call
+        for call in wrong.calls
+        if call.operation.name == lacked.operation.name
+        and call.operation.backward == lacked.operation.backward
+        and call.line is not None
+        and call.line.own
+    ]
+    return min(same, key=lambda one: abs(one.number - wrong.call.number), default=None)
