@@ -88,6 +88,9 @@ LoggedArgument: TypeAlias = "Value | Constant | tuple[Value, ...]"
 FOREACH = "_foreach_"
 """How names of operators begin that compute with lists of tensors."""
 
+REGION = "compiled.region"
+"""Name that a region of `torch.compile` has, which is logged as one operation."""
+
 SYNONYMS = {"linalg_vector_norm": "norm"}
 """Base names of operators that a foreach has under another name."""
 
@@ -119,6 +122,11 @@ class LoggedOperation(NamedTuple):
     def is_foreach(self) -> bool:
         """Return whether it computes with lists of tensors, element by element."""
         return FOREACH in self.name
+
+    @property
+    def is_region(self) -> bool:
+        """Return whether it stands for all operations of a compiled region."""
+        return self.name == REGION
 
     @property
     def is_collective(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from pytest_precision._torch.around import (
     writes,
 )
 from pytest_precision._torch.dispatch import returns_view, tree_leaves, written_arguments
+from pytest_precision._torch.regions import around_regions
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
@@ -26,6 +27,7 @@ from pytest_precision.recorders.lines.settings import SettingsWatch
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
 from pytest_precision.trace.operations import (
+    REGION,
     Constant,
     Holding,
     LoggedArgument,
@@ -79,6 +81,7 @@ class OperationLogger:
             stack.enter_context(self._modules.followed())
             stack.enter_context(self.settings.followed())
             stack.enter_context(around_operations(self._operation))
+            stack.enter_context(around_regions(self._region))
             yield
 
     @contextmanager
@@ -163,6 +166,35 @@ class OperationLogger:
                 origin.line,
                 self._sketched(made) if results else (),
             )
+        )
+        return result
+
+    def _region(
+        self, run: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], written: tuple[int, ...]
+    ) -> Any:
+        """Log a compiled region as one operation: its kernels are no operations of torch."""
+        if not self.active or len(self.log.operations) >= self._wanted.limit:
+            return run(inputs)
+        self.active = False  # for what the region does, and the digests that are taken around it
+        try:
+            return self._logged_region(run, inputs, written)
+        finally:
+            self.active = True
+
+    def _logged_region(
+        self, run: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], written: tuple[int, ...]
+    ) -> Any:
+        origin = self._lines.origin()
+        changed = [inputs[place] for place in written if readable(inputs[place])]
+        arguments, _ = self._arguments(tuple(inputs), {})
+        result = run(inputs)
+        for tensor in changed:
+            self._values.overwritten(tensor)
+        made = [one for one in tree_leaves(result) if readable(one)] + changed
+        results, sketches = tuple(map(self._values.of, made)), self._sketched(made)
+        where = origin.module, origin.backward, origin.line
+        self.log.operations.append(
+            LoggedOperation(REGION, tuple(arguments), results, (), *where, sketches)
         )
         return result
 

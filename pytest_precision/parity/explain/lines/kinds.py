@@ -39,6 +39,12 @@ SAME_CALL = (
 )
 
 
+IN_REGION = (
+    "a compiled region, which is counted as one operation, makes it of values that the reference "
+    'has, too; compile with backend="aot_eager" to see the operations inside'
+)
+
+
 class ErrorKind(NamedTuple):
     """What was done otherwise.
 
@@ -61,6 +67,8 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
     """Return what a first wrong operation did otherwise than the reference."""
     if wrong.source:
         return _given(wrong, known)
+    if wrong.call.operation.is_region:
+        return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, known))
     for judge in (_same_inputs, _lacking, _other_inputs, _collective, _without_counterpart):
         found = judge(wrong, known)
         if found is not None:
@@ -183,7 +191,11 @@ def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _then(reader: SingleCall | None) -> str:
-    return "" if reader is None else f"; it goes on with {reader.operation.name}{_at(reader)}"
+    if reader is None:
+        return ""
+    words = "a compiled region, which is counted as one operation,"
+    name = words if reader.operation.is_region else reader.operation.name
+    return f"; it goes on with {name}{_at(reader)}"
 
 
 def _whose(value: Value, known: Known) -> str:

@@ -1,0 +1,56 @@
+"""Private names of torch on regions that its default compiler has compiled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from typing import Any
+
+import torch
+
+Run = Callable[[Sequence[Any]], Any]
+"""Takes the inputs of a region, which it may take out of their list, and returns its results."""
+
+
+@contextmanager
+def around_regions(call: Callable[[Run, Sequence[Any], tuple[int, ...]], Any]) -> Iterator[None]:
+    """Have `call` run each region inside: it gets the region, its inputs and which it overwrites.
+
+    The compiler takes a second to import, so its class is only looked for once something is
+    compiled.
+    """
+    with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(_replaced_call(call))
+        else:
+            original = torch.compile
+
+            @wraps(original)
+            def compiling(*args: Any, **kwargs: Any) -> Any:
+                torch.compile = original
+                stack.enter_context(_replaced_call(call))
+                return original(*args, **kwargs)
+
+            torch.compile = compiling
+            stack.callback(setattr, torch, "compile", original)
+        yield
+
+
+@contextmanager
+def _replaced_call(
+    call: Callable[[Run, Sequence[Any], tuple[int, ...]], Any],
+) -> Iterator[None]:
+    from torch._inductor.output_code import CompiledFxGraph
+
+    original = CompiledFxGraph.__call__
+
+    def run(graph: CompiledFxGraph, inputs: Sequence[Any]) -> Any:
+        return call(partial(original, graph), inputs, tuple(graph.mutated_input_idxs))
+
+    setattr(CompiledFxGraph, "__call__", run)  # noqa: B010, a plain function
+    try:
+        yield
+    finally:
+        setattr(CompiledFxGraph, "__call__", original)  # noqa: B010
