@@ -39,7 +39,10 @@ LEAVE_SECONDS = 1.0
 COLLECTIVE_SHARE = 0.9
 """Share of a job's deadline after which a collective times out and says where it was."""
 LOOK_SHARE = 0.9
-"""Share of that time after which stacks are taken: NCCL's watchdog then ends the process itself."""
+"""Share of that time after which stacks are taken where collectives end the process."""
+ABORTING = frozenset({"cuda"})
+"""Devices whose collectives end the process when they time out, as NCCL's watchdog does. Gloo's
+raise; and a signal wakes what sleeps in native code, so that stacks are not taken without need."""
 
 
 class LocalGroup:
@@ -71,6 +74,7 @@ class LocalGroup:
     ) -> None:
         self._timeout = timeout
         self._collective_seconds = timeout * COLLECTIVE_SHARE
+        self._device = device
         self._ranks_per_device = ranks_per_device
         self._home = OwnFolder()
         self._folder = self._home.path
@@ -178,6 +182,8 @@ class LocalGroup:
         self, started: float, seconds: float
     ) -> tuple[dict[int, watch.Received], Mapping[int, str]]:
         """Return what each rank sent in time, and the stacks of those that were late for it."""
+        if self._device not in ABORTING:
+            return watch.collect(self._ranks, started + seconds), {}
         look = self._collective_seconds * LOOK_SHARE
         received = watch.collect(self._ranks, started + min(seconds, look))
         late = [rank for rank in self._ranks if rank.number not in received]

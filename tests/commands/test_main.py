@@ -44,5 +44,6 @@ def test_it_is_installed_under_the_name_of_the_package() -> None:
 def test_every_criterion_can_be_written() -> None:
     """Those that a test can import."""
     home = "pytest_precision.parity.compare.calls"
-    exported = (getattr(pytest_precision, name) for name in pytest_precision.__all__)
-    assert {one.__name__ for one in exported if one.__module__ == home} == {*CALLS}
+    exported = {name: getattr(pytest_precision, name) for name in pytest_precision.__all__}
+    found = {name for name, one in exported.items() if getattr(one, "__module__", "") == home}
+    assert found == {*CALLS}

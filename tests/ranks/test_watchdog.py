@@ -8,7 +8,14 @@ import time
 import pytest
 
 from pytest_precision.errors import RankError
-from pytest_precision.ranks import RankPool
+from pytest_precision.ranks import RankPool, local
+
+
+@pytest.fixture(autouse=True)
+def aborting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the CPU be a device whose collectives end the process when they time out."""
+    monkeypatch.setattr(local, "ABORTING", {"cpu"})
+
 
 SECONDS = 3.0
 AFTER_COLLECTIVES = 0.92

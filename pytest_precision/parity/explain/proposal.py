@@ -154,7 +154,8 @@ def _of_kind(
     for name, bound in bounds_of.items():
         if bound > most:
             named[_pattern(name)] = max(named[_pattern(name)], bound)
-    return None if found is None else found | _named(kind, named)
+    largest = MOST_OF_AN_UPDATE if weight else LARGEST_BOUND
+    return None if found is None else found | _named(kind, named, largest)
 
 
 def _bound(need: Need, usual: float, most: float) -> float:
@@ -181,16 +182,17 @@ def _weighted_median(weighted: list[tuple[float, int]]) -> float:
     return 0.0
 
 
-def _norm(key: str, rel: float) -> dict[str, Criterion] | None:
-    return {key: Norm(rounded_up(rel))} if rel < LARGEST_BOUND else None
+def _norm(key: str, rel: float, largest: float = LARGEST_BOUND) -> dict[str, Criterion] | None:
+    bound = rounded_up(rel)
+    return {key: Norm(bound)} if bound < largest else None
 
 
-def _named(kind: str, named: Mapping[str, float]) -> dict[str, Criterion]:
+def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, Criterion]:
     """Return criteria of tensors by name; those that a bound says too little of are left out."""
     found: dict[str, Criterion] = {}
     for pattern, bound in named.items():
         key = f"{kind}:{pattern}"
-        found |= _norm(key, bound) or {key: LEFT_OUT}
+        found |= _norm(key, bound, largest) or {key: LEFT_OUT}
     return found
 
 
