@@ -41,7 +41,8 @@ def test_a_failure_is_the_simplest_cell_to_paste(pytester: pytest.Pytester) -> N
     """The cells of the tests themselves all pass."""
     pytester.makepyfile(SUITE)
     found = pytester.runpytest_subprocess(
-        *("--precision-matrix", "--precision-fuzz=5", "--precision-ranks=inline", "-rA")
+        *("--precision-matrix", "--precision-fuzz=5", "--precision-ranks=inline", "-rA"),
+        "--hypothesis-seed=1",  # five draws of another seed may have no evaluation
     )
     found.assert_outcomes(passed=5, failed=1, skipped=1)
     found.stdout.fnmatch_lines(
