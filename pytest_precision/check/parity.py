@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_precision.check import preconditions
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side
@@ -20,9 +18,6 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import (
     ParityError,
-    RanksSkipped,
-    SideFailed,
-    WorldSizeError,
     expect_type,
     expected_but_got,
     is_bad_input,
@@ -265,7 +260,8 @@ class Parity:
         from pytest_precision.check.moved import since
         from pytest_precision.check.mutation import mutants, noticed
 
-        refused = self._refused(candidate, reference)
+        inline = self.ranks.mode == "inline"
+        refused = preconditions.before(candidate, reference, None if inline else self.definitions)
         if refused is not None:
             return refused, {}
         record = partial(
@@ -287,36 +283,8 @@ class Parity:
                     ruling = noticed(figures["mutants"], share) or ruling
                 return ruling, figures
             except Exception as error:
-                refused = self._failed(error)
+                require = self.settings.require
+                refused = preconditions.after(error, require=require, inline=inline)
                 if refused is None:
                     raise
                 return refused, {}
-
-    def _refused(self, candidate: Side, reference: Side) -> Ruling | None:
-        """Return the ruling on two sides that are not worth recording, or None."""
-        inline = self.ranks.mode == "inline"
-        return (
-            preconditions.unpatched(None if inline else self.definitions)
-            or preconditions.distinct(candidate.computes_as(reference), "layout in the same cell")
-            or preconditions.recordable(candidate, reference)
-            or preconditions.equal_steps(candidate, reference)
-        )
-
-    def _failed(self, error: Exception) -> Ruling | None:
-        """Return the ruling on what was raised while a case was recorded and looked at, or None.
-
-        Raises:
-            pytest.skip.Exception: the ranks have skipped, or there are too few.
-        """
-        if isinstance(error, (RanksSkipped, WorldSizeError)):
-            if self.settings.require and isinstance(error, WorldSizeError):
-                return preconditions.enough_ranks(error)
-            pytest.skip(str(error))
-        if isinstance(error, SideFailed):
-            return preconditions.recorded(error)
-        if isinstance(error, OSError):
-            return preconditions.readable(error)
-        # Of torch, where this process cannot compute; but inline it may be of a side.
-        if isinstance(error, RuntimeError) and self.ranks.mode != "inline":
-            return preconditions.computable(error)
-        return None

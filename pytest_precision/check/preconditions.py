@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import traceback
 
+import pytest
+
 from pytest_precision.check.gate import gate
 from pytest_precision.check.side import Side
-from pytest_precision.errors import SideFailed, WorldSizeError, expected_but_got
+from pytest_precision.errors import RanksSkipped, SideFailed, WorldSizeError, expected_but_got
 from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.state.definitions import Definitions
@@ -113,3 +115,45 @@ PRECONDITIONS = (
     computable,
 )
 """The preconditions of a check, in the order in which they can refuse it."""
+
+
+def before(candidate: Side, reference: Side, definitions: Definitions | None) -> Ruling | None:
+    """Return the ruling on two sides that are not worth recording, or None.
+
+    Args:
+        candidate: the side under test.
+        reference: the side that it must agree with.
+        definitions: see `unpatched`.
+    """
+    return (
+        unpatched(definitions)
+        or distinct(candidate.computes_as(reference), "layout in the same cell")
+        or recordable(candidate, reference)
+        or equal_steps(candidate, reference)
+    )
+
+
+def after(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
+    """Return the ruling on what was raised while a case was recorded and looked at, or None.
+
+    Args:
+        error: what was raised.
+        require: whether too few ranks are an error of the check.
+        inline: whether the sides ran in this process, so that the error may be one of theirs.
+
+    Raises:
+        pytest.skip.Exception: the ranks have skipped, or there are too few.
+    """
+    if isinstance(error, (RanksSkipped, WorldSizeError)):
+        if require and isinstance(error, WorldSizeError):
+            return enough_ranks(error)
+        pytest.skip(str(error))
+    if isinstance(error, SideFailed):
+        return recorded(error)
+    if isinstance(error, OSError):
+        return readable(error)
+    if (
+        isinstance(error, RuntimeError) and not inline
+    ):  # of torch, where this process cannot compute
+        return computable(error)
+    return None

@@ -20,6 +20,9 @@ from pytest_precision.parity.self_checks.tolerance import proves_nothing
 ROUNDING = ("", "rounded")
 """Kinds of errors that rounding may be; any other one has a cause that no bound is for."""
 
+ALONE = "They were made from this run alone: try them on other data."
+OF_ANOTHER_START = "They hold for other weights and data, too."
+
 
 def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
     """Yield the criteria to paste, if there are any that prove something, and how they were tried.
@@ -32,26 +35,21 @@ def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
         if found.telling:
             yield f"No criterion is proposed: {found.signature} is no rounding."
         return
-    cases, noise, tried = [case], None, ""
-    first = _proved(cases, None)
-    if isinstance(first, str):
-        yield from filter(None, (first,))
-        return
+    criteria, tried = _proved([case], None), ALONE
     try:
-        other = case.otherwise_started()
+        # Others are recorded only where there may be something to propose.
+        other = None if isinstance(criteria, str) else case.otherwise_started()
         if other is not None and other.judgement.observations:
-            cases, tried = [case, other], "They hold for other weights and data, too."
-            noise = _noise(case)
+            criteria, tried = _proved([case, other], _noise(case)), OF_ANOTHER_START
     except SideFailed as failed:
         tried = f"From another start they were not tried: {failed.reason}"
-    criteria = _proved(cases, noise)
     if isinstance(criteria, str):
         yield from filter(None, (criteria,))
         return
     criteria = {**criteria, **_left_out_by_the_test(case)}
     calls = {key: criterion.call for key, criterion in criteria.items()}
     yield f"If the cause is known and meant, with room for other data: {case.terms.write(calls)}"
-    yield tried or "They were made from this run alone: try them on other data."
+    yield tried
 
 
 def _noise(case: Case) -> ComparedRun | None:

@@ -25,6 +25,9 @@ from pytest_precision.revisions.work_tree import commit_of, repository_of, work_
 WORD = "precision_other_side"
 """Under which xdist's workers are told of the other side."""
 
+LAST_LINES = 5
+"""Lines of a build that failed which its message has."""
+
 
 @dataclass(frozen=True)
 class OtherSide:
@@ -66,7 +69,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
         config.stash[OTHER_SIDE] = OtherSide.of(told)
         return
     _expect_possible(settings)
-    if not (settings.enabled and (settings.against or settings.against_python)):
+    if not (settings.enabled and settings.compares_in_time):
         return
     stack = ExitStack()
     config.add_cleanup(stack.close)
@@ -91,9 +94,9 @@ def _expect_possible(settings: Settings) -> None:
                 "add --precision-against REVISION",
             )
         )
-    flag = "--precision-against" if settings.against else "--precision-against-python"
-    if not (settings.against or settings.against_python):
+    if not settings.compares_in_time:
         return
+    flag = "--precision-against" if settings.against else "--precision-against-python"
     if settings.ranks == "inline":
         raise pytest.UsageError(
             expected_but_got(
@@ -159,7 +162,3 @@ def _build(command: str, found: Installation) -> None:
                 "try it in a checkout of that commit",
             )
         )
-
-
-LAST_LINES = 5
-"""Lines of a build that failed which its message has."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,10 +15,9 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import cloned
 from pytest_precision.errors import expected_but_got
-from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.precisions import COMPUTED, PRECISIONS
+from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
@@ -27,7 +25,12 @@ from pytest_precision.recorders.perturb import mutants
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation, with_other_data
 from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
 from pytest_precision.recorders.products import Products
-from pytest_precision.recorders.run_environment import SEED, environment_of
+from pytest_precision.recorders.run_environment import (
+    FRESH_SEED,
+    SEED,
+    environment_of,
+    with_backend,
+)
 from pytest_precision.recorders.skipped_step import SkippedStep
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.data import DataWatch
@@ -39,10 +42,6 @@ from pytest_precision.trace.writer import TraceWriter
 from pytest_precision.workloads.base import Workload
 
 Layout = Callable[[Workload, Cell], Engine]
-
-
-FRESH_SEED = 4321
-"""Seed of the weights that a checkpoint overwrites, so that one that loads nothing is seen."""
 
 
 def record_engine(
@@ -137,7 +136,7 @@ class EngineRecorder:
         self.data = DataWatch(workload)
         whole = window in (None, EVERYTHING) and not perturbation.ends_only
         self.watcher = UpdateWatcher(workload, self.cell) if whole else None
-        unchanged = self.perturbation == NONE and window in (None, EVERYTHING)
+        unchanged = whole and perturbation == NONE
         self.gradients = GradientOracle(workload, self.cell, whole=unchanged, asked=gradients)
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
@@ -310,11 +309,3 @@ class EngineRecorder:
         """Load the last checkpoint into an engine of the other layout, and observe."""
         self.layout, self.other = self.other, self.layout
         self.load()
-
-
-def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
-    """Return the cell with the backend that this machine gives it, and a note on that choice."""
-    if not PRECISIONS[cell.precision].quantized:
-        return replace(cell, backend="emulated"), {}
-    choice = decide(cell.backend, cell.precision, cell.device)
-    return replace(cell, backend=choice.backend), {"number_formats": str(choice)}

@@ -16,9 +16,10 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.segments import Segment
-from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout, with_backend
+from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturb.perturbation import Perturbation
+from pytest_precision.recorders.run_environment import with_backend
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operations import Holding
 from pytest_precision.trace.segment_folders import folder_of

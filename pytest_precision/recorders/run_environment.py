@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from pytest_precision import te
+from pytest_precision.formats.backend import decide
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.trace.store import WARN_ONLY
 
 SEED = 1234
 """Seed of the weights that a run starts with."""
+
+FRESH_SEED = 4321
+"""Seed of the weights that a checkpoint overwrites, so that one that loads nothing is seen."""
 
 DECISIVE = (
     *("ATEN_", "CUBLAS_", "CUBLASLT_", "CUDA_DEVICE_MAX_", "CUDA_LAUNCH_", "CUDNN_"),
@@ -25,6 +31,14 @@ DECISIVE = (
 
 FILE_PLACES = ("_DIR", "_HOME", "_PATH")
 """Ends of the names of variables that say where files are kept, which decides about no bit."""
+
+
+def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
+    """Return the cell with the backend that this machine gives it, and a note on that choice."""
+    if not PRECISIONS[cell.precision].quantized:
+        return replace(cell, backend="emulated"), {}
+    choice = decide(cell.backend, cell.precision, cell.device)
+    return replace(cell, backend=choice.backend), {"number_formats": str(choice)}
 
 
 def environment_of(cell: Cell) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_precision.errors import RankError
-from pytest_precision.ranks.code.relocation import Relocation, folders_of_interpreter
+from pytest_precision.ranks.code.relocation import Relocation, folders_left
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.remote import RemoteRank, Start
@@ -40,7 +40,7 @@ class OtherRanks:
         places = None
         if installation.root is not None and installation.tree is not None:
             places = installation.root, installation.tree
-        left = () if installation.is_of_this_interpreter else folders_of_interpreter()
+        left = () if installation.is_of_this_interpreter else folders_left()
         self._relocation = Relocation(str(package), places, left)
         self._key = secrets.token_bytes(32)
         self._before = _environment(self._relocation)

@@ -19,6 +19,7 @@ def tree(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
+    (tmp_path / "ci" / "environment.sh").write_text(f'python="{sys.executable}"\n')
     # Links to files of the repository are followed too.
     for name in ("fixtures", "ci", ".github", "pytest_precision"):
         for file in (ROOT / name).rglob("*"):
@@ -26,8 +27,6 @@ def tree(tmp_path: Path) -> Path:
             if file.is_file() and not copy_of.exists() and "golden" not in file.parts:
                 copy_of.parent.mkdir(parents=True, exist_ok=True)
                 copy_of.symlink_to(file)
-    (tmp_path / "ci" / "environment.sh").unlink()
-    (tmp_path / "ci" / "environment.sh").write_text(f'python="{sys.executable}"\n')
     return tmp_path
 
 

@@ -15,6 +15,10 @@ from pytest_precision.matrix.cell import Cell
 
 Checked = Callable[..., Parity]
 
+NEAR_ENOUGH = 64 * 2.0**-24
+"""Unit roundoffs of fp32 within which losses agree with the workload's own, by the measurements of
+docs/reference/gradient-bounds.md; how far a GPU is off has not been measured."""
+
 REPLICATED = ("adamw", "master_adamw", "ddp", "fused_adam", "any_precision_adamw")
 SHARDED = ("fsdp2", "distributed_optimizer")
 BF16 = {"precision": "bf16", "primary_weight": "bf16"}
@@ -55,7 +59,7 @@ def test_a_gpu_and_the_cpu_agree_within_a_bound(tmp_path, gpus: int) -> None:
             [losses[device]] = pool.run(1, losses_of, device)
         finally:
             pool.close()
-    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-5)
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=NEAR_ENOUGH)
 
 
 def losses_of(device: str) -> list[float]:

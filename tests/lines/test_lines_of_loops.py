@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from marked_lines import marked
 
 from pytest_precision import command
 from pytest_precision.check.parity import Parity
@@ -22,13 +23,6 @@ def verdict(parity: Parity, file: Path, wrong: str) -> Verdict:
     with pytest.raises(ParityError) as failure:
         parity.check(command(file, wrong), command(file, "nothing"))
     return failure.value.verdict
-
-
-def marked(wrong: str) -> int:
-    """Return the number of the line whose comment names what is wrong."""
-    comments = [line.partition("  # ")[2] for line in LOOP.read_text().splitlines()]
-    (found,) = [n for n, text in enumerate(comments, 1) if wrong in text.split(", ")]
-    return found
 
 
 @pytest.mark.parametrize(
@@ -49,7 +43,7 @@ def test_the_wrong_line_is_named(parity_in: ParityIn, wrong: str, kind: str, awa
     found = verdict(parity_in(Cell(sequence="train4")), LOOP, wrong).culprit
     assert found is not None
     assert found.file == str(LOOP.relative_to(Path.cwd()))
-    assert found.line == marked(wrong) - away, found.text
+    assert found.line == marked(LOOP, wrong) - away, found.text
     assert found.kind == kind, found.text
 
 
@@ -59,14 +53,14 @@ def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
     assert found is not None
     assert found.text == (
         "first wrong value: aten.mul.Tensor in clip_grad_norm_, called at "
-        f"{found.file}:{marked('clip')}: the reference multiplied by 0.3 here, this by 100.0"
+        f"{found.file}:{marked(LOOP, 'clip')}: the reference multiplied by 0.3 here, this by 100.0"
     )
     assert found.constants == {
         "candidate": {"constant 1": "100.0"},
         "reference": {"constant 1": "0.3"},
     }
     assert [line.number for line in found.source] == [
-        *range(marked("clip") - 3, marked("clip") + 4)
+        *range(marked(LOOP, "clip") - 3, marked(LOOP, "clip") + 4)
     ]
 
 

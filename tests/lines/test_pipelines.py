@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from marked_lines import marked
 
 from pytest_precision import command, unchecked
 from pytest_precision.check.parity import Parity
@@ -30,13 +31,6 @@ def test_stages_of_a_pipeline_are_recorded(parity_in: ParityIn, width: int) -> N
     assert verdict.observations > 50
 
 
-def marked(wrong: str) -> int:
-    """Return the number of the line whose comment names what is wrong."""
-    lines = enumerate(LOOP.read_text().splitlines(), 1)
-    (found,) = [number for number, line in lines if line.endswith(f"  # {wrong}")]
-    return found
-
-
 @pytest.mark.parametrize(
     ("schedule", "wrong", "rank", "width"),
     [
@@ -55,4 +49,4 @@ def test_the_line_of_a_wrong_stage_is_named(
         parity_in(CELL).check(*sides, criterion=LOSS)
     found = failure.value.verdict.culprit
     assert found is not None, failure.value.verdict.details
-    assert (found.line, found.kind, found.rank) == (marked(wrong), "extra", rank), found.text
+    assert (found.line, found.kind, found.rank) == (marked(LOOP, wrong), "extra", rank), found.text

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from marked_lines import marked
 
 from pytest_precision import command
 from pytest_precision.check.parity import Parity
@@ -15,13 +16,6 @@ from pytest_precision.matrix.cell import Cell
 ParityIn = Callable[[Cell], Parity]
 
 LOOP = Path(__file__).with_name("ranked_loop.py")
-
-
-def marked(wrong: str) -> int:
-    """Return the number of the line whose comment names what is wrong."""
-    comments = [line.partition("  # ")[2] for line in LOOP.read_text().splitlines()]
-    (found,) = [n for n, text in enumerate(comments, 1) if wrong in text.split(", ")]
-    return found
 
 
 @pytest.mark.parametrize(
@@ -52,7 +46,7 @@ def test_the_line_is_named(
     assert found is not None, failure.value.verdict.details
     assert (found.file, found.line, found.kind) == (
         LOOP.relative_to(Path.cwd()).as_posix(),
-        marked(wrong),
+        marked(LOOP, wrong),
         kind,
     ), found.text
     assert found.rank == (1 if wrong == "rank" else None)

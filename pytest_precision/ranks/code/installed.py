@@ -38,6 +38,12 @@ def is_installed(file: str) -> bool:
     return place != file and _is_in_place(place, path)
 
 
+def folders_of_interpreter() -> set[str]:
+    """Return the folders in which the interpreter of this process keeps installed code."""
+    scheme = sysconfig.get_paths()
+    return {*(scheme[key] for key in SCHEME), *site.getsitepackages(), site.getusersitepackages()}
+
+
 def _is_in_place(file: str, path: tuple[str, ...]) -> bool:
     for folder in _folders(path):
         if file.startswith(folder) and not _is_link(folder + _first(file[len(folder) :])):
@@ -52,8 +58,7 @@ def _first(inside: str) -> str:
 @lru_cache(maxsize=8)
 def _folders(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return the folders, each with a separator at the end, in which everything is installed."""
-    scheme = sysconfig.get_paths()
-    found = {*(scheme[key] for key in SCHEME), *site.getsitepackages(), site.getusersitepackages()}
+    found = folders_of_interpreter()
     found |= {
         entry for entry in path if os.path.basename(os.path.normpath(entry)) in PACKAGE_FOLDERS
     }

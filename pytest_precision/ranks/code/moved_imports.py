@@ -6,6 +6,7 @@ import os
 import site
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -94,6 +95,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
         folders[:] = moved_paths(folders, root, tree)
 
 
+@cache  # a rank asks it of all its modules after each job
 def _in_repository(path: Path, root: Path, tree: Path) -> bool:
     """Tell whether a path is of the repository, and no environment in it and not this package."""
     path = path.resolve()

@@ -8,7 +8,6 @@ interpreter keeps its own installed packages.
 from __future__ import annotations
 
 import os
-import site
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from pytest_precision.errors import RevisionError, expected_but_got
-from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, SCHEME
+from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, folders_of_interpreter
 from pytest_precision.ranks.code.moved_imports import (
     expect_moved,
     in_tree,
@@ -120,12 +119,11 @@ def relocated(path: str) -> str:
     return _here[0].path_of(path) if _here else path
 
 
-def folders_of_interpreter() -> tuple[str, ...]:
-    """Return the folders in which the interpreter of this process keeps installed code."""
-    scheme = sysconfig.get_paths()
-    found = {*(scheme[key] for key in SCHEME), *site.getsitepackages(), site.getusersitepackages()}
+def folders_left() -> tuple[str, ...]:
+    """Return the folders of this interpreter, which another one does without."""
     version = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
-    return tuple(sorted(found | {os.path.join(os.path.dirname(scheme["stdlib"]), version)}))
+    zipped = os.path.join(os.path.dirname(sysconfig.get_path("stdlib")), version)
+    return tuple(sorted(folders_of_interpreter() | {zipped}))
 
 
 def _compiled(name: str, path: Iterable[str]) -> str:

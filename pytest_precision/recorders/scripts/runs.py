@@ -15,10 +15,9 @@ from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.ways_in import WayIn
-from pytest_precision.recorders.engine_recorder import FRESH_SEED
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
-from pytest_precision.recorders.run_environment import SEED, environment_of
+from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.script import resumed, way_in

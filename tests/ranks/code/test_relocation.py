@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision.errors import RevisionError
-from pytest_precision.ranks.code.relocation import Relocation, folders_of_interpreter
+from pytest_precision.ranks.code.relocation import Relocation, folders_left
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_import_path_moves_and_this_package_comes_first(places: tuple[Path, 
 def test_installed_packages_stay_with_their_interpreter(places: tuple[Path, Path]) -> None:
     """Python's own folders, and each with the name of one for packages; nothing else."""
     root, _ = places
-    own = folders_of_interpreter()
+    own = folders_left()
     there = Relocation("/package", None, own)
     packages = str(root / "here" / "site-packages")
     path = [packages, os.path.dirname(os.__file__), *own, str(root / "src"), sys.prefix]

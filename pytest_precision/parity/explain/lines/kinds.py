@@ -39,8 +39,10 @@ SAME_CALL = (
 )
 
 
+A_REGION = "a compiled region, which is counted as one operation,"
+
 IN_REGION = (
-    "a compiled region, which is counted as one operation, makes it of values that the reference "
+    f"{A_REGION} makes it of values that the reference "
     'has, too; compile with backend="aot_eager" to see the operations inside'
 )
 
@@ -193,8 +195,7 @@ def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind | None:
 def _then(reader: SingleCall | None) -> str:
     if reader is None:
         return ""
-    words = "a compiled region, which is counted as one operation,"
-    name = words if reader.operation.is_region else reader.operation.name
+    name = A_REGION if reader.operation.is_region else reader.operation.name
     return f"; it goes on with {name}{_at(reader)}"
 
 
