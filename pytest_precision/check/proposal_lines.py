@@ -20,7 +20,7 @@ from pytest_precision.parity.self_checks.tolerance import proves_nothing
 ROUNDING = ("", "rounded")
 """Kinds of errors that rounding may be; any other one has a cause that no bound is for."""
 
-ALONE = "They were made from this run alone: try them on other data."
+OF_THIS_START = "They were made from this run alone: try them on other data."
 OF_ANOTHER_START = "They hold for other weights and data, too."
 
 
@@ -35,7 +35,7 @@ def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
         if found.telling:
             yield f"No criterion is proposed: {found.signature} is no rounding."
         return
-    criteria, tried = _proved([case], None), ALONE
+    criteria, tried = _proved([case], None), OF_THIS_START
     try:
         # Others are recorded only where there may be something to propose.
         other = None if isinstance(criteria, str) else case.otherwise_started()
