@@ -23,9 +23,14 @@ if TYPE_CHECKING:
     from pytest_precision.engine.observation import piece as piece
     from pytest_precision.engine.observation import whole as whole
     from pytest_precision.errors import AuditError as AuditError
+    from pytest_precision.errors import BackendError as BackendError
+    from pytest_precision.errors import DevicesBusyError as DevicesBusyError
+    from pytest_precision.errors import NoSetupError as NoSetupError
     from pytest_precision.errors import ParityError as ParityError
     from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
     from pytest_precision.errors import RankError as RankError
+    from pytest_precision.errors import RecordingError as RecordingError
+    from pytest_precision.errors import SequenceError as SequenceError
     from pytest_precision.matrix.cell import Cell as Cell
     from pytest_precision.matrix.contract import Contract as Contract
     from pytest_precision.parity.compare.calls import bitwise as bitwise
@@ -46,17 +51,22 @@ __all__ = [
     "Audit",
     "AuditError",
     "AuditFinding",
+    "BackendError",
     "Capture",
     "Cell",
     "Chunk",
     "Contract",
+    "DevicesBusyError",
     "Engine",
+    "NoSetupError",
     "Observation",
     "Parity",
     "ParityError",
     "PrecisionLeakWarning",
     "RankError",
     "Ranks",
+    "RecordingError",
+    "SequenceError",
     "Span",
     "Verdict",
     "Workload",
@@ -83,7 +93,17 @@ __getattr__, __dir__ = _lazy.exports(
         "auditing.finding": ("AuditFinding",),
         "matrix.cell": ("Cell",),
         "check.parity": ("Parity",),
-        "errors": ("AuditError", "ParityError", "PrecisionLeakWarning", "RankError"),
+        "errors": (
+            "AuditError",
+            "BackendError",
+            "DevicesBusyError",
+            "NoSetupError",
+            "ParityError",
+            "PrecisionLeakWarning",
+            "RankError",
+            "RecordingError",
+            "SequenceError",
+        ),
         "matrix.contract": ("Contract",),
         "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pytest_precision._visible import visible
 
 if TYPE_CHECKING:
     from pytest_precision.parity.verdict import Verdict
+
+_Error = TypeVar("_Error", bound=type[BaseException])
 
 Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 
@@ -71,6 +73,13 @@ def expect_one_of(name: str, value: object, known: Iterable[object], advice: str
         raise ValueError(expected_but_got(what, named(name, value), advice))
 
 
+def catchable(kind: _Error) -> _Error:
+    """Declare that users may catch `kind`: tracebacks name it by the module that exports it."""
+    kind.__module__ = "pytest_precision"
+    return kind
+
+
+@catchable
 class ParityError(AssertionError):
     """A candidate does not agree with its reference, or the check proves nothing.
 
@@ -81,14 +90,12 @@ class ParityError(AssertionError):
         verdict: the verdict that the message describes.
     """
 
-    # The module from which users import it, and a shorter line in pytest's own section.
-    __module__ = "pytest_precision"
-
     def __init__(self, verdict: Verdict) -> None:
         super().__init__("\n".join([verdict.reason, *verdict.details]))
         self.verdict = verdict
 
 
+@catchable
 class AuditError(AssertionError):
     """An audit found what the test does not allow.
 
@@ -96,6 +103,7 @@ class AuditError(AssertionError):
     """
 
 
+@catchable
 class NoSetupError(TypeError):
     """What is to be audited has no model or no optimizer, or a part that is neither.
 
@@ -123,6 +131,7 @@ class SideFailed(Exception):  # noqa: N818, it reads as what happened
         super().__init__(self.reason)
 
 
+@catchable
 class RankError(RuntimeError):
     """A rank failed, and this is the first failure of its group in time.
 
@@ -172,6 +181,7 @@ class WorldSizeError(RuntimeError):
         self.available = available
 
 
+@catchable
 class DevicesBusyError(RuntimeError):
     """Another process on this machine did not release a device in time.
 
@@ -186,6 +196,7 @@ class DevicesBusyError(RuntimeError):
         )
 
 
+@catchable
 class PrecisionLeakWarning(UserWarning):
     """A job changed process-global state and did not restore it.
 
@@ -194,26 +205,16 @@ class PrecisionLeakWarning(UserWarning):
     `precision_strict_isolation = true` this warning fails the test.
     """
 
-    # The module from which users import it, and which they name in `filterwarnings`.
-    __module__ = "pytest_precision"
-
 
 class RefusedError(ConnectionError):
     """A process of the launch cannot hold a rank. Fix the reason that the message gives."""
 
 
-class AlignmentError(ValueError):
-    """The two traces have no moments in common that could be compared one by one.
-
-    Their sequences train different numbers of steps; train the same number on both sides.
-    """
-
-
+@catchable
 class RecordingError(ValueError):
-    """A folder holds no whole recording that this release can read.
+    """A folder holds no whole recording that this release can read, or two cannot be compared.
 
-    The message says what is wrong with it; a recording is made by
-    `python -m pytest_precision record`.
+    The message says what is wrong; a recording is made by `python -m pytest_precision record`.
     """
 
 
@@ -235,6 +236,7 @@ class NotMeasurableError(ValueError):
     """
 
 
+@catchable
 class SequenceError(ValueError):
     """The text is not a valid sequence; the message gives the position and the grammar."""
 
@@ -243,6 +245,7 @@ class MatrixError(ValueError):
     """The arguments of a marker define no matrix; the message names the argument and choices."""
 
 
+@catchable
 class BackendError(RuntimeError):
     """Native number formats were requested but are not available here.
 

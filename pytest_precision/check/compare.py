@@ -12,7 +12,7 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gates import RECORDED_GATES, ruled
 from pytest_precision.check.preconditions import distinct
 from pytest_precision.check.terms import Terms
-from pytest_precision.errors import AlignmentError, RecordingError, expected_but_got, is_bad_input
+from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
@@ -49,7 +49,7 @@ def compare_recordings(
     """
     try:
         return _compared(candidate, reference, terms, nodeid, axes, repeat)
-    except (RecordingError, AlignmentError):
+    except RecordingError:
         raise
     except Exception as error:
         raise RecordingError(

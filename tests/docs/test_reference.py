@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -100,7 +101,19 @@ def test_options_that_are_named_exist(page) -> None:  # type: ignore[no-untyped-
 
 def test_names() -> None:
     """Every public name is in a table of the API's page, and no other."""
-    assert {*first_names("api.md", "name")} == {*pytest_precision.__all__}
+    names = first_names("api.md", "name"), first_names("api.md", "exception")
+    assert sorted(itertools.chain(*names)) == sorted(pytest_precision.__all__)
+
+
+def test_exceptions() -> None:
+    """Those that users may catch are in a table of their own, each with what it is for `except`."""
+    table = {row[0].strip("`"): row[1].strip("`") for row in rows("api.md", "exception")}
+    public = {name: getattr(pytest_precision, name) for name in pytest_precision.__all__}
+    assert table == {
+        name: kind.__base__.__name__
+        for name, kind in public.items()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    }
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def judge(
         noise: measures the bounds of criteria that are `noise()`, which are bitwise without it.
 
     Raises:
-        AlignmentError: if they have no moments in common.
+        RecordingError: if they have no moments in common.
     """
     judgement = Judgement(left_out=left_out(candidate, reference, criteria))
     aside = frozenset(judgement.left_out) | TOLD

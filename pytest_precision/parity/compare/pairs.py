@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.engine.observation import Chunk
-from pytest_precision.errors import AlignmentError
+from pytest_precision.errors import RecordingError
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.tensors import Difference, compare
 from pytest_precision.trace.moment import END, Moment
@@ -118,14 +118,14 @@ def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Mom
     end if both end with a train step.
 
     Raises:
-        AlignmentError: if one side trains more steps than the other.
+        RecordingError: if one side trains more steps than the other.
     """
     if candidate.moments == reference.moments:
         return list(zip(candidate.moments, reference.moments, strict=True))
     theirs = {_train_key(moment): moment for moment in reference.moments if _trains(moment)}
     ours = {_train_key(moment): moment for moment in candidate.moments if _trains(moment)}
     if {key for key in ours.keys() ^ theirs.keys() if key[1] != END}:
-        raise AlignmentError(
+        raise RecordingError(
             f"expected both sides to train the same steps but the candidate trains "
             f"{max(step for step, _ in ours)} and the reference {max(step for step, _ in theirs)}"
         )

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_precision.engine.observation import Chunk, Observation, Span, whole
-from pytest_precision.errors import AlignmentError
+from pytest_precision.errors import RecordingError
 from pytest_precision.parity.compare.pairs import align, assemble, common_moments
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
@@ -161,7 +161,7 @@ def test_train_steps_find_each_other_across_sequences(write_trace: Write) -> Non
 def test_sides_that_train_differently_long_are_refused(write_trace: Write) -> None:
     """Steps that only one side trains would be left out silently."""
     one, two = (Moment(n - 1, "train", n, "optimizer_step") for n in (1, 2))
-    with pytest.raises(AlignmentError, match=r"candidate trains 1 and the reference 2"):
+    with pytest.raises(RecordingError, match=r"candidate trains 1 and the reference 2"):
         common_moments(write_trace([(one, [])]), write_trace([(one, []), (two, [])]))
 
 
