@@ -73,6 +73,19 @@ def expect_one_of(name: str, value: object, known: Iterable[object], advice: str
         raise ValueError(expected_but_got(what, named(name, value), advice))
 
 
+def expect_count(name: str, value: object, least: int) -> None:
+    """Refuse a number that is not whole, or too small.
+
+    Raises:
+        TypeError: `value` is no int.
+        ValueError: it is below `least`.
+    """
+    if type(value) is not int:
+        raise TypeError(expected_but_got(f"an int from {least}", named(name, value)))
+    if value < least:
+        raise ValueError(expected_but_got(f"an int from {least}", named(name, value)))
+
+
 def catchable(kind: _Error) -> _Error:
     """Declare that users may catch `kind`: tracebacks name it by the module that exports it."""
     kind.__module__ = "pytest_precision"

@@ -38,6 +38,7 @@ class Case:
         terms: of the test.
         again: records both sides again; None for what was recorded elsewhere, or with a mutant.
         window: steps whose values are compared; digests of all steps without it.
+        alone: whether the candidate alone is judged by itself.
 
     Attributes:
         candidate, reference, terms: as given.
@@ -50,10 +51,12 @@ class Case:
         terms: Terms,
         again: Recordings | None = None,
         window: Window | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self.candidate, self.reference = candidate, reference
         self.terms = terms
-        self._again, self._window = again, window
+        self._again, self._window, self._alone = again, window, alone
 
     @classmethod
     def opened(cls, recordings: Recordings, terms: Terms) -> Case:
@@ -83,10 +86,20 @@ class Case:
         found = Case(ours, theirs, self.terms, recordings, self._window)
         return found if found._decides else found._by_values(recordings)
 
+    def of_candidate_alone(self, name: str) -> Case:
+        """Return the case in which the candidate alone is judged by itself, under another name."""
+        mine = replace(self.candidate, name=name)
+        return Case(mine, self.reference, self.terms, self._again, self._window, alone=True)
+
     @property
     def sides(self) -> tuple[Recording, Recording]:
         """Return the candidate and the reference."""
         return self.candidate, self.reference
+
+    @property
+    def judged(self) -> tuple[Recording, ...]:
+        """Return the sides that are judged by themselves."""
+        return (self.candidate,) if self._alone else self.sides
 
     @property
     def cells(self) -> tuple[Cell, Cell]:
@@ -123,12 +136,12 @@ class Case:
         exempt = self.terms.exempt
         if exempt.all:
             return {}
-        return {s.name: Consistency.of(s, self.logs[s.name], exempt) for s in self.sides}
+        return {s.name: Consistency.of(s, self.logs[s.name], exempt) for s in self.judged}
 
     @cached_property
     def logs(self) -> dict[str, OracleLog]:
         """Return side to the log of its whole run."""
-        return {side.name: side.oracle for side in self.sides}
+        return {side.name: side.oracle for side in self.judged}
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:
         """List the sides that contradict themselves, each with its first contradiction."""

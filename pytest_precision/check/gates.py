@@ -82,7 +82,7 @@ def agreement(case: Case) -> Ruling | None:
 @gate
 def undisturbed(case: Case) -> Ruling | None:
     """Refuse an evaluation, a save, a load or a skipped step that left a wrong training state."""
-    for number, side in enumerate(case.sides):
+    for number, side in enumerate(case.judged):
         found = _disturbed(case, number)
         if found is not None:
             again = _disturbed(case.around(found.pair.moment.step), number) or found
@@ -106,7 +106,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 @gate
 def contract(case: Case) -> Ruling | None:
     """Refuse a side that breaks its layout's promises, or stored another dtype than it must."""
-    for side in case.sides:
+    for side in case.judged:
         declared = side.trace.header.violations
         if declared:
             return _failed(f"{declared[0]} in the {side.name}")
@@ -126,7 +126,7 @@ def contract(case: Case) -> Ruling | None:
 @gate
 def vacuity(case: Case) -> Ruling | None:
     """Refuse a side in which nothing happened, or not what its precision and contract name."""
-    for side in case.sides:
+    for side in case.judged:
         words = (
             vacuous(side.trace, side.cell, case.terms.criteria)
             or computed_elsewhere(side.trace, side.cell)
@@ -140,7 +140,7 @@ def vacuity(case: Case) -> Ruling | None:
 @gate
 def declared_rule(case: Case) -> Ruling | None:
     """Refuse a side whose updates are not those of the rule that the workload declares."""
-    wrong = oracle.breached(case.sides, case.terms.exempt)
+    wrong = oracle.breached(case.judged, case.terms.exempt)
     if not wrong:
         return None
     advice = (
@@ -166,10 +166,10 @@ def consistent(case: Case) -> Ruling | None:
 @gate
 def loop_rules(case: Case) -> Ruling | None:
     """Refuse a script that breaks a rule of every loop, such as one that adds to old gradients."""
-    broken = {words: kind for side in case.sides for words, kind in side.rules.broken.items()}
+    broken = {words: kind for side in case.judged for words, kind in side.rules.broken.items()}
     for words, kind in broken.items():
         if case.terms.exempt.judges(kind, ""):
-            names = [side.name for side in case.sides if words in side.rules.broken]
+            names = [side.name for side in case.judged if words in side.rules.broken]
             who = "both sides" if len(names) > 1 else f"the {names[0]}"
             advice = f"If that is meant, oracle={{{kind!r}: unchecked(reason=...)}} allows it."
             return _failed(f"{words} in {who}", [advice])
@@ -179,7 +179,7 @@ def loop_rules(case: Case) -> Ruling | None:
 @gate
 def workload_gradients(case: Case) -> Ruling | None:
     """Refuse a side whose losses or gradients are not those of the workload's model and loss."""
-    wrong = plain_gradients.wrong_gradients(case.sides, case.terms.exempt)
+    wrong = plain_gradients.wrong_gradients(case.judged, case.terms.exempt)
     if not wrong:
         return None
     return _failed(plain_gradients.gradient_headline(wrong), [plain_gradients.GRADIENT_ADVICE])
@@ -201,7 +201,7 @@ def lost_updates(case: Case) -> Ruling | None:
 @gate
 def hidden_kinds(case: Case) -> Ruling | None:
     """Refuse what an engine declares unobservable and the test has not accepted."""
-    for side in case.sides:
+    for side in case.judged:
         found = hidden(side.trace, case.terms.criteria, case.compared)
         if found is not None:
             kind, reason = found
@@ -275,6 +275,12 @@ GATES: tuple[Gate, ...] = (
 
 SELF_CHECKS = (consistent, loop_rules, workload_gradients, declared_rule)
 """Those that hold a side to something else than the other side."""
+
+OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
+"""Those that ask how two sides are compared."""
+
+ALONE_GATES = tuple(one for one in GATES if one not in OF_TWO_SIDES)
+"""The gates of a layout that is compared with further runs of itself."""
 
 RECORDED_GATES = tuple(
     one for one in GATES if one not in (same_data, undisturbed, *SELF_CHECKS, lost_updates, races)

@@ -15,13 +15,11 @@ from typing import Any
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import agreement, refused, same_data
-from pytest_precision.check.recordings import Recordings
+from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.errors import RanksSkipped, SideFailed
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.pool import RankPool
-
-MakeRecordings = Callable[..., Recordings]
 
 SHOWN_DIFFERENCES = 12
 """Differences between two environments that a failure lists; report.json has all of them."""

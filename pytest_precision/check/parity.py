@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -12,29 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_precision.check import preconditions
-from pytest_precision.check.recordings import Recordings
+from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
+from pytest_precision.check.sides_of_test import SidesOfTest
 from pytest_precision.check.terms import Terms
-from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import (
     ParityError,
+    expect_count,
     expect_type,
-    expected_but_got,
     is_bad_input,
-    named,
 )
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.verdict import Ruling, Verdict, again
-from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
-from pytest_precision.ranks.state.environment import Environment
-from pytest_precision.recorders.scripts.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
@@ -124,13 +118,11 @@ class Parity:
             expect_type(
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
             )
-        terms = Terms.of(criterion, max_lost_updates, contract, oracle)
-        terms = terms._replace(
-            jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
-        )
+        terms = self._terms(Terms.of(criterion, max_lost_updates, contract, oracle))
+        cells = self.cell, reference_cell or self.cell
         candidate_side, reference_side = (
             replace(side, gradients=terms.exempt.judges_gradients)
-            for side in self._sides(candidate, reference, workload, reference_cell)
+            for side in self._sides.pair(candidate, reference, workload, cells)
         )
         ruling, figures = self._ruled(candidate_side, reference_side, terms)
         figures["seconds"] = time.perf_counter() - started
@@ -144,6 +136,68 @@ class Parity:
                 criterion=str(terms.criteria),
                 ruling=ruling,
                 command="" if self.then is None else again(self.nodeid, self.then.options),
+                **figures,
+            )
+        )
+
+    def repeat(
+        self,
+        layout: Callable[..., Any],
+        *,
+        workload: Callable[..., Any] | None = None,
+        runs: int = 3,
+        threads: int | None = None,
+        contract: Contract | None = None,
+        oracle: Unchecked | Mapping[str, Unchecked] | None = None,
+    ) -> Verdict:
+        """Run a layout several times and expect each rank to have the same bytes in all runs.
+
+        The second run is on the ranks of the first one, the third on new ranks with another seed of
+        Python's hashes, and so on in turn. On several GPUs there is one more, in which each rank
+        has another device. The first run is also judged by itself, as each side of `check` is.
+
+        Args:
+            layout: a layout or a `script`, see `check`.
+            workload: see `check`.
+            runs: how many runs there are, from 2.
+            threads: number of threads of one more run; unless given, each has one thread.
+            contract: see `check`.
+            oracle: see `check`.
+
+        Returns:
+            The verdict, if it is `pass`.
+
+        Raises:
+            ParityError: with any other verdict.
+            TypeError: see `check`; and for numbers that are no `int`.
+            ValueError: for fewer than 2 runs, and for no thread.
+        """
+        __tracebackhide__ = True
+        # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.check.repeat import devices_of, further_runs, repeated
+
+        started = time.perf_counter()
+        expect_count("runs", runs, 2)
+        if threads is not None:
+            expect_count("threads", threads, 1)
+        terms = self._terms(Terms.of(None, None, contract, oracle))
+        side = self._sides.alone(layout, workload, self.cell)
+        side = replace(side, gradients=terms.exempt.judges_gradients)
+        devices = devices_of(side, self.settings.ranks_per_device)
+        further = [*further_runs(side, runs, threads, self.ranks.mode, devices)]
+        ruling, figures = self._recorded(
+            preconditions.before_alone(side, self._seen), partial(repeated, further, side, terms)
+        )
+        figures["seconds"] = time.perf_counter() - started
+        return self._kept(
+            Verdict(
+                nodeid=self.nodeid,
+                axes=axes_of(self.cell),
+                candidate=str(side.layout),
+                reference=str(side.layout),
+                workload=str(side.workload or ""),
+                criterion=f"the same bytes in {len(further) + 1} runs",
+                ruling=ruling,
                 **figures,
             )
         )
@@ -177,6 +231,15 @@ class Parity:
         paths, axes = (Path(candidate), Path(reference)), axes_of(self.cell)
         return self._kept(compare_recordings(*paths, terms, self.nodeid, axes))
 
+    @property
+    def _sides(self) -> SidesOfTest:
+        return SidesOfTest(self.settings, self.ranks.device)
+
+    def _terms(self, asked: Terms) -> Terms:
+        """Return the terms that a test wrote, with those of its settings."""
+        lines = self.settings.lines == "auto"
+        return asked._replace(jitter=self.settings.jitter, lines=lines, root=self.root)
+
     def _kept(self, verdict: Verdict) -> Verdict:
         __tracebackhide__ = True
         reports = verdict.outcome == "drift" and self.settings.drift == "report"
@@ -186,69 +249,6 @@ class Parity:
         if verdict.outcome != "pass" and not reports:
             raise ParityError(verdict)
         return verdict
-
-    def _sides(
-        self,
-        candidate: Callable[..., Any],
-        reference: Callable[..., Any],
-        workload: Callable[..., Any] | None,
-        reference_cell: Cell | None,
-    ) -> tuple[Side, Side]:
-        ours = ImportPath.of(candidate, "candidate")
-        theirs = ImportPath.of(reference, "reference")
-        scripts = is_script(candidate), is_script(reference)
-        for function, script in zip((candidate, reference), scripts, strict=True):
-            if script:
-                expect_signature(function)
-        if workload is None and not all(scripts):
-            raise TypeError(
-                expected_but_got(
-                    "a workload for a layout",
-                    named("workload", workload),
-                    "give workload=, or declare both functions of (cell, record) with @script",
-                )
-            )
-        made_by = None if workload is None else ImportPath.of(workload, "workload")
-        cells = self.cell, reference_cell or self.cell
-        cell, other_cell = (
-            replace(
-                cell,
-                device=self.ranks.device,
-                backend=self.settings.backend,
-                shared_by=math.lcm(*(cell.fewest_microbatches for cell in cells)),
-            )
-            for cell in cells
-        )
-        caller = Environment.now()
-        mine = self._declared(cell, candidate, reference, workload)
-        others = self._declared(other_cell, reference, candidate, workload)
-        return (
-            Side.of(
-                *(ours, theirs, made_by, cell, mine, caller),
-                way_in=way_in(candidate),
-                resumes=resumes(candidate),
-            ),
-            Side.of(
-                *(theirs, ours, made_by, other_cell, others, caller),
-                way_in=way_in(reference),
-                resumes=resumes(reference),
-            ),
-        )
-
-    def _declared(
-        self,
-        cell: Cell,
-        layout: Callable[..., Any],
-        other: Callable[..., Any],
-        workload: Callable[..., Any] | None,
-    ) -> Declared:
-        """Return what all that runs in a cell declares; that includes the layout after a `swap`."""
-        running = (layout, other, workload) if cell.swaps else (layout, workload)
-        declared = Declared.of(*running)
-        if declared.transformer_engine:
-            skip_without(self.settings, self.ranks.device)
-        warn_only = self.settings.deterministic == "warn"
-        return replace(declared.allowing(self.settings.may_leave), warn_only=warn_only)
 
     def _ruled(
         self, candidate: Side, reference: Side, terms: Terms
@@ -260,16 +260,8 @@ class Parity:
         from pytest_precision.check.moved import since
         from pytest_precision.check.mutation import mutants, noticed
 
-        inline = self.ranks.mode == "inline"
-        refused = preconditions.before(candidate, reference, None if inline else self.definitions)
-        if refused is not None:
-            return refused, {}
-        record = partial(
-            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
-        )
-        recordings = record(candidate, reference)
-        with self.traces.lock, closing(recordings):
-            try:
+        def rule(record: MakeRecordings) -> tuple[Ruling, dict[str, Any]]:
+            with closing(record(candidate, reference)) as recordings:
                 case = Case.opened(recordings, terms)
                 ruling, share = ruled(case, GATES), self.settings.mutate
                 figures = case.figures() | {"timing": recordings.timing}
@@ -282,8 +274,30 @@ class Parity:
                     figures["mutants"] = mutants(case)
                     ruling = noticed(figures["mutants"], share) or ruling
                 return ruling, figures
+
+        return self._recorded(preconditions.before(candidate, reference, self._seen), rule)
+
+    @property
+    def _seen(self) -> Definitions | None:
+        """What the modules of this process defined, where ranks import them anew."""
+        return None if self.ranks.mode == "inline" else self.definitions
+
+    def _recorded(
+        self,
+        refused: Ruling | None,
+        rule: Callable[[MakeRecordings], tuple[Ruling, dict[str, Any]]],
+    ) -> tuple[Ruling, dict[str, Any]]:
+        """Return what `rule` makes of what it records, unless it is refused before or after."""
+        if refused is not None:
+            return refused, {}
+        record = partial(
+            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
+        )
+        with self.traces.lock:
+            try:
+                return rule(record)
             except Exception as error:
-                require = self.settings.require
+                require, inline = self.settings.require, self.ranks.mode == "inline"
                 refused = preconditions.after(error, require=require, inline=inline)
                 if refused is None:
                     raise

@@ -45,13 +45,15 @@ def distinct(same: bool, what: str) -> Ruling | None:
     """Refuse a side that is compared with itself, which agrees whatever it does."""
     if not same:
         return None
-    return Ruling(outcome="vacuous", reason=f"the candidate and the reference are the same {what}")
+    reason = f"the candidate and the reference are the same {what}"
+    advice = "Whether it has the same bits in each run, parity.repeat(layout, ...) asks."
+    return Ruling(outcome="vacuous", reason=reason, details=(advice,))
 
 
 @gate
-def recordable(candidate: Side, reference: Side) -> Ruling | None:
+def recordable(*sides: Side) -> Ruling | None:
     """Refuse a script in a sequence that it cannot run."""
-    for side in (candidate, reference):
+    for side in sides:
         lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
         if side.way_in != LAYOUT and lacking:
             return Ruling(outcome="error", reason=lacking)
@@ -131,6 +133,16 @@ def before(candidate: Side, reference: Side, definitions: Definitions | None) ->
         or recordable(candidate, reference)
         or equal_steps(candidate, reference)
     )
+
+
+def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
+    """Return the ruling on a side that is compared with itself, and not worth recording, or None.
+
+    Args:
+        side: what is recorded several times.
+        definitions: see `unpatched`.
+    """
+    return unpatched(definitions) or recordable(side)
 
 
 def after(error: Exception, *, require: bool, inline: bool) -> Ruling | None:

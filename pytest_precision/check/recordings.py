@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -230,3 +230,7 @@ class Recordings:
             raise SideFailed(self._names[side], error) from error
         finally:
             self.timing[side] += time.perf_counter() - started
+
+
+MakeRecordings = Callable[..., Recordings]
+"""Makes the recordings of two sides, on the ranks and in the cache of a session."""

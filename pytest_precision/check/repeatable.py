@@ -32,7 +32,7 @@ def unrepeatable(case: Case) -> str:
         return f"; not repeatable: in a second run {failed.reason}"
     if found is None:
         return ""
-    return f"; not repeatable: {_what(found)} in a second run of the candidate"
+    return f"; not repeatable: {what_differs(found)} in a second run of the candidate"
 
 
 @gate
@@ -51,7 +51,7 @@ def races(case: Case) -> Ruling | None:
         if found is not None:
             return Ruling(
                 outcome="fail",
-                reason=f"race: {_what(found)} {late}",
+                reason=f"race: {what_differs(found)} {late}",
                 details=tuple(wording.statistics_lines(found, "without delays")),
                 divergence=locate(single(found)),
                 figures={"histogram": of_finding(found)},
@@ -98,6 +98,7 @@ def _same(pair: Pair) -> bool:
     )
 
 
-def _what(found: Finding) -> str:
+def what_differs(found: Finding) -> str:
+    """Return which tensor differs, and when."""
     pair = found.pair
     return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"

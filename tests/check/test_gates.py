@@ -15,6 +15,7 @@ from pytest_precision.check.gates import GATES
 from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.mutation import noticed
 from pytest_precision.check.preconditions import PRECONDITIONS
+from pytest_precision.check.repeat import repeats
 from pytest_precision.parity.verdict import Ruling
 
 VERDICTS = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"
@@ -39,7 +40,8 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     """Each gate has its row in the documentation, in the order in which they are asked."""
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    assert documented == [one.__name__ for one in (*PRECONDITIONS, *GATES, *TIME_GATES, noticed)]
+    gates = (*PRECONDITIONS, *GATES, *TIME_GATES, repeats, noticed)
+    assert documented == [one.__name__ for one in gates]
 
 
 def doubled(workload: Any, cell: Cell) -> Any:
