@@ -20,6 +20,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "ranks": ("fresh", "fresh"),
     "timeout": ("7.5", 7.5),
     "report": ("/somewhere/else", Path("/somewhere/else")),
+    "report_host": ("true", True),
     "strict_isolation": ("true", True),
     "ranks_per_device": ("2", 2),
     "may_leave": ("environment variable A", ("environment variable A",)),

@@ -47,10 +47,12 @@ def record() -> None:
 
 
 def without_machine() -> None:
-    """Leave out the release of the kernel, which names the machine that made the sample."""
+    """Leave out what names the machine that made the sample, and the commit, which is not kept."""
     file = SAMPLE / "report.json"
     report = json.loads(file.read_text())
     report["environment"]["platform"] = f"{platform.system()} {platform.machine()}"
+    (run,) = report["environment"]["runs"]
+    run |= dict.fromkeys(("commit", "branch", "host"), "example") | {"dirty": False}
     file.write_bytes(encode(report) + b"\n")
     write_page(SAMPLE)
 

@@ -135,7 +135,7 @@ class Parity:
                 workload=str(candidate_side.workload or reference_side.workload or ""),
                 criterion=str(terms.criteria),
                 ruling=ruling,
-                command="" if self.then is None else again(self.nodeid, self.then.options),
+                command="" if self.then is None else again(self.nodeid, options=self.then.options),
                 **figures,
             )
         )

@@ -109,9 +109,11 @@ def write_report(folder: Path, verdict: Verdict) -> None:
     """
     from pytest_precision.report.json_file import JsonFile
     from pytest_precision.report.page.render import write_page
+    from pytest_precision.report.session_run import session_run
     from pytest_precision.report.versions import environment
 
-    file = JsonFile(folder, environment(device="", flags={}), option="--report")
+    found = environment(device="", flags={}) | {"runs": [session_run(None)]}
+    file = JsonFile(folder, found, option="--report")
     file.plan(1)
     file.put(verdict.nodeid, [verdict.as_dict()])
     file.close()

@@ -23,6 +23,7 @@ class Settings:
         ranks: how ranks run: `reuse`, `fresh` or `inline`.
         timeout: deadline of one cell, in seconds.
         report: absolute path of the folder for report.json; with None no report is written.
+        report_host: whether the report names the machine.
         strict_isolation: whether a job that leaves process-global state changed fails its test.
         ranks_per_device: how many ranks may share a GPU.
         may_leave: patterns of the state that any job may leave changed.
@@ -50,6 +51,7 @@ class Settings:
     ranks: str = "reuse"
     timeout: float = 300.0
     report: Path | None = None
+    report_host: bool = False
     strict_isolation: bool = False
     ranks_per_device: int = 1
     may_leave: tuple[str, ...] = ()

@@ -54,6 +54,14 @@ OPTIONS = (
     ),
     Option("report", option_values.folder, "a folder", "DIR", "write report.json there"),
     Option(
+        "report_host",
+        option_values.flag,
+        "true or false",
+        "",
+        "name this machine in the report",
+        "bool",
+    ),
+    Option(
         "strict_isolation",
         option_values.flag,
         "true or false",

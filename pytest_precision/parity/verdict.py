@@ -261,6 +261,7 @@ def cell_of(nodeid: str) -> str:
     return name.partition("[")[2].removesuffix("]") or nodeid
 
 
-def again(nodeid: str, options: str = "") -> str:
-    """Return the command that runs one cell, with further options."""
-    return " ".join(filter(None, ("pytest --precision-matrix", options, shlex.quote(nodeid))))
+def again(*nodeids: str, options: str = "") -> str:
+    """Return the command that runs these cells, with further options."""
+    words = ("pytest --precision-matrix", options, *map(shlex.quote, nodeids))
+    return " ".join(filter(None, words))

@@ -98,7 +98,7 @@ def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings
 
 def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
     """Return the verdict on a drawn cell with the marker that makes it."""
-    command = again(verdict.nodeid, f"--precision-fuzz {drawn_cells}")
+    command = again(verdict.nodeid, options=f"--precision-fuzz {drawn_cells}")
     paste = f"To have this cell, paste above the test: {drawn.marker(cell)}"
     return replace(verdict, command=command, closing=(paste, f"Draw again with: {command}"))
 

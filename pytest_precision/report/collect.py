@@ -9,6 +9,7 @@ crash of a worker) counts as one more check of the cell, without a layout.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ class CheckResult:
         entry: entry in report.json: the verdict; `status`; `pytest`, pytest's word for the test
             (`passed`, `failed`, `error`, `skipped`, `xfailed`, `xpassed`); `xfail`, the reason of
             the expectation if there is one; and what all checks of the cell have in common: `axes`,
-            `number`, `line`, `worker`, `unread` and `test_seconds`.
+            `number`, `line`, `worker`, `unread`, `reruns` and `test_seconds`.
     """
 
     status: str
@@ -65,6 +66,7 @@ class CellResult:
         line: line of the test in its file, from 0.
         seconds: duration of all phases of the test, including fixtures.
         unread: axes of the user's own that nothing has read in this cell.
+        reruns: how often the test failed and was run again, before the run that counts.
         checks: at least one, in the order in which they were made.
     """
 
@@ -76,6 +78,7 @@ class CellResult:
     seconds: float
     checks: tuple[CheckResult, ...]
     unread: tuple[str, ...] = ()
+    reruns: int = 0
 
     @classmethod
     def of(cls, entries: Sequence[Mapping[str, Any]]) -> CellResult:
@@ -91,6 +94,7 @@ class CellResult:
             first.get("test_seconds", sum(entry["seconds"] for entry in entries)),
             tuple(map(CheckResult.of, entries)),
             tuple(first.get("unread", ())),
+            first.get("reruns", 0),
         )
 
     @property
@@ -156,6 +160,7 @@ class Results:
         self._known: dict[str, Mapping[str, Any]] = {}
         self._tests: set[str] = set()
         self._runs: dict[RunKey, _TestRun] = {}
+        self._reruns: Counter[RunKey] = Counter()
 
     def add(self, report: pytest.TestReport) -> tuple[RunKey, CellResult] | None:
         """Take any report of any test; return the cell at the last report of its test."""
@@ -177,7 +182,11 @@ class Results:
         if report.when in PHASES[:-1]:
             return None
         del self._runs[key]
-        entries = _entries(report.nodeid, run, _common(report, cell, run))
+        self._reruns[key] += run.discarded
+        common = _common(report, cell, run)
+        if self._reruns[key]:
+            common["reruns"] = self._reruns[key]
+        entries = _entries(report.nodeid, run, common)
         if run.discarded or not entries:  # `--setup-only` makes no call, so there is no result
             return None
         result = self.cells[key] = CellResult.of(entries)

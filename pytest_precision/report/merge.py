@@ -46,8 +46,9 @@ def _longest(seconds: Sequence[float]) -> dict[str, float]:
 def _environment(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     merged: dict[str, Any] = _joined(found)
     merged["world_sizes"] = _distinct(chain.from_iterable(e.get("world_sizes", []) for e in found))
-    if any("ranks" in own for own in found):
-        merged["ranks"] = _distinct(chain.from_iterable(own.get("ranks", []) for own in found))
+    for name in ("ranks", "runs"):
+        if any(name in own for own in found):
+            merged[name] = _distinct(chain.from_iterable(own.get(name, []) for own in found))
     return merged
 
 

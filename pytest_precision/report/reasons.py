@@ -24,19 +24,24 @@ class Reason:
     Attributes:
         status: status of the checks.
         text: reason of the first check, without the name of its cell.
-        check: the first check.
         kind: what all checks have in common.
         cells: each cell once, in the given order.
+        checks: the first such check of each cell.
         texts: those of all checks; several concern the same kind of the same tensor and differ in
             numbers.
     """
 
     status: str
     text: str
-    check: CheckResult
     kind: tuple[object, ...]
     cells: list[CellResult] = field(default_factory=list)
+    checks: list[CheckResult] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
+
+    @property
+    def check(self) -> CheckResult:
+        """The first check."""
+        return self.checks[0]
 
     @property
     def identical(self) -> bool:
@@ -80,10 +85,11 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
             if check.status in wanted:
                 text = _text(cell, check)
                 kind = _kind(check, text)
-                reason = found.setdefault(kind, Reason(check.status, text, check, kind))
+                reason = found.setdefault(kind, Reason(check.status, text, kind))
                 reason.texts.add(text)
                 if reason.cells[-1:] != [cell]:
                     reason.cells.append(cell)
+                    reason.checks.append(check)
     return sorted(found.values(), key=lambda reason: -len(reason.cells))
 
 
@@ -140,6 +146,16 @@ def unread_axes(cells: Iterable[CellResult]) -> list[str]:
         f"no code read the axis {axis} in {count(len(own), 'cell')} of "
         f"{', '.join(dict.fromkeys(cell.test for cell in own))}"
         for axis, own in found.items()
+    ]
+
+
+def rerun(cells: Iterable[CellResult]) -> list[str]:
+    """Say which cells failed and were run again, and how they ended."""
+    return [
+        f"{cell.nodeid} was run {count(cell.reruns, 'more time')} after a failure, and "
+        f"{'failed again' if cell.failing else 'then passed'}"
+        for cell in cells
+        if cell.reruns
     ]
 
 

@@ -17,6 +17,7 @@ from pytest_precision.report.collect import Results
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.progress import Progress
 from pytest_precision.report.reasons import shorten
+from pytest_precision.report.session_run import session_run
 from pytest_precision.report.versions import environment
 
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
@@ -48,7 +49,10 @@ class SessionReport:
             for name, value in asdict(settings).items()
             if name != "report"
         }
-        return cls(config, settings.report, environment(device=settings.device, flags=flags))
+        found = environment(device=settings.device, flags=flags)
+        if settings.report is not None and not runs_nothing(config):
+            found["runs"] = [session_run(config.rootpath, host=settings.report_host)]
+        return cls(config, settings.report, found)
 
     def __init__(
         self, config: pytest.Config, folder: Path | None, environment: Mapping[str, Any]

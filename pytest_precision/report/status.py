@@ -37,6 +37,9 @@ STATUSES = {
 `partial` for a pass under another criterion than bitwise, which may leave kinds out, and for a
 drift that is only reported."""
 
+IN_PART = "passed, under a tolerance or without what the test left out"
+"""What `partial` means, in the words of a legend."""
+
 PASSING = ("partial", "pass")
 
 FAILING = tuple(name for name, status in STATUSES.items() if status.failing)

@@ -13,9 +13,9 @@ import pytest
 from pytest_precision._visible import visible
 from pytest_precision.report.collect import CellResult, Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
-from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes
+from pytest_precision.report.reasons import Reason, fold, not_compared, rerun, unread_axes
 from pytest_precision.report.sharing import explain
-from pytest_precision.report.status import FAILING, STATUSES, count, duration
+from pytest_precision.report.status import FAILING, IN_PART, STATUSES, count, duration
 
 TITLE = "precision matrix"
 
@@ -96,9 +96,7 @@ class _Section:
         """Write what was not compared and where, which a mark in the grid cannot show."""
         if any(cell.status == "partial" for cell in cells):
             mark = STATUSES["partial"].mark
-            self.paragraph(
-                f"{mark} passed, under a tolerance or without what the test left out", "", "  "
-            )
+            self.paragraph(f"{mark} {IN_PART}", "", "  ")
         found = not_compared(cells)
         shown = found if self.terminal.verbosity > 0 else found[:MAX_REASONS]
         for text, number in shown:
@@ -161,7 +159,7 @@ class _Section:
             mark = STATUSES["xfail"].mark
             text = f"pytest counts {caught} of the {mark} as passed: their tests expected a failure"
             self.terminal.write_line(text)
-        for note in unread_axes(cells):
+        for note in (*rerun(cells), *unread_axes(cells)):
             self.paragraph(note, "", "  ")
         self.mutants(cells)
         if self.terminal.verbosity > 0:

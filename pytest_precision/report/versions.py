@@ -11,7 +11,7 @@ PACKAGES = ("pytest-precision", "pytest", "torch", "numpy", "transformer-engine"
 
 
 def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry `environment` of report.json, except for the world sizes.
+    """Return the entry `environment` of report.json, except for `runs` and the world sizes.
 
     Args:
         device: device that the ranks run on.

@@ -18,9 +18,17 @@ from pytest_precision.matrix.contract import PATHS
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.options import OPTIONS, Option
 from pytest_precision.parity.compare.calls import CALLS
+from pytest_precision.parity.compare.signature import ERRORS
 from pytest_precision.parity.culprit import CULPRIT_KINDS
 from pytest_precision.parity.verdict import OUTCOMES
-from pytest_precision.report.page.culprit import MEANING
+from pytest_precision.report.page.doc_links import (
+    DOCS,
+    ERRORS_WITH_A_ROW,
+    KINDS_WITH_A_ROW,
+    LOOKS_LIKE,
+    MEANING,
+    WHERE_TO_LOOK,
+)
 from pytest_precision.report.status import STATUSES
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -142,6 +150,18 @@ def test_the_page_leads_to_a_row_of_each_kind_of_error() -> None:
         [kind] for kind in CULPRIT_KINDS
     ]
     assert MEANING.endswith("/docs/reference/report.md")
+
+
+def test_the_page_leads_to_where_to_look() -> None:
+    """Each kind and each error that the page links has a row, and no row is without a link."""
+    pages = {WHERE_TO_LOOK: ("first", KINDS_WITH_A_ROW), LOOKS_LIKE: ("error", ERRORS_WITH_A_ROW)}
+    for address, (prefix, known) in pages.items():
+        text = (ROOT / "docs" / address.removeprefix(f"{DOCS}/")).read_text()
+        anchors = re.findall(rf'<a id="{prefix}-([\w-]+)"></a>`([\w ]+)`', text)
+        assert {name: anchor for anchor, name in anchors} == {
+            name: name.replace(" ", "-") for name in known
+        }
+    assert {*ERRORS_WITH_A_ROW} >= {*ERRORS}
 
 
 def test_rules_of_the_audit() -> None:

@@ -18,11 +18,19 @@ SPREAD = {
         "param": {"dtypes": [["bfloat16", "float32"]], "state": ["=", "=", ".", "dtype NaN"]}
         | {"mismatched": [None, None, None, 1.0], "max_ulp": [None, None, None, 3]},
     },
+    "tensors": {
+        "param": {
+            "name": ["embed.weight", "layers.0.weight", "layers.1.weight"],
+            "rel_l2": [[0.0, 0.0, None, 0.0], [0.0, 0.0, None, 1e-6], [0.0, 0.0, None, 0.5]],
+            "tensors": 3,
+        }
+    },
 }
 
 CURVES = {
     "step": [1, 2, 3],
     "loss": {"candidate": [2.0, 1.5, "nan"], "reference": [2.0, 1.25, 1.0]},
+    "grad_norm": {"candidate": [4.0, 3.5, 3.0], "reference": [4.0, 3.0, None]},
     "lost_updates": {"candidate": [0.0, 0.5, 0.5], "reference": [0.0, 0.0, None]},
     "absorbed": {"candidate": [0.0, 0.5, 0.5], "reference": [0.0, 0.0, None]},
 }

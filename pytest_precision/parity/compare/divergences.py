@@ -59,14 +59,14 @@ class Tally:
     """What happened to one kind in one operation.
 
     Attributes:
-        pairs: number of pairs that were compared.
+        names: of the tensors of all pairs that were compared, in their order.
         within: those that are not equal bit for bit, but within their criterion: the tensor's name
             and how far apart its values are.
         findings: the pairs that violate their criterion.
         dtypes: dtypes of the candidate and of the reference.
     """
 
-    pairs: int = 0
+    names: list[str] = field(default_factory=list)
     within: list[tuple[str, Statistics]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     dtypes: set[tuple[str, str]] = field(default_factory=set)
@@ -131,7 +131,7 @@ def judge(
                 optional.note(aligned, unlike or "")
                 continue
             tally = judgement.spread[pair.kind, pair.moment.op]
-            tally.pairs += 1
+            tally.names.append(pair.name)
             judgement.observations += 1
             if pair.candidate is not None:
                 judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)

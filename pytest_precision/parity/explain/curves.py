@@ -33,6 +33,7 @@ def table(*sides: Recording) -> dict[str, Any]:
     A step's loss is the sum of its microbatches' observed losses.
     """
     losses = {side.name: _losses(side.trace) for side in sides}
+    norms = {side.name: _norms(side.trace) for side in sides}
     steps = sorted({step for own in losses.values() for step in own})
     sums = {
         side.name: {step: sum(own.values(), Counts()) for step, own in side.updates.steps.items()}
@@ -48,6 +49,7 @@ def table(*sides: Recording) -> dict[str, Any]:
     return {
         "step": steps,
         "loss": {side: [own.get(step) for step in steps] for side, own in losses.items()},
+        "grad_norm": {side: [own.get(step) for step in steps] for side, own in norms.items()},
         "lost_updates": column(lambda counts: counts.share),
         "absorbed": column(lambda counts: counts.absorbed),
     }
@@ -129,3 +131,15 @@ def _losses(trace: Trace) -> dict[int, float]:
             if seen:
                 losses[moment.step] = sum(float(loss.double().sum()) for loss in seen.values())
     return losses
+
+
+def _norms(trace: Trace) -> dict[int, float]:
+    """Return train step to the first norm of gradients that the loop has computed in it."""
+    norms: dict[int, float] = {}
+    for moment in trace.moments:
+        if moment.operation == "train" and moment.step not in norms:
+            seen = (entry for entry in trace.entries(moment) if entry.kind == "grad_norm")
+            first = next(seen, None)
+            if first is not None:
+                norms[moment.step] = float(trace.tensor(first).double().max())
+    return norms

@@ -8,6 +8,7 @@ from typing import Any
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
 from pytest_precision.parity.compare.statistics import Statistics
+from pytest_precision.parity.explain.tensor_spread import by_tensor
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.moment import Moment
 
@@ -50,7 +51,8 @@ def columns(judgement: Judgement) -> dict[str, Any]:
     """Return the table as builtins: columns with one element per operation.
 
     Of each kind there are the states, `=`, `~`, `.` or what is wrong in words, and, where any is
-    known, the figures of the tensors that are furthest off.
+    known, the figures of the tensors that are furthest off. Where values were kept, there are the
+    errors of single tensors, too.
     """
     moments = _columns(judgement, MOST_COLUMNS)
     kinds = {}
@@ -68,11 +70,13 @@ def columns(judgement: Judgement) -> dict[str, Any]:
             "state": [_state(tally) or "values" for tally in tallies],
             **{name: column for name, column in figures.items() if any(column)},
         }
+    tensors = by_tensor(judgement, moments)
     return {
         "op": [moment.op for moment in moments],
         "operation": [moment.operation for moment in moments],
         "step": [moment.step for moment in moments],
         "kinds": kinds,
+        **({"tensors": tensors} if tensors else {}),
     }
 
 

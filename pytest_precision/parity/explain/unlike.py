@@ -45,7 +45,7 @@ def other_number(judgement: Judgement, op: int) -> str:
         return ""
     problems = [one.problem for one in tally.findings]
     lacks, exceeds = problems.count("missing"), problems.count("extra")
-    ours, theirs = tally.pairs - lacks, tally.pairs - exceeds
+    ours, theirs = len(tally.names) - lacks, len(tally.names) - exceeds
     for finding in tally.findings:
         pair = finding.pair
         if finding.problem == "shape" and pair.candidate and pair.reference:

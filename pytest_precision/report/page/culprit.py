@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pytest_precision.parity.culprit import BOTH_SIDES, Culprit, source_place
+from pytest_precision.report.page.doc_links import MEANING
 from pytest_precision.report.page.heat import Heat, module_heats
-
-MEANING = "https://github.com/pytest-precision/pytest-precision/blob/main/docs/reference/report.md"
-"""The page that says what each kind of error means, and where to look."""
 
 MOST_MODULES = 200
 """Modules that are shown; report.json has them all."""

@@ -1,22 +1,44 @@
-"""Failures: cells that failed for one reason, with one of them in full."""
+"""Failures: cells that failed for one reason, with one of them in full and a few more in wait.
+
+What is in wait takes the place of the first where a filter leaves that out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.page.culprit import ShownCulprit, shown_culprit
+from pytest_precision.report.page.doc_links import of_error, of_kind
 from pytest_precision.report.page.heat import HeatTable, heat_table
-from pytest_precision.report.page.plots import Plot, plots
+from pytest_precision.report.page.line_plot import Plot
+from pytest_precision.report.page.plots import plots
+from pytest_precision.report.page.tensor_heat import TensorHeats, tensor_heats
 from pytest_precision.report.reasons import Reason, fold
 from pytest_precision.report.status import FAILING, STATUSES
 
 DETAILED = 40
 """Reasons that are shown in full; all further ones are a line."""
 
+EXAMPLES = 4
+"""Most cells of a reason that a page has in full, so that filters find one of their values."""
+
+MORE_EXAMPLES = 24
+"""Cells in full beyond the first of each reason, over all reasons, so that a page opens at once."""
+
 LISTED = 200
 """Failing cells that are listed by name, over all reasons."""
+
+Classes = Callable[[CellResult], str]
+
+
+class Fact(NamedTuple):
+    """A line of a table: what it is, the value, and the address of what it means, if any."""
+
+    name: str
+    value: str
+    meaning: str = ""
 
 
 class Listed(NamedTuple):
@@ -27,6 +49,32 @@ class Listed(NamedTuple):
     classes: str
 
 
+class Example(NamedTuple):
+    """One cell in full.
+
+    Attributes:
+        anchor: what the names of its elements begin with.
+        nodeid: pytest's id.
+        classes: those of the filters.
+        entry: its check in report.json.
+        culprit: the operation that made its first wrong value, if that is known.
+        facts: of its first divergence and its two sides.
+        heat: where the difference starts and how it spreads, if that is known.
+        tensors: likewise, of single tensors.
+        plots: curves and histogram.
+    """
+
+    anchor: str
+    nodeid: str
+    classes: str
+    entry: Mapping[str, Any]
+    culprit: ShownCulprit | None
+    facts: list[Fact]
+    heat: HeatTable | None
+    tensors: list[TensorHeats]
+    plots: list[Plot]
+
+
 class Failure(NamedTuple):
     """All cells that failed for one reason.
 
@@ -35,30 +83,26 @@ class Failure(NamedTuple):
         status: of the checks.
         sign: its character.
         text: the reason, a sentence.
-        cells: those that are listed, the representative first.
+        place: kind, step and tensor that differ first in the first cell; empty where none is known.
+        cells: those that are listed, the first in full among them.
         number: of all cells.
+        every: the classes of all cells.
         identical: whether all have just this reason.
         above: the element that shows another cell of this reason in full; empty if none does.
-        entry: the representative's check in report.json; None if it is not shown in full.
-        culprit: the operation that made its first wrong value, if that is known.
-        facts: name to value, of its first divergence and its two sides.
-        heat: where the difference starts and how it spreads, if that is known.
-        plots: of the representative.
+        examples: cells in full, of which the first is shown.
     """
 
     anchor: str
     status: str
     sign: str
     text: str
+    place: tuple[str, str, str]
     cells: list[Listed]
     number: int
+    every: list[str]
     identical: bool
     above: str
-    entry: Mapping[str, Any] | None
-    culprit: ShownCulprit | None
-    facts: list[tuple[str, str]]
-    heat: HeatTable | None
-    plots: list[Plot]
+    examples: list[Example]
 
 
 class Failures:
@@ -74,16 +118,17 @@ class Failures:
         self._reasons = 0
         self._full: dict[tuple[object, ...], str] = {}
         self._left = LISTED
+        self._more = MORE_EXAMPLES
 
     def target(self, cell: CellResult) -> str:
         """Return the element that tells of a cell; empty for one that did not fail."""
         return self._anchors.get(id(cell), "")
 
-    def of(self, cells: Iterable[CellResult], classes: Any) -> list[Failure]:
+    def of(self, cells: Iterable[CellResult], classes: Classes) -> list[Failure]:
         """Fold some of the failing cells by reason."""
         return [self._failure(reason, classes) for reason in fold(cells, FAILING)]
 
-    def _failure(self, reason: Reason, classes: Any) -> Failure:
+    def _failure(self, reason: Reason, classes: Classes) -> Failure:
         self._reasons += 1
         anchor = f"r{self._reasons}"
         listed = []
@@ -99,41 +144,80 @@ class Failures:
         full = not above and len(self._full) < DETAILED
         if full:
             self._full[reason.kind] = anchor
-        entry = reason.check.entry if full else None
         return Failure(
             anchor,
             reason.status,
             STATUSES[reason.status].mark,
             reason.text or "no reason given",
+            _place(reason.check.entry),
             listed,
             len(reason.cells),
+            [classes(cell) for cell in reason.cells],
             reason.identical,
             above,
-            entry,
-            shown_culprit(entry or {}),
-            _facts(entry or {}),
-            heat_table((entry or {}).get("spread")),
-            plots(entry or {}),
+            self._examples(anchor, reason, classes) if full else [],
         )
 
+    def _examples(self, anchor: str, reason: Reason, classes: Classes) -> list[Example]:
+        """Return the first cell in full, and others with a value that those before do not have."""
+        found: list[Example] = []
+        known: set[str] = set()
+        for cell, check in zip(reason.cells, reason.checks, strict=True):
+            own = classes(cell)
+            if {*own.split()} <= known or (found and not self._more):
+                continue
+            known.update(own.split())
+            self._more -= bool(found)
+            found.append(_example(f"{anchor}e{len(found)}", cell, own, check.entry))
+            if len(found) == EXAMPLES:
+                break
+        return found
 
-def _facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+
+def _example(anchor: str, cell: CellResult, classes: str, entry: Mapping[str, Any]) -> Example:
+    spread = entry.get("spread")
+    return Example(
+        anchor,
+        cell.nodeid,
+        classes,
+        entry,
+        shown_culprit(entry),
+        _facts(cell, entry),
+        heat_table(spread),
+        tensor_heats(spread),
+        plots(entry),
+    )
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    divergence = entry.get("divergence")
+    if not divergence:
+        return "", "", ""
+    return divergence["kind"], str(divergence["step"]), divergence["name"]
+
+
+def _facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
     found = []
     if divergence := entry.get("divergence"):
-        signature = divergence["signature"]
+        kind, signature = divergence["kind"], divergence["signature"]
         found = [
-            ("looks like", "" if signature == "values" else signature),
-            ("step", str(divergence["step"])),
-            ("phase", divergence["phase"]),
-            ("kind", divergence["kind"]),
-            ("tensor", divergence["name"]),
-            ("element", _element(divergence)),
-            ("candidate has", str(divergence["candidate"])),
-            ("reference has", str(divergence["reference"])),
+            Fact(
+                "looks like",
+                "" if signature == "values" else signature,
+                of_error(divergence.get("error", "")),
+            ),
+            Fact("step", str(divergence["step"])),
+            Fact("phase", divergence["phase"]),
+            Fact("kind", kind, of_kind(kind)),
+            Fact("tensor", divergence["name"]),
+            Fact("element", _element(divergence)),
+            Fact("candidate has", str(divergence["candidate"])),
+            Fact("reference has", str(divergence["reference"])),
         ]
     sides = ("candidate", "reference", "criterion")
-    found += [(name, entry.get(name, "")) for name in ("gate", *sides)]
-    return [(name, value) for name, value in found if value]
+    found += [Fact(name, entry.get(name, "")) for name in ("gate", *sides)]
+    found.append(Fact("run again", f"{cell.reruns} times" if cell.reruns else ""))
+    return [fact for fact in found if fact.value]
 
 
 def _element(divergence: Mapping[str, Any]) -> str:

@@ -1,8 +1,13 @@
-"""Filters: radio buttons by outcome and axis value, which need style and no script."""
+"""Filters: boxes by outcome, gate and axis value, which need style and no script.
+
+Of one axis, several values may be chosen; without any, all are shown. The script adds what style
+cannot do: counts, rows that are hidden, another example in each failure, and an address.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_precision.report.collect import CellResult
@@ -12,19 +17,28 @@ MOST_CHOICES = 12
 """Most values of an axis to choose from; an axis with more has no filter."""
 
 
-class Button(NamedTuple):
-    """One button: its element, its text, and the class of the cells that it shows."""
+class FilterBox(NamedTuple):
+    """One box: its element, its text, and the classes of the cells that it shows."""
 
     anchor: str
     text: str
     shows: str
 
 
-class ButtonGroup(NamedTuple):
-    """Buttons of which one is chosen."""
+class FilterGroup(NamedTuple):
+    """Boxes of one axis, of which any may be chosen.
+
+    Attributes:
+        name: of the axis, as the address of a filter has it.
+        anchor: the element.
+        choices: in the order of their values.
+        classes: class of some cells to the boxes of which each shows them.
+    """
 
     name: str
-    choices: list[Button]
+    anchor: str
+    choices: list[FilterBox]
+    classes: Mapping[str, list[str]]
 
 
 class Filters:
@@ -38,55 +52,93 @@ class Filters:
     """
 
     def __init__(self, cells: Sequence[CellResult]) -> None:
-        self._axes = _axes(cells)
         # By number, since a report may come from elsewhere, and its words stay out of the style.
-        names = dict.fromkeys(name for cell in cells for name in cell.gates)
-        self._gates = {name: number for number, name in enumerate(names)}
+        self._numbers: list[dict[tuple[str, ...], int]] = []
         there = {cell.status for cell in cells}
-        statuses = [name for name in STATUSES if name in there]
-        gates = [Button(f"fg-{n}", name, f"g-{n}") for name, n in self._gates.items()]
-        outcomes = [Button(f"f-{n}", STATUSES[n].word, f"s-{n}") for n in statuses]
-        axes = [
-            ButtonGroup(
-                axis, [Button(f"f{place}-{n}", _text(v), f"v{place}-{n}") for v, n in known]
-            )
-            for place, (axis, known) in enumerate(
-                (axis, values.items()) for axis, values in self._axes.items()
-            )
-        ]
-        groups = [ButtonGroup("outcome", outcomes), ButtonGroup("gate", gates), *axes]
+        words = {repr(name): status.word for name, status in STATUSES.items() if name in there}
+        gates = sorted({name for cell in cells for name in cell.gates})
+        self._axes = ["outcome", "gate", *_axes(cells)]
+        orders = [words, {repr(gate): gate for gate in gates}, *_axes(cells).values()]
+        groups = [self._group(place, cells, order) for place, order in enumerate(orders)]
         self.groups = [group for group in groups if len(group.choices) > 1]
+
+    def _group(
+        self, place: int, cells: Sequence[CellResult], order: Mapping[str, str]
+    ) -> FilterGroup:
+        """Return the boxes of one place, and number what cells have there.
+
+        Args:
+            place: of the outcome, of the gate or of an axis.
+            cells: all cells.
+            order: each value, as `repr`, to its text, in the order of the boxes.
+        """
+        numbers = dict.fromkeys(self._values(cell, place) for cell in cells)
+        known = {values: number for number, values in enumerate(numbers)}
+        self._numbers.append(known)
+        anchors = {value: f"f{place}-{number}" for number, value in enumerate(order)}
+        choices = [
+            FilterBox(
+                anchor,
+                order[value],
+                " ".join(f"v{place}-{n}" for values, n in known.items() if value in values),
+            )
+            for value, anchor in anchors.items()
+        ]
+        classes = {
+            f"v{place}-{number}": [anchors[value] for value in values if value in anchors]
+            for values, number in known.items()
+        }
+        return FilterGroup(self._axes[place], f"g{place}", choices, classes)
+
+    def _values(self, cell: CellResult, place: int) -> tuple[str, ...]:
+        """Return what a cell has at one place, as `repr`: of gates it may have several."""
+        if place == 0:
+            return (repr(cell.status),)
+        if place == 1:
+            return tuple(map(repr, cell.gates))
+        axis = self._axes[place]
+        return (repr(cell.axes[axis]),) if axis in cell.axes else ()
 
     def classes(self, cell: CellResult) -> str:
         """Return the classes by which the filters choose a cell."""
-        own = [
-            f"v{place}-{values[repr(cell.axes[axis])]}"
-            for place, (axis, values) in enumerate(self._axes.items())
-            if axis in cell.axes
-        ]
-        gates = (f"g-{self._gates[name]}" for name in cell.gates)
-        return " ".join([f"s-{cell.status}", *gates, *own])
+        own = (
+            f"v{place}-{known[self._values(cell, place)]}"
+            for place, known in enumerate(self._numbers)
+        )
+        return " ".join([f"s-{cell.status}", *own])
 
     def style(self) -> str:
         """Return the rules that pale or hide what is not chosen."""
         rules = []
         for group in self.groups:
-            for choice in group.choices:
-                chosen = f"body:has(#{choice.anchor}:checked)"
-                rules.append(f"{chosen} td.cell:not(.{choice.shows}){{opacity:.15}}")
-                rules.append(f"{chosen} li.cell:not(.{choice.shows}){{display:none}}")
+            for name, anchors in group.classes.items():
+                unchosen = "".join(f":not(:has(#{anchor}:checked))" for anchor in anchors)
+                chosen = f"body:has(#{group.anchor} :checked){unchosen}"
+                rules.append(f"{chosen} td.cell.{name}{{opacity:.15}}")
+                rules.append(f"{chosen} li.cell.{name}{{display:none}}")
         return "\n".join(rules)
 
 
-def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, int]]:
-    """Return axis to its values, as `repr`, each with its number."""
-    axes: dict[str, dict[str, int]] = {}
+def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, str]]:
+    """Return axis to its values, each as `repr` and as text, in the order of the values."""
+    axes: dict[str, dict[str, object]] = {}
     for cell in cells:
         for axis, value in cell.axes.items():
-            known = axes.setdefault(axis, {})
-            known.setdefault(repr(value), len(known))
-    return {axis: values for axis, values in axes.items() if 1 < len(values) <= MOST_CHOICES}
+            axes.setdefault(axis, {}).setdefault(repr(value), value)
+    return {
+        axis: {shown: shown.strip("'\"") for shown, _ in sorted(values.items(), key=_order)}
+        for axis, values in axes.items()
+        if 1 < len(values) <= MOST_CHOICES
+    }
 
 
-def _text(value: str) -> str:
-    return value.strip("'\"")
+def _order(pair: tuple[str, object]) -> tuple[object, ...]:
+    """Return what sorts values: numbers by size, and those in texts, too."""
+    shown, value = pair
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return (0, value)
+    parts = re.findall(r"[0-9]+|[^0-9]+", shown)
+    return (
+        1,
+        [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts],
+    )

@@ -15,10 +15,20 @@ SCREEN_CHARACTERS = 120
 
 
 class Label(NamedTuple):
-    """A value of an axis in a header, and how many rows or columns it spans."""
+    """A value of an axis above columns, and how many of them it spans."""
 
     text: str
     span: int
+
+
+class RowLabel(NamedTuple):
+    """A value of an axis left of a row, and whether the row above has it, too.
+
+    Every row has all of its labels, since a filter may hide the row above.
+    """
+
+    text: str
+    repeated: bool
 
 
 class Mark(NamedTuple):
@@ -40,9 +50,9 @@ class Mark(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: the labels that begin in it, and its marks; None where there is no cell."""
+    """A row: its labels and its marks; None where there is no cell."""
 
-    labels: list[Label]
+    labels: list[RowLabel]
     marks: list[Mark | None]
 
 
@@ -93,7 +103,7 @@ def page_grid(
         all(cell.passing for cell in cells),
         [table.axes[index].name for index in (*table.headings, *table.rows)],
         [
-            (table.axes[index].name, [label for _, label in _labels(table, index, level, False)])
+            (table.axes[index].name, [*_labels(table, index, level)])
             for level, index in enumerate(table.columns)
         ],
         _rows(table, marks),
@@ -101,19 +111,22 @@ def page_grid(
 
 
 def _rows(table: GridTable, marks: dict[GridPlace, Mark]) -> list[Row]:
-    rows = [Row([], [marks.get((*key, *c)) for c in table.column_keys]) for key in table.row_keys]
-    for level, index in enumerate((*table.headings, *table.rows)):
-        for start, label in _labels(table, index, level, True):
-            rows[start].labels.append(label)
+    rows = []
+    above: GridPlace = ()
+    for key in table.row_keys:
+        labels = [
+            RowLabel(table.axes[index].values[key[level]], above[: level + 1] == key[: level + 1])
+            for level, index in enumerate((*table.headings, *table.rows))
+        ]
+        rows.append(Row(labels, [marks.get((*key, *column)) for column in table.column_keys]))
+        above = key
     return rows
 
 
-def _labels(table: GridTable, index: int, level: int, of_rows: bool) -> Iterator[tuple[int, Label]]:
-    """Yield where each value of an axis begins, once for neighbours that share it."""
-    keys = table.row_keys if of_rows else table.column_keys
-    for prefix, group in groupby(enumerate(keys), key=lambda pair: pair[1][: level + 1]):
-        places = [place for place, _ in group]
-        yield places[0], Label(table.axes[index].values[prefix[-1]], len(places))
+def _labels(table: GridTable, index: int, level: int) -> Iterator[Label]:
+    """Yield each value of an axis above the columns, once for neighbours that share it."""
+    for prefix, group in groupby(table.column_keys, key=lambda key: key[: level + 1]):
+        yield Label(table.axes[index].values[prefix[-1]], len(list(group)))
 
 
 def _mark(

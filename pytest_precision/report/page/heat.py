@@ -36,15 +36,19 @@ def heat_table(spread: Mapping[str, Any] | None) -> HeatTable | None:
     if not spread:
         return None
     places = range(len(spread["step"]))
-    columns = [
-        str(step) if operation == "train" else operation
-        for operation, step in zip(spread["operation"], spread["step"], strict=True)
-    ]
     rows = [
         (kind, _dtypes(of["dtypes"]), [_heat(of, place) for place in places])
         for kind, of in spread["kinds"].items()
     ]
-    return HeatTable(columns, rows)
+    return HeatTable(column_labels(spread), rows)
+
+
+def column_labels(spread: Mapping[str, Any]) -> list[str]:
+    """Return the train step or the operation of each column of a spread."""
+    return [
+        str(step) if operation == "train" else operation
+        for operation, step in zip(spread["operation"], spread["step"], strict=True)
+    ]
 
 
 def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]]:
@@ -58,13 +62,18 @@ def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]
     least = min(errors, default=1.0)
     decades = max(1.0, math.log10(max(errors, default=1.0) / least))
     return [
-        (one.module, _error(one.forward, least, decades), _error(one.backward, least, decades))
+        (
+            one.module,
+            error_heat(one.forward, least, decades),
+            error_heat(one.backward, least, decades),
+        )
         for one in modules
     ]
 
 
-def _error(error: float | None, least: float, decades: float) -> Heat:
-    if error is None:
+def error_heat(error: Any, least: float, decades: float) -> Heat:
+    """Return the field of a relative L2 error, by its place in so many decades from the least."""
+    if not isinstance(error, (int, float)):
         return Heat(".", NO_FINDING["."], "")
     if error == 0:
         return Heat("=", NO_FINDING["="], "")

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
+from pytest_precision.parity.verdict import again
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.grid import by_test
 from pytest_precision.report.page import PAGE_NAME
@@ -23,12 +24,16 @@ from pytest_precision.report.page.failures import LISTED, Failures
 from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid_table import page_grid
 from pytest_precision.report.page.page_settings import read_environment
+from pytest_precision.report.page.run_facts import run_facts
 from pytest_precision.report.read import Report, read_report
-from pytest_precision.report.reasons import fold, not_compared, unread_axes
+from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
 from pytest_precision.report.sharing import explain
-from pytest_precision.report.status import FAILING, STATUSES, count, duration
+from pytest_precision.report.status import FAILING, IN_PART, STATUSES, count, duration
 
 PAGE_FOLDER = Path(__file__).parent
+
+MOST_AGAIN = 8
+"""Cells that are named in one command; of more, pytest knows which ones failed last."""
 
 
 def write_page(folder: Path) -> Path:
@@ -61,16 +66,21 @@ def render(report: Report) -> str:
         (part.statement(failing), failures.of(part.cells, filters.classes))
         for part in (explain(failing, passing) if failing else [])
     ]
+    counts = Counter(cell.status for cell in cells)
     style = (PAGE_FOLDER / "page.css").read_text("utf-8") + filters.style()
-    script = (PAGE_FOLDER / "search.js").read_text("utf-8")
+    script = (PAGE_FOLDER / "filter.js").read_text("utf-8")
     return _template().render(
         report=report,
         headline=_headline(cells, failing),
-        counts=_counts(cells),
+        run_facts=run_facts(report.environment),
+        counts={name: counts[name] for name in STATUSES if counts[name]},
+        in_part=IN_PART,
         seconds=duration(report.seconds),
         parts=parts,
+        reasons=[failure for _, found in parts for failure in found],
         total=failures.total,
-        listed=LISTED,
+        again=_again(failing),
+        rerun=rerun(cells),
         others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
         left_out=not_compared(cells),
         unread=unread_axes(cells),
@@ -95,7 +105,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         finalize=_inert,
     )
-    engine.globals.update(count=count, STATUSES=STATUSES)
+    engine.globals.update(count=count, STATUSES=STATUSES, LISTED=LISTED)
     return engine.get_template("page.html")
 
 
@@ -117,6 +127,14 @@ def _headline(cells: Sequence[CellResult], failing: Sequence[CellResult]) -> str
     return "All cells passed" if passed == len(cells) else f"{passed} of {len(cells)} cells passed"
 
 
-def _counts(cells: Sequence[CellResult]) -> Mapping[str, int]:
-    found = Counter(cell.status for cell in cells)
-    return {name: found[name] for name in STATUSES if found[name]}
+def _again(failing: Sequence[CellResult]) -> str:
+    """Return the command that runs all failing cells again; empty where one needs more than that.
+
+    A comparison of two recordings has a command of its own, as has a check against a commit.
+    """
+    alone = (c.entry.get("repeat") == again(cell.nodeid) for cell in failing for c in cell.checks)
+    if len(failing) < 2 or not all(alone):
+        return ""
+    if len(failing) > MOST_AGAIN:
+        return again(options="--last-failed")
+    return again(*(cell.nodeid for cell in failing))

@@ -13,6 +13,7 @@ from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import spread
+from pytest_precision.parity.explain.tensor_spread import MOST_TENSORS
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -69,3 +70,42 @@ def test_long_runs_keep_the_columns_around_the_divergence(write_trace: Write) ->
     )
     assert len(found["step"]) == spread.MOST_COLUMNS
     assert found["kinds"]["exp_avg"]["state"][found["step"].index(71)] == "values"
+
+
+def test_a_layer_stands_out_among_the_tensors(write_trace: Write) -> None:
+    """A row per tensor: equal, off by so much, not observed; of the first kind and of weights."""
+    names = [f"layer{n}" for n in range(4)]
+    right, wrong = torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 1.5])
+
+    def states(**off: Tensor) -> list[Observation]:
+        return [whole("param", name, off.get(name, right)) for name in names]
+
+    ours = write_trace(steps(states(), states(layer2=wrong), states(layer2=wrong, layer3=wrong)))
+    theirs = write_trace(steps(states(), states(), states()))
+    found = spread.columns(judge(ours, theirs, Criteria.of(None)))
+    assert found["tensors"] == {
+        "param": {
+            "name": names,
+            "rel_l2": [
+                [None, 0.0, 0.0, 0.0],
+                [None, 0.0, 0.0, 0.0],
+                [None, 0.0, 0.25, 0.25],
+                [None, 0.0, 0.0, 0.25],
+            ],
+            "tensors": 4,
+        }
+    }
+
+
+def test_of_many_tensors_every_nth_is_kept_and_the_first_that_differs(write_trace: Write) -> None:
+    """The data of a check does not grow with the size of its model."""
+    names = [f"layer{n}" for n in range(500)]
+
+    def states(off: Tensor) -> list[Observation]:
+        return [whole("param", n, off if n == "layer251" else torch.ones(4)) for n in names]
+
+    ours, theirs = (write_trace(steps(states(torch.ones(4) * n))) for n in (1, 2))
+    found = spread.columns(judge(ours, theirs, Criteria.of(None)))["tensors"]["param"]
+    assert "layer251" in found["name"]
+    assert len(found["name"]) <= MOST_TENSORS
+    assert found["tensors"] == 500

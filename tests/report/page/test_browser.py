@@ -45,11 +45,14 @@ def test_a_file_is_shown_with_filters(browser, page):
     said: list[str] = []
     tab.on("console", lambda message: said.append(message.text))
     tab.goto(page.as_uri())
-    cell = tab.locator("td.s-pass").first
+    passed, skipped = tab.locator("td.s-pass").first, tab.locator("td.s-skip").first
     pale = "element => getComputedStyle(element).opacity"
-    assert (cell.evaluate(pale), said) == ("1", [])
-    tab.get_by_role("radio", name="failed").check()
-    assert cell.evaluate(pale) == "0.15"
+    assert (passed.evaluate(pale), said) == ("1", [])
+    tab.get_by_text("Filter", exact=True).click()
+    tab.get_by_role("checkbox", name="failed").check()
+    assert (passed.evaluate(pale), skipped.evaluate(pale)) == ("0.15", "0.15")
+    tab.get_by_role("checkbox", name="passed").check()
+    assert (passed.evaluate(pale), skipped.evaluate(pale)) == ("1", "0.15")
 
 
 def test_search(browser, page):
@@ -58,8 +61,29 @@ def test_search(browser, page):
     tab.goto(page.as_uri())
     failures = tab.locator("details.failure")
     assert failures.count() == 2
+    tab.get_by_text("Filter", exact=True).click()
     tab.get_by_label("Find in").fill("RANK 1")
     assert [failure.is_visible() for failure in failures.all()].count(True) == 1
+
+
+def test_a_filter_chooses_the_example_and_has_an_address(browser, page):
+    """The card shows a cell that the filters leave, and counts those; the address says which."""
+    tab = browser.new_page()
+    tab.goto(page.as_uri())
+    failure, shown = tab.locator("#r1"), tab.locator("#r1 .example:visible > p code")
+    assert (failure.locator(".times").inner_text(), shown.inner_text()[-3:]) == ("2×", "-0]")
+    tab.get_by_text("Filter", exact=True).click()
+    tab.get_by_role("group", name="seed").get_by_label("1", exact=True).check()
+    assert (failure.locator(".times").inner_text(), shown.inner_text()[-3:]) == ("1 of 2×", "-2]")
+    assert not tab.locator("#r2").is_visible()
+    (row,) = tab.locator("table.reasons tr:has(a):visible").all()
+    assert row.locator(".times").inner_text() == "1"
+    assert tab.locator("table.grid tbody tr:visible").count() == 2
+    assert tab.url.endswith("#seed=1")
+    other = browser.new_page()
+    other.goto(f"{page.as_uri()}#seed=1,2&outcome=failed")
+    assert shown.inner_text() == other.locator("#r1 .example:visible > p code").inner_text()
+    assert other.get_by_role("group", name="seed").get_by_label("2", exact=True).is_checked()
 
 
 def test_under_the_policy_of_jenkins(browser, page):
@@ -72,7 +96,7 @@ def test_under_the_policy_of_jenkins(browser, page):
     assert tab.get_by_role("heading", level=1).inner_text() == "3 of 7 cells failed"
     assert tab.get_by_text("param differs at step 2").first.is_visible()
     assert tab.locator("svg[role=img]").first.is_visible()
-    assert not tab.locator("form").is_visible()
+    assert not tab.locator("details.filters").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -8,13 +8,19 @@ import json
 import re
 
 import pytest
+from made_up import divergence
 from pages import entry, parse
 
 from pytest_precision.errors import ReportError
-from pytest_precision.report.page.culprit import MEANING
+from pytest_precision.report.page.doc_links import DOCS
 from pytest_precision.report.page.render import write_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`{{7*7}}&lt;\u202egnp.exe\x1b[31m"
+
+
+def classes_of(element):
+    """The classes of an element."""
+    return (element.attributes.get("class") or "").split()
 
 
 def test_the_order_of_the_page(make):
@@ -34,13 +40,16 @@ def test_one_cell_of_a_reason_is_shown_in_full(make):
     (failure,) = page.all("details", **{"class": "failure"})
     assert "5×" in failure.text
     assert "pytest x" in failure.text
-    assert len(failure.all("svg", role="img")) == 4
-    assert len(failure.all("li")) - len(failure.all("ul", **{"class": "legend"})[0].children) >= 5
+    (shown,) = [part for part in failure.all("div") if "example" in classes_of(part)]
+    assert len(shown.all("svg", role="img")) == 7
+    assert 1 <= len(failure.all("template")) < 4
+    (cells,) = failure.all("ul", **{"class": "cells"})
+    assert len(cells.children) == 5
 
 
 def test_heat_table(make):
     """Kinds by operations, as states and shares, with further figures as a label."""
-    (table,) = parse(make(entry("fail", culprit=None))).all("table", **{"class": "heat"})
+    table, _ = parse(make(entry("fail", culprit=None))).all("table", **{"class": "heat"})
     rows = [[field.text for field in row.children] for row in table.all("tr")]
     assert rows == [
         ["kind", "dtype", "init", "1", "eval", "2"],
@@ -48,6 +57,86 @@ def test_heat_table(make):
         ["param", "bfloat16, not float32", "=", "=", ".", "dtype NaN 100 %"],
     ]
     assert table.all("td")[-1].attributes["title"] == "worst ulp 3"
+
+
+def test_tensor_by_tensor(make):
+    """Tensors down, steps across, coloured by the logarithm; words say where it starts."""
+    _, table = parse(make(entry("fail", culprit=None))).all("table", **{"class": "heat"})
+    rows = [[field.text for field in row.children] for row in table.all("tr")]
+    assert rows == [
+        ["tensor", "init", "1", "eval", "2"],
+        ["embed.weight", "=", "=", ".", "="],
+        ["layers.0.weight", "=", "=", ".", "1e-06"],
+        ["layers.1.weight", "=", "=", ".", "0.5"],
+    ]
+    assert [table.all("td")[n].attributes["class"] for n in (7, 11)] == ["heat1", "heat4"]
+    text = parse(make(entry("fail", culprit=None))).text
+    assert "2 of 3 tensors differ, the first is layers.0.weight." in text
+
+
+def test_a_line_for_each_reason(make):
+    """How many cells, what differs first, and a link to the failure below."""
+    broken = entry("error", 8) | {"reason": "rank 1 died"}
+    page = parse(make(*(entry("fail", n) for n in range(3)), broken))
+    (table,) = page.all("table", **{"class": "reasons"})
+    rows = [[field.text for field in row.children] for row in table.all("tr")]
+    assert rows[1:] == [
+        ["F 3", "param", "2", "layers.0.weight", "param differs at step 2"],
+        ["E 1", "", "", "", "rank 1 died"],
+    ]
+    assert [link.attributes["href"] for link in table.all("a")] == ["#r1", "#r2"]
+
+
+def test_what_ran_stands_on_top(make):
+    """Date, commit, branch, torch and device; the host only where the report has it."""
+    run = {"date": "2026-11-25T14:03:11+00:00", "commit": "0123456789abcdef", "branch": "main"}
+    runs = [run | {"dirty": True, "host": "gpu7"}, run | {"date": "2026-11-25T14:01:00+00:00"}]
+    gpu = {"torch": "2.13", "gpu": "NVIDIA H100"}
+    page = make(entry(), runs=runs, versions={"torch": "2.13"}, ranks=[gpu], device="auto")
+    (lines,) = parse(page).all("ul", **{"class": "run"})
+    assert [line.text for line in lines.children] == [
+        "2026-11-25 14:01 UTC · commit 0123456789ab on main",
+        "2026-11-25 14:03 UTC · commit 0123456789ab on main, with uncommitted changes · host gpu7",
+        "torch 2.13 · NVIDIA H100",
+    ]
+
+
+def test_a_failure_leads_to_where_to_look(make):
+    """Its first kind to the row of the documentation, and so does what it looks like."""
+    likeness = {"signature": "half of it", "error": "per rank"}
+    page = parse(make(entry("fail", divergence=divergence(**likeness))))
+    links = {link.text: link.attributes["href"] for link in page.all("a")}
+    assert links["param"] == f"{DOCS}/how-to/read-a-failing-cell.md#first-param"
+    assert links["half of it"] == f"{DOCS}/reference/failures.md#error-per-rank"
+
+
+def test_the_command_that_runs_all_failing_cells(make):
+    """As long as it can be read; pytest knows the last failures. One cell has its own."""
+    plain = [entry("fail", n, command="") for n in range(9)]
+    for number, words in (
+        (1, None),
+        (2, "test_moe.py::test_experts[bf16-1]"),
+        (9, "--last-failed"),
+    ):
+        (failures,) = parse(make(*plain[:number])).all("section", **{"aria-labelledby": "failures"})
+        shown = [part.text for part in failures.children if "again" in classes_of(part)]
+        assert [words in text for text in shown] == ([True] if words else [])
+
+
+def test_values_of_filters_are_in_order(make):
+    """Numbers by size, also those in texts, however the matrix has them."""
+    sizes = [(8, "mx10", 1), (1, "mx9", 2), (2, "bf16", 3)]
+    cells = [entry(number=n, axes={"world_size": w, "form": f}) for w, f, n in sizes]
+    groups = {g.all("legend")[0].text: g for g in parse(make(*cells)).all("fieldset")}
+    shown = {name: [one.text for one in group.all("label")] for name, group in groups.items()}
+    assert shown == {"world_size": ["1", "2", "8"], "form": ["bf16", "mx9", "mx10"]}
+
+
+def test_what_was_run_again_is_told(make):
+    """A cell that passed after a rerun is green, and not like one that passed at once."""
+    page = parse(make(entry() | {"reruns": 2}, entry(number=1)))
+    (told,) = page.all("section", **{"aria-labelledby": "rerun"})
+    assert "[bf16-0] was run 2 more times after a failure, and then passed" in told.text
 
 
 def test_grid(make):
@@ -66,20 +155,19 @@ def test_grid(make):
 
 
 def test_gates_are_shown_and_filtered_by(make):
-    """A failure says which gate refused it, and a button leaves the cells of one gate."""
+    """A failure says which gate refused it, and a box leaves the cells of one gate."""
     refused = ("agreement", "races", HOSTILE)
     cells = [entry("fail", n, gate=name) for n, name in enumerate(refused)]
     page = parse(make(*cells, entry("pass", 3)))
     facts = {tuple(cell.text for cell in row.children) for row in page.all("tr")}
     assert ("gate", "agreement") in facts
     (gates,) = [g for g in page.all("fieldset") if g.all("legend")[0].text == "gate"]
-    assert [label.text for label in gates.all("label")][:3] == ["all", "agreement", "races"]
+    assert [label.text for label in gates.all("label")][1:] == ["agreement", "races"]
     style = page.all("style")[0].text
-    for number in range(len(refused)):
-        assert f"body:has(#fg-{number}:checked) td.cell:not(.g-{number})" in style
-        (mark,) = [
-            mark for mark in page.all("td") if f"g-{number}" in (mark.attributes.get("class") or "")
-        ]
+    for box in gates.all("input"):
+        shown = str(box.attributes["data-shows"])
+        assert f":not(:has(#{box.attributes['id']}:checked)) td.cell.{shown}" in style
+        (mark,) = [mark for mark in page.all("td") if shown in classes_of(mark)]
         assert mark.text == "F"
     assert "onerror" not in style
 
@@ -90,7 +178,7 @@ def test_every_link_leads_somewhere_and_no_id_is_there_twice(make):
     text = make(*cells).read_text()
     anchors = re.findall(r'\bid="([^"]+)"', text)
     assert len(anchors) == len(set(anchors))
-    assert {*re.findall(r'href="#([^"]+)"', text)} <= {*anchors}
+    assert {*re.findall(r'href="#([^"$]+)"', text)} <= {*anchors}
 
 
 def test_many_failing_cells_are_cut_off(make):
@@ -154,14 +242,14 @@ def test_nothing_but_its_own_style_and_script_is_allowed(make):
         digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
         assert f"{name}-src 'sha256-{digest}'" in str(policy)
     assert not re.search(r'<[^>]+ (style|on\w+)="', text)
-    assert not re.search(r'(src|href)="(?!#)', text.replace(f'href="{MEANING}#kind-', 'href="#'))
+    assert not re.search(r'(src|href)="(?!#)', text.replace(f'href="{DOCS}/', 'href="#'))
 
 
 def test_script_is_short():
-    """It is for text search only."""
+    """It filters and searches, and nothing else."""
     from pytest_precision.report.page.render import PAGE_FOLDER
 
-    assert (PAGE_FOLDER / "search.js").stat().st_size < 2048
+    assert (PAGE_FOLDER / "filter.js").stat().st_size < 4096
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"schema": 1, "cells": [{}]}'])

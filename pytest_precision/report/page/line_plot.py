@@ -1,0 +1,168 @@
+"""Line plots: curves over train steps as plain figures, which the template draws as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 60, 10, 10, 24, 380, 150
+"""Margins and size of a plot, in units of its view box."""
+
+MOST_POINTS = 200
+"""Points of a curve, and rows of a table; a long run is shown at every n-th step."""
+
+X_TICKS, Y_TICKS = 6, 5
+"""Most labels at an axis."""
+
+Column = Sequence[float | None]
+
+
+class Curve(NamedTuple):
+    """One line of a plot: its name, and the points of its parts as text."""
+
+    name: str
+    points: list[str]
+
+
+class Bar(NamedTuple):
+    """One bar of a histogram."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Tick(NamedTuple):
+    """A label at an axis, and its place on that axis."""
+
+    at: float
+    text: str
+
+
+class Plot(NamedTuple):
+    """One plot.
+
+    Attributes:
+        title: what is shown.
+        words: what can be seen, for those who do not see it.
+        x_ticks, y_ticks: labels.
+        curves: lines, if it is a plot of lines.
+        bars: bars, if it is a histogram.
+        head: header of the table of figures.
+        rows: its rows.
+    """
+
+    title: str
+    words: str
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    curves: list[Curve]
+    bars: list[Bar]
+    head: list[str]
+    rows: list[list[str]]
+
+
+def lines(
+    title: str, steps: Sequence[int], columns: Mapping[str, Column], *, logarithmic: bool = False
+) -> Plot | None:
+    """Return a plot of columns over train steps; None if it would have no line.
+
+    Args:
+        title: what the columns are.
+        steps: train steps.
+        columns: name to one value per step.
+        logarithmic: whether the scale is; then only values above 0 are points.
+    """
+    stride = 1 + len(steps) // MOST_POINTS
+    steps = steps[::stride]
+    columns = {name: column[::stride] for name, column in columns.items()}
+    scale = math.log10 if logarithmic else float
+    shown = {
+        name: [scale(v) if v is not None and (v > 0 or not logarithmic) else None for v in column]
+        for name, column in columns.items()
+    }
+    values = [value for column in shown.values() for value in column if value is not None]
+    if not values or not any(value for column in columns.values() for value in column):
+        return None
+    marks = _decades(values) if logarithmic else _even(values)
+    low, high = min(marks), max(marks)
+    x, y = (
+        onto_axis(steps[0], steps[-1], LEFT, WIDTH - RIGHT),
+        onto_axis(low, high, HEIGHT - BOTTOM, TOP),
+    )
+    curves = [Curve(name, _points(steps, column, x, y)) for name, column in shown.items()]
+    unscaled: Callable[[float], float] = (lambda v: 10**v) if logarithmic else float
+    every = f", every {stride} steps" if stride > 1 else ""
+    return Plot(
+        title + every,
+        "; ".join(_words(name, steps, column) for name, column in columns.items()),
+        [Tick(x(step), str(step)) for step in _some(steps)],
+        [Tick(y(value), f"{unscaled(value):.3g}") for value in marks],
+        curves,
+        [],
+        ["step", *columns],
+        [
+            [str(step), *("" if v is None else f"{v:.6g}" for v in row)]
+            for step, *row in zip(steps, *columns.values(), strict=True)
+        ],
+    )
+
+
+def onto_axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Return the function that puts a value from `low` to `high` between `start` and `end`."""
+    length = high - low
+    return lambda value: round(start + (end - start) * ((value - low) / length if length else 0), 1)
+
+
+def _decades(values: Sequence[float]) -> list[float]:
+    """Return exponents of ten, few enough to be read, around all values, which are exponents."""
+    low, high = math.floor(min(values)), math.ceil(max(values))
+    high = max(high, low + 1)
+    stride = -(-(high - low) // (Y_TICKS - 1))
+    return [float(low + n * stride) for n in range(-(-(high - low) // stride) + 1)]
+
+
+def _even(values: Sequence[float]) -> list[float]:
+    """Return round values, few enough to be read, around all values."""
+    low, high = min(values), max(values)
+    if low == high:  # a flat curve lies in the middle
+        low, high = low - abs(low) / 2 - 1e-9, high + abs(high) / 2 + 1e-9
+    rough = (high - low) / (Y_TICKS - 2)
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [step * n for n in range(first, last + 1)]
+
+
+def _some(steps: Sequence[int]) -> list[int]:
+    """Return the first of the steps, the last, and some in between at about equal distances."""
+    last = len(steps) - 1
+    number = min(last, X_TICKS - 1)
+    return [steps[round(n * last / number)] for n in range(number)] + [steps[last]]
+
+
+def _points(
+    steps: Sequence[int],
+    column: Column,
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+) -> list[str]:
+    """Return the parts of a line; it is broken where there is no value."""
+    parts: list[list[str]] = [[]]
+    for step, value in zip(steps, column, strict=True):
+        if value is None:
+            parts.append([])
+        else:
+            parts[-1].append(f"{x(step)},{y(value)}")
+    # A line of one point is drawn as a dot, which needs some length.
+    return [" ".join(part if len(part) > 1 else [*part, *part]) for part in parts if part]
+
+
+def _words(name: str, steps: Sequence[int], column: Column) -> str:
+    known = [(step, v) for step, v in zip(steps, column, strict=True) if v is not None]
+    if not known:
+        return f"{name}: no figure"
+    (first, start), (last, end) = known[0], known[-1]
+    return f"{name}: {start:.3g} at step {first}, {end:.3g} at step {last}"
