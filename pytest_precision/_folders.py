@@ -241,7 +241,7 @@ def _age(path: Path) -> float:
 
 
 def _is_of(folder: Path, process: int) -> bool:
-    """Tell whether a folder is of that process, or somebody has begun to remove it."""
+    """Return whether a folder is of that process, or somebody has begun to remove it."""
     if folder.name.startswith(GONE):
         return True
     owner = Owner.of(folder)

@@ -116,7 +116,7 @@ class FlatPiece(NamedTuple):
 
 
 def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
-    """Yield what a `FullyShardedDataParallel` keeps itself, in the order of its flat parameter.
+    """Yield the parameters in a `FullyShardedDataParallel`'s flat parameter, in their order.
 
     Its state dicts, which are public, need a collective and have neither gradients nor the shard.
     """

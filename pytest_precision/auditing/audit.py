@@ -75,7 +75,7 @@ class Audit:
 
     @classmethod
     def together(cls, audits: Iterable[Audit]) -> Audit:
-        """Join the audits of several ranks; what several of them say stands in it once."""
+        """Join the audits of several ranks; a finding that several ranks share appears once."""
         parts = [*audits]
         return cls(
             tuple(worst_first(finding for part in parts for finding in part.findings)),

@@ -137,7 +137,7 @@ def is_coded(parameter: Tensor) -> bool:
 
 
 def holds(master: Tensor, parameter: Tensor) -> bool:
-    """Return whether a tensor, rounded to the dtype of a parameter, is it, or has a run of it."""
+    """Return whether a tensor, rounded to a parameter's dtype, has its values or a run of them."""
     own, rounded = _flat(parameter), _flat(master).to(parameter.dtype)
     if not own.numel() or not rounded.numel() or own.device != rounded.device:
         return False

@@ -51,5 +51,5 @@ class StageOutput:
 
 
 def outputs(stages: list[Any]) -> Iterator[StageOutput]:
-    """Yield what each stage sends."""
+    """Yield the tensors that each stage sends to the next one."""
     yield from map(StageOutput.of, stages)

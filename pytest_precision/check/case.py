@@ -75,11 +75,11 @@ class Case:
         return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
 
     def beside(self, mine: Recording, recordings: Recordings) -> Case:
-        """Return the case of a side, as it is recorded here, and the reference of `recordings`.
+        """Return the comparison of a side, as it is now, with the same side at another revision.
 
         Args:
-            mine: one of both sides.
-            recordings: record it, as the candidate, and what it is compared with.
+            mine: the side as it is now.
+            recordings: have the other revision's recording as their reference.
         """
         theirs = recordings.theirs(self._window)
         ours = replace(mine, name="candidate")
@@ -87,7 +87,7 @@ class Case:
         return found if found._decides else found._by_values(recordings)
 
     def of_candidate_alone(self, name: str) -> Case:
-        """Return the case in which the candidate alone is judged by itself, under another name."""
+        """Return a case that judges the candidate without a reference, under another name."""
         mine = replace(self.candidate, name=name)
         return Case(mine, self.reference, self.terms, self._again, self._window, alone=True)
 

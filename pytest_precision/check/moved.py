@@ -44,13 +44,13 @@ class Then:
 
 
 class Moves:
-    """How both sides of a case differ from themselves then.
+    """How each side of a case differs from the same side at another revision.
 
     Args:
         case: both sides now.
         sides: what they were recorded from.
         then: the other commit or installation.
-        record: makes the recordings of a side and of the same side then.
+        record: makes the recordings of a side now and at the other revision.
         stack: removes what is recorded here.
 
     Attributes:
@@ -89,7 +89,7 @@ class Moves:
 
     @cached_property
     def disagreement(self) -> Ruling | None:
-        """Return how both sides differed from each other then; None if they agreed."""
+        """Return how the two sides differ at the other revision; None if they agree there."""
         ours, theirs = (case.reference for case in self._cases.values())
         case = Case(replace(ours, name="candidate"), theirs, self._now.terms._replace(lines=False))
         case.noise = self._now.noise
@@ -124,14 +124,14 @@ def since(
     then: Then,
     record: MakeRecordings,
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on a case that is compared with then, and further figures.
+    """Return the ruling on a case and its other revision, and the figures of the comparison.
 
     Args:
         now: the ruling on both sides as they are now.
         case: both sides now.
         sides: what they were recorded from.
         then: the other commit or installation.
-        record: makes the recordings of a side and of the same side then.
+        record: makes the recordings of a side now and at the other revision.
 
     Raises:
         SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`; only of a case that passes.
@@ -193,7 +193,7 @@ TIME_GATES = (moved, drifted)
 
 
 def _unmoved(now: Ruling, moves: Moves) -> Ruling:
-    """Return the ruling of now, with what is known of then."""
+    """Return the ruling on the sides as they are now, with what the other revision shows."""
     if _passes(now):
         return now
     if not moves.rulings:

@@ -1,6 +1,6 @@
 """Preconditions: what must hold before the gates of a case can look at it.
 
-The first four are asked before anything is recorded, the others where that has failed.
+The first four are checked before anything is recorded, the others after recording failed.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def further_runs(
 
 
 def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
-    """Return the names of the GPUs of a side, of which each rank has its own; none otherwise.
+    """Return the names of a side's GPUs if each of several ranks has its own; else none.
 
     Args:
         side: what is recorded.

@@ -76,7 +76,7 @@ def _differs(case: Case, delays: int = 0, *, ends_only: bool = False) -> Finding
 
 
 def differs(again: Recording, first: Recording) -> Finding | None:
-    """Return the first tensor in which two runs differ, where both were looked at."""
+    """Return the first difference of two runs, at moments that both have recorded."""
     looked_at = {*again.trace.moments}
     for moment in (moment for moment in first.trace.moments if moment in looked_at):
         for pair in align(again.trace, first.trace, (moment, moment)):

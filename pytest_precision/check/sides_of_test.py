@@ -76,7 +76,7 @@ class SidesOfTest:
     def alone(
         self, layout: Callable[..., Any], workload: Callable[..., Any] | None, cell: Cell
     ) -> Side:
-        """Return the side of a layout or a script that is compared with no other one.
+        """Return the side of a layout or a script in a check without a second side.
 
         Raises:
             TypeError: see `pair`.

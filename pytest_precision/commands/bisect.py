@@ -47,7 +47,9 @@ def _found(against: Against) -> int:
     """Bisect, print the commit and what it changed, and return the exit status."""
     given, sides = against.given, against.sides
     if sides.peers.world_size > 1:
-        raise RevisionError(expected_but_got("one process", f"{sides.peers.world_size} ranks"))
+        raise RevisionError(
+            expected_but_got("one process", f"{sides.peers.world_size} ranks", "leave torchrun out")
+        )
     good, bad = (commit_of(sides.repository, name) for name in (given.good, given.bad))
     with sides.at(good) as first:
         sides.record(first, good)

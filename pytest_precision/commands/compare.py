@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
 
 
 def add_judging_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what recordings are held to, and what is shown of it."""
+    """Add the options for the criterion of a comparison and for its output."""
     parser.add_argument(
         "--criterion",
         metavar="[KIND[:NAMES]=]CRITERION",

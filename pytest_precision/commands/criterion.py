@@ -14,7 +14,7 @@ _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 
 
 def keyed_criterion(text: str) -> tuple[str, Criterion]:
-    """Return the key, `default` if there is none, and the criterion that a text names.
+    """Return the key (`default` if the text has none) and the criterion that a text names.
 
     Raises:
         argparse.ArgumentTypeError: it names none.

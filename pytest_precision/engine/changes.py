@@ -34,12 +34,12 @@ class Changes:
         self.begun = False
 
     def begin(self, held: HeldLeaves) -> None:
-        """Take in what there is at the start, except what was there before."""
+        """Remember the values at the start, except those that were remembered before."""
         self.begun = True
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
-        """Yield what has changed; what is new is taken in as it is."""
+        """Yield leaves that have changed; a new leaf counts as unchanged until its next change."""
         for name, leaf in held:
             if self.differs(name, leaf):
                 tensor = as_tensor(leaf)
@@ -47,7 +47,7 @@ class Changes:
                 yield whole(self._kind, name, tensor)
 
     def differs(self, name: str, leaf: Any) -> bool:
-        """Return whether a leaf is not as it was; one that is new is taken in as it is."""
+        """Return whether a leaf has changed; a new leaf counts as unchanged."""
         now = fingerprint(leaf) if self.begun else None
         return self.begun and self._start.setdefault(name, now) != now
 

@@ -72,7 +72,7 @@ def policies(held: Iterable[object]) -> Leaves:
 
 
 def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
-    """Yield what a scheduler keeps, and those in it."""
+    """Yield the attributes of a scheduler and of the schedulers inside it."""
     for key, value in vars(scheduler).items():
         if key not in ("optimizer", SCHEDULER_RATES):
             inner = value if isinstance(value, (list, tuple)) else ()

@@ -1,4 +1,4 @@
-"""Hook: what is called in a module of the user's, and in no copy of it."""
+"""Hook: calls a function at a user's module, and does nothing at copies of the module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modes: whether a model trains, and what became of the settings that no tensor of it says."""
+"""Modes: whether a model is in training mode, and settings of its modules that have changed."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Observable:
         return EngineState(self, capture, self._since)
 
     def watch_changes(self) -> None:
-        """Take in what Python's objects hold, of which only changes are shown from now on.
+        """Remember the attributes of Python objects, of which only changes are shown from now on.
 
         Called after the first forward and backward, in which frameworks finish to set things up.
         """

@@ -130,7 +130,7 @@ def unshown_in(value: Any) -> Iterator[str]:
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Tensor | str]]:
-    """Yield what is in a value by its path: a tensor, or in words what is none."""
+    """Yield the parts of a value by their paths: tensors, and anything else in words."""
     if isinstance(value, Tensor):
         yield "", unreadable(value) or value
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -1,4 +1,4 @@
-"""Readable: find the memory of an observed tensor, and refuse what has none of its own."""
+"""Readable: find the memory of an observed tensor, and refuse tensors that have none."""
 
 from __future__ import annotations
 

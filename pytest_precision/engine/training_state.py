@@ -18,7 +18,7 @@ from pytest_precision.ranks.state.accelerator import generator_states
 
 
 class TrainingState(ABC):
-    """Everything of a training loop that outlives a step, and what of it has changed.
+    """The state of a training loop that outlives a step, and what has changed in it.
 
     Attributes:
         since: what it was at the start, and what has changed from then on.
@@ -39,7 +39,7 @@ class TrainingState(ABC):
         yield from self.since.attributes.observe(self.attributes())
 
     def begin(self) -> None:
-        """Take in what is shown only where it changes from now on."""
+        """Remember the start values of everything that is shown only when it changes."""
         self.since.attributes.begin(self.attributes())
         self.since.policies.begin(self.policies())
         self.since.generators.begin(generators())
@@ -54,7 +54,7 @@ class TrainingState(ABC):
 
     @abstractmethod
     def flags(self) -> Iterator[Observation]:
-        """Yield in which mode modules are, and what is trained that was not, or the opposite."""
+        """Yield the modes of modules, and parameters whose `requires_grad` has changed."""
 
     @abstractmethod
     def loss_scale(self) -> Iterator[Observation]:

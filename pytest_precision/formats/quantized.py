@@ -128,7 +128,7 @@ class Operand:
         return self.storage.element.unpacked(self.data)
 
     def _factors(self, scale: torch.Tensor, rows: slice) -> torch.Tensor:
-        """Return the fp32 factors that a part of `scale` stands for, that of these rows."""
+        """Return the fp32 factors that the given rows of `scale` stand for."""
         if self.storage.scale == "fp32":
             return scale
         if self.storage.scale == "e8m0":

@@ -44,7 +44,7 @@ class TensorKey(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, name: str) -> TensorKey:
-        """Take a name apart, as observations of `kind` are named."""
+        """Split the name of an observation of `kind` into owner, part and microbatch."""
         found = _MICROBATCH.match(name)
         microbatch, rest = (int(found[1]), name[found.end() :]) if found else (None, name)
         if kind == "hyper":
@@ -89,7 +89,7 @@ class OperandPart(NamedTuple):
 
     @classmethod
     def of(cls, part: str) -> OperandPart:
-        """Take a part such as `rowwise.data` apart."""
+        """Split a part such as `rowwise.data` at its dot."""
         side, _, field = part.partition(".")
         return cls(side, field)
 

@@ -217,7 +217,7 @@ class Verdict(Figures):
 
     @property
     def brief(self) -> tuple[str, ...]:
-        """Return those of `details` that show a divergence at a look."""
+        """Return the lines of `details` that show a divergence at a glance."""
         return _indented((*self._culprit_line, *self.ruling.brief) if self.ruling.brief else ())
 
     @property

@@ -62,7 +62,7 @@ class Collection:
 
     @property
     def planned(self) -> int | None:
-        """Number of cells that are to run; None as long as it is unknown."""
+        """Number of cells that will run; None before collection has ended."""
         return self.counts.cells if self.collected else None
 
     def generate(self, metafunc: pytest.Metafunc) -> None:

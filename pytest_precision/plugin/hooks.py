@@ -154,7 +154,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Look at new modules before the fixtures of a matrix test can change them."""
+    """Record what new modules define, before fixtures of a matrix test can patch it."""
     if item.config.stash[COLLECTION].cell_to_run(item) is not None:
         from pytest_precision.plugin import fixtures
 

@@ -1,4 +1,4 @@
-"""Marker: the one that makes a test a matrix test, as it is found on one."""
+"""Marker: find the `precision_matrix` mark that holds for a test."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Resources:
         return self._ranks[key]
 
     def then(self, settings: Settings) -> Then | None:
-        """Return what each side is compared with, and its ranks; None for nothing."""
+        """Return the other revision that sides are compared with, and its ranks; None without."""
         if self._other_side is None:
             return None
         # Only here, so that a session that compares nothing does not import torch.

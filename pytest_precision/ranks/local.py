@@ -181,7 +181,7 @@ class LocalGroup:
     def _answers(
         self, started: float, seconds: float
     ) -> tuple[dict[int, watch.Received], Mapping[int, str]]:
-        """Return what each rank sent in time, and the stacks of those that were late for it."""
+        """Return the answers of ranks that answered in time, and the stacks of the other ranks."""
         if self._device not in ABORTING:
             return watch.collect(self._ranks, started + seconds), {}
         look = self._collective_seconds * LOOK_SHARE

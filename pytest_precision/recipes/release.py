@@ -8,7 +8,7 @@ from pytest_precision.errors import expected_but_got
 
 
 def expect_release(package: str, *tested: str) -> None:
-    """Look at which release of a framework is installed.
+    """Check which release of a framework is installed.
 
     Args:
         package: its name.

@@ -42,7 +42,7 @@ def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
 
 
 def environment_of(cell: Cell) -> dict[str, str]:
-    """Return what else decides about the bits: versions, pins and variables."""
+    """Return what the bits of a run depend on: versions, settings of torch, and variables."""
     declared = dict(cell.environment)
     stand_in = {"transformer_engine": te.running()} if te.running() else {}
     # A script chooses its device itself.

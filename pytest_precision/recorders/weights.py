@@ -34,7 +34,7 @@ class Weight:
 
     @classmethod
     def of(cls, engine: Engine) -> Iterator[Weight]:
-        """Yield those of an engine."""
+        """Yield the weights that an engine's optimizer updates."""
         for name, parameter in engine.masters():
             effective, pieces = partial(engine.effective, parameter), partial(_pieces, engine, name)
             yield cls(name, parameter, effective, pieces)

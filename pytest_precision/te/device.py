@@ -70,7 +70,7 @@ def plain() -> Iterator[None]:
 
 
 def real(device: Any) -> Any:
-    """Return the device that torch is to use for what it was given; not a device, as it is."""
+    """Return the device to use in place of a `cuda` device; return anything else unchanged."""
     if isinstance(device, bool) or device is None:
         return device
     if isinstance(device, int):

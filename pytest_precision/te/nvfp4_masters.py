@@ -22,7 +22,7 @@ def nvfp4_multi_tensor_compute_partial_amax(
     start_offset_list: Sequence[int],
     block_len: int = 16,
 ) -> None:
-    """Compute the amaxes of the blocks of weights, and raise those of whole weights to them."""
+    """Compute the amax of each block, and raise the amax of the whole weight to the largest."""
     for shard, partial, largest, rows, columns, start in zip(
         master_weight_list,
         partial_amax_list,

@@ -200,7 +200,7 @@ def activated(kept: Tensor, score_function: str) -> Tensor:
 
 
 def of_normalized(gradient: Tensor, scores: Tensor, routed: Tensor | None = None) -> Tensor:
-    """Return the gradient of scores that were divided by their sum; 0 where they are not in it."""
+    """Return the gradient of scores that were divided by their sum; 0 outside of the sum."""
     total = scores.sum(-1, keepdim=True) + EPSILON
     made = gradient / total - (gradient * scores).sum(-1, keepdim=True) / (total * total)
     return made if routed is None else made.masked_fill(~routed, 0.0)
@@ -233,7 +233,7 @@ def _spread(weights: Tensor, chosen: Tensor, factor: float | None, logits: Tenso
 
 
 def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int) -> Tensor:
-    """Return the scores of the best groups, and minus infinity for those of the others."""
+    """Return scores in which all groups but the best ones have minus infinity."""
     groups = judged.reshape(*judged.shape[:-1], num_groups, -1)
     worth = groups.sort(-1, descending=True).values[..., : topk // group_topk].sum(-1)
     hidden = torch.ones_like(worth, dtype=torch.bool)

@@ -202,7 +202,7 @@ def _blockwise(tensor: Any, data: Tensor, scale: Tensor, *, transposed: bool) ->
 def _unpadded(
     scale: Tensor, shape: tuple[int, int], swizzled: bool, *, turned: bool = False
 ) -> Tensor:
-    """Return the scales of whole blocks; those of MXFP8's columns are swizzled transposed."""
+    """Return the scales without padding, and MXFP8's columnwise scales no longer transposed."""
     if swizzled and turned:
         return unswizzled_scale(scale.reshape(-1), shape[::-1]).t()
     if swizzled:

@@ -104,7 +104,7 @@ def write_data(
     unsteady: Sequence[int] = (),
     tokens: Mapping[int, Set[int]] | None = None,
 ) -> None:
-    """Write the log of one rank; of a script, whose data nobody sees, there is nothing in it."""
+    """Write the log of one rank; it is empty for a script, whose data is not observed."""
     counts = {step: sorted(own) for step, own in (tokens or {}).items()}
     write_whole(_path(folder, rank), {"given": given or {}, "unsteady": unsteady, "tokens": counts})
 

@@ -174,7 +174,7 @@ class Setting(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """What a run held at one moment: as `master` of a name."""
+    """A tensor that a run held at one moment, by kind and name: `master of head.weight`."""
 
     kind: str
     name: str

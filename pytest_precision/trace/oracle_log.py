@@ -134,7 +134,7 @@ class OracleLog:
         self.breaches = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
-        """Keep those of the wrong rules that explain another step, or another rank, as well."""
+        """Keep only the wrong rules that also explain one more step or rank."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]
 
 

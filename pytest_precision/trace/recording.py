@@ -77,7 +77,7 @@ class Recording:
 
     @classmethod
     def _sound(cls, name: str, folder: Path, manifest: Manifest) -> Recording:
-        """Look at all files of a recording before anything is believed of them, and read them."""
+        """Check all files of a recording before anything is believed of them, and read them."""
         files, ranks = SealedFiles(folder, manifest.files), range(manifest.world_size)
         for rank in ranks:
             index, held, data, updates = (folder / name for name in files_of(rank))

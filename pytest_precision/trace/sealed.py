@@ -52,7 +52,7 @@ def seals(folder: Path, rank: int) -> dict[str, Seal]:
 
 
 def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | None:
-    """Leave the seals of a rank for the last one; return those of all ranks to that one.
+    """Store the seals of a rank; return the seals of all ranks to the rank that comes last.
 
     Two that end at the same time may both be the last.
     """
@@ -85,7 +85,8 @@ def read_signed(path: Path) -> dict[str, Any]:
     """
     with regular(path) as (file, size):
         if size > SEAL_BYTES:
-            raise ValueError(expected_but_got(f"at most {SEAL_BYTES} bytes of {path.name}", size))
+            got = f"{size}, more than any recording has"
+            raise ValueError(expected_but_got(f"at most {SEAL_BYTES} bytes of {path.name}", got))
         content = json.loads(_content(file, size))
     if type(content) is not dict:
         raise ValueError(expected_but_got(f"an object in {path.name}", type(content).__name__))
@@ -93,14 +94,15 @@ def read_signed(path: Path) -> dict[str, Any]:
 
 
 def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Look at whether `recording.json` is as it was written; return it without its digest.
+    """Check whether `recording.json` is as it was written; return it without its digest.
 
     Raises:
         ValueError: it is not.
     """
     content = dict(content)
     if content.pop("digest", None) != _own_digest(content):
-        raise ValueError(expected_but_got(f"{name} as it was written", "another digest of it"))
+        got = "a digest that does not match: the file is damaged, or was edited"
+        raise ValueError(expected_but_got(f"{name} as it was written", got))
     return content
 
 
@@ -141,7 +143,7 @@ class SealedFiles(TraceFiles):
 
 
 def _expect_size(path: Path, size: int) -> None:
-    """Look at a file from outside, before a large one is read because a later one is missing."""
+    """Check a file from outside, before a large one is read because a later one is missing."""
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):
         raise no_regular(path)

@@ -91,12 +91,12 @@ def sound_texts(what: str, value: Any) -> dict[str, str]:
 
 
 def is_digest(value: Any) -> bool:
-    """Return whether a value is a digest as one is written."""
+    """Return whether a value has the form of a digest in a recording."""
     return type(value) is str and len(value) == DIGEST and set(value) <= set("0123456789abcdef")
 
 
 def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -> None:
-    """Look at the index of what one rank has observed.
+    """Check the index of what one rank has observed.
 
     Args:
         index: what the file says.
@@ -122,7 +122,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
 
 
 def _expect_course(moments: list[Any]) -> None:
-    """Look at whether these are the moments of some train steps, whole and in their order."""
+    """Refuse moments that are not those of whole train steps in their order."""
     steps = (len(moments) - 2) // (len(STEP_PHASES))
     expected = [
         [*INIT],
@@ -194,7 +194,7 @@ def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
 
 
 def expect_data(log: Any) -> None:
-    """Look at the log of the data that one rank was given.
+    """Check the log of the data that one rank was given.
 
     Raises:
         ValueError: it names what cannot be.
@@ -217,7 +217,7 @@ def _by_step(value: Any) -> Iterable[Any]:
 
 
 def expect_updates(log: Any) -> None:
-    """Look at the log of lost updates of one rank.
+    """Check the log of lost updates of one rank.
 
     Raises:
         ValueError: it names what cannot be.

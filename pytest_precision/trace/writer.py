@@ -185,7 +185,7 @@ class TraceWriter:
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what tells the bytes that a tensor stands for from those of any other one.
+    """Return a key that two tensors share only if they stand for the same bytes.
 
     A conjugate or negated view has all but the last two in common with what it is a view of.
     """

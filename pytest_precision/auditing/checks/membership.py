@@ -31,7 +31,7 @@ def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def stale(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find masters that do not round to their parameters: the next step overwrites these."""
+    """Find masters that do not round to their parameters, which the next step would overwrite."""
     found = [one for one in facts.ownership.updated if one.relation == "stale"]
     if found:
         yield AuditFinding(

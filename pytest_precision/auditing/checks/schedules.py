@@ -87,7 +87,7 @@ HORIZON_NAMES = (
 
 
 def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
-    """Yield the numbers of steps that a scheduler, and those in it, were made with."""
+    """Yield the numbers of steps that a scheduler, and the schedulers inside it, were made with."""
     for part in (scheduler, *getattr(scheduler, "lr_lambdas", ())):
         known = part.keywords if isinstance(part, functools.partial) else vars(part)
         for name in HORIZON_NAMES:

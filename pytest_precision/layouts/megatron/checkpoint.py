@@ -124,7 +124,7 @@ def _one_scale(scales: Tensor) -> Tensor:
 def _kept_of(
     engine: GatheredEngine, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Return the optimizer's state of a shard, from that of the logical tensors in it.
+    """Return the optimizer's state of a shard, cut from the state of its logical tensors.
 
     Elements that have different scales, since they were in several shards, get one scale.
     """

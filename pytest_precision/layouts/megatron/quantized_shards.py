@@ -62,7 +62,7 @@ class ShardedMatrix:
         return span, part.to(NOMINAL)
 
     def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
-        """Return the padded matrix with these elements, and zeros elsewhere."""
+        """Return a padded matrix with the shard's elements in their places, and zeros elsewhere."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
         flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)

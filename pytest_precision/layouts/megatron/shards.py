@@ -43,21 +43,21 @@ class Shard:
 
     @property
     def held_parts(self) -> list[Part]:
-        """Return those of `parts` of which the shard has elements."""
+        """Return the logical tensors among `parts` of which this shard has elements."""
         return [part for part, _, _ in split_flat(self.parts, self.master, self.owned)]
 
     @property
     def param(self) -> Tensor:
-        """Return these elements of the memory in which parameters are gathered."""
+        """Return this shard's elements of the memory in which parameters are gathered."""
         return self.buffer.part(self.slot, self.owned, self.buffer.params)
 
     @property
     def grad(self) -> Tensor:
-        """Return these elements of the gradient buffer."""
+        """Return this shard's elements of the gradient buffer."""
         return self.buffer.part(self.slot, self.owned, self.buffer.grads)
 
     def of(self, whole: Mapping[str, Tensor]) -> Tensor:
-        """Return these elements, flat, from whole logical tensors."""
+        """Return this shard's elements, flat, from whole logical tensors."""
         held = split_flat(self.parts, self.master, self.owned)
         return torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
 

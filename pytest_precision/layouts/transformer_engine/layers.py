@@ -51,7 +51,7 @@ class EngineLayer(NamedTuple):
 
     Attributes:
         layer: the module.
-        logical: the names of its parameters in it, to those in the workload's model.
+        logical: from the name of each of its parameters to the name in the workload's model.
     """
 
     layer: Any

@@ -55,7 +55,7 @@ def stored_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
 
 
 def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
-    """Yield what the last forward multiplied by: the weights, or what is cached of them."""
+    """Yield the weights that the last forward multiplied by: cached copies if there are any."""
     cached = part.layer._fp8_workspaces
     for own, names in part.weights:
         held = cached.get(own, getattr(part.layer, own))
@@ -105,7 +105,7 @@ def te_used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
-    """Return the weights in a parameter or in what is cached of it."""
+    """Return the weights that a parameter, or a cached copy of it, consists of."""
     return [held] if len(names) == 1 else members(held)
 
 

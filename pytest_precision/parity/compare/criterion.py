@@ -131,7 +131,7 @@ class Elementwise(Criterion):
         return None
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether a tensor may be as it is although elements of it are beyond their bound.
+        """Return whether a tensor passes although some of its elements exceed their bound.
 
         Args:
             statistics: of the two tensors.

@@ -62,7 +62,7 @@ class _Chunk:
     max_ulp: int
 
     def distances(self) -> Bits:
-        """Return `apart` without signs."""
+        """Return the absolute values of what `apart` returns."""
         distances: Bits = self.apart if self.zero else np.abs(self.apart)
         return distances
 

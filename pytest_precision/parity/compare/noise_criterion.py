@@ -55,7 +55,9 @@ class Noise(Elementwise):
         if self.safety < 1:
             raise ValueError(
                 expected_but_got(
-                    "a number from 1", named("safety", self.safety), "noise itself needs 1"
+                    "a number from 1",
+                    named("safety", self.safety),
+                    "below 1, noise itself would fail",
                 )
             )
 

@@ -29,7 +29,7 @@ class OptionalPairs:
         self._has: set[tuple[str, str, str]] = set()
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
-        """Take in that the pairs of two moments are next."""
+        """Begin with the pairs of the next two moments."""
         ops = zip(moments, self._first_loads, strict=True)
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
@@ -57,7 +57,7 @@ class OptionalPairs:
         return "it differs from the start" if may else None
 
     def note(self, pair: Pair, why: str) -> None:
-        """Take in that a pair was not compared; an empty reason goes without saying."""
+        """Note a pair that was not compared; without a reason, it is not reported."""
         lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
         if why:
             self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)

@@ -150,7 +150,7 @@ def is_measured(tensor: Tensor) -> bool:
 
 
 def _of_integers(candidate: Tensor, reference: Tensor) -> Signature:
-    """Tell a factor of integers, such as a counter that is doubled; codes in bytes have none."""
+    """Recognize a factor of integers, such as a doubled counter; codes in bytes have none."""
     if candidate.dtype.itemsize == 1 or candidate.dtype.is_complex:
         return NO_SIGNATURE
     ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
@@ -171,7 +171,7 @@ def _of_number(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 
 def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
-    """Tell a factor up to the rounding of what computed both."""
+    """Recognize a factor, up to the rounding of the computations of both sides."""
     fewest = 2 if unit < FINE else LEAST_ELEMENTS
     fit = Fit.of(ours, theirs) if len(ours) >= fewest else None
     if fit is None or not fit.explains(unit):
@@ -186,7 +186,7 @@ def fitted(fit: Fit) -> Signature:
 
 
 def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Tell the same values in other places: transposed, rows in another order, or any order."""
+    """Recognize the same values in other places: transposed, or in another order."""
     if candidate.numel() < LEAST_ELEMENTS or candidate.dtype.is_complex:
         return None
     ours, theirs = (side.contiguous().view(LANES[side.itemsize]) for side in (candidate, reference))
@@ -212,7 +212,7 @@ def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Tell values that were rounded before a sum: on a coarser grid, but no rounding of it.
+    """Recognize sums of rounded values: they lie on a coarse grid, but do not round to it.
 
     A few numbers lie on every grid, and so do 0 and the powers of two.
     """

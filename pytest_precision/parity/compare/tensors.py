@@ -173,7 +173,7 @@ def _measure(
 
 
 def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> bool:
-    """Tell whether large tensors are the same, on torch's number of threads; False is no answer."""
+    """Return True if large tensors are equal, by all threads; False if that is not known yet."""
     sides = (candidate, reference)
     threads = min(torch.get_num_threads(), reference.nbytes // THREAD_BYTES)
     if threads < 2 or not all(is_plain(side, dtype) for side in sides):

@@ -99,7 +99,7 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
 
 
 def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagnosis]:
-    """Return what each of several findings looks like: by what they share, or by itself.
+    """Return the kind of error of each finding: the one that all share, or else its own.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
@@ -158,7 +158,7 @@ def single(finding: Finding) -> Diagnosis:
 
 
 def _tensors(finding: Finding) -> tuple[Tensor, Tensor] | None:
-    """Return the values of both sides, where nothing but these is wrong."""
+    """Return the tensors of both sides if only their values differ; None for another problem."""
     pair = finding.pair
     if finding.problem != "values" or pair.candidate is None or pair.reference is None:
         return None

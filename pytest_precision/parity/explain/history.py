@@ -54,7 +54,7 @@ def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | 
 
 
 def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature | None:
-    """Tell that a tensor kept its old value, in part or as a whole, or moved by a multiple.
+    """Recognize a tensor that kept its old value, wholly or in part, or moved by a multiple.
 
     Args:
         candidate: after the step.
@@ -81,7 +81,7 @@ def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature
 
 
 def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
-    """Tell the multiple of an update; that of a single number only if it is a whole one."""
+    """Return the multiple by which a tensor moved; for a single number only a whole multiple."""
     effect = abs(fit.factor - 1)
     if fit.residual > min(ROUNDINGS * rounding, COARSEST) or effect < 8 * max(
         fit.residual, rounding
@@ -98,7 +98,7 @@ def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
 
 
 def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signature | None:
-    """Tell that gradients have those of the step before in them, or a multiple of these.
+    """Recognize gradients that still contain the step before's gradients, or a multiple of them.
 
     A clip in place leaves a gradient scaled.
 
@@ -196,7 +196,7 @@ def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
 
 
 def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
-    """Tell that a number of a parameter group is that of another group, which has its own still."""
+    """Recognize an option of a parameter group that has another group's value."""
     if pair.kind not in RATES:
         return None
     assert pair.candidate is not None
@@ -216,7 +216,7 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
 
 
 def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
-    """Tell which other tensor of the reference, or of which other step, has the same bytes."""
+    """Find another tensor of the reference, or another step, that has the same bytes."""
     assert pair.reference is not None
     constant = bool((candidate == candidate.reshape(-1)[0]).all())
     for moment in pair.reference.trace.moments:

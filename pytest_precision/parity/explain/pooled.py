@@ -114,7 +114,7 @@ def _left_over(compared: Sequence[Compared], unit: float) -> list[Signature] | N
 
 
 def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return the factor of all of them up to rounding, for those that have it."""
+    """Return the factor that explains all differences up to rounding, for each tensor, or None."""
     fit = _fit(compared)
     if fit is None or not fit.explains(unit):
         return None

@@ -159,7 +159,7 @@ def _of_kind(
 
 
 def _bound(need: Need, usual: float, most: float) -> float:
-    """Return the bound of one tensor, where others of its kind have these two."""
+    """Return the bound of one tensor, given the usual and the largest bound of its kind."""
     if need.numel == 1:
         return max(ROOM_OF_NUMBERS * need.rel, CANCELLED * usual)
     return ROOM_OF_OUTLIERS * need.rel if need.rel > max(usual, most) else usual
@@ -188,7 +188,7 @@ def _norm(key: str, rel: float, largest: float = LARGEST_BOUND) -> dict[str, Cri
 
 
 def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, Criterion]:
-    """Return criteria of tensors by name; those that a bound says too little of are left out."""
+    """Return criteria by tensor name; a bound that would prove too little becomes `unchecked`."""
     found: dict[str, Criterion] = {}
     for pattern, bound in named.items():
         key = f"{kind}:{pattern}"

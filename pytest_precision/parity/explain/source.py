@@ -66,7 +66,7 @@ def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
 
 
 def _undecoded(file: str) -> list[str]:
-    """Read a file that is not in the encoding that it says; Python reads none of it."""
+    """Read a file whose bytes do not match its declared encoding, which Python refuses."""
     try:
         return Path(file).read_text("utf-8", errors="replace").splitlines()
     except (OSError, ValueError):

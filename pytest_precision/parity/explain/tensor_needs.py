@@ -48,7 +48,7 @@ class ComparedRun(NamedTuple):
 
 
 def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
-    """Return what each tensor needs, of the results of a step and of what else was off."""
+    """Return the bound that each tensor needs to pass in all runs, by kind and name."""
     needs: dict[str, dict[str, Need]] = {}
     for judgement, reference in runs:
         for (kind, _), tally in judgement.spread.items():

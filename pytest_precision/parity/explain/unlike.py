@@ -1,4 +1,4 @@
-"""Unlike: two sides that do not make the same step, so that no number of it can agree."""
+"""Unlike: two sides whose steps update other weights, or have other numbers of losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_precision.parity.compare.pairs import LogicalTensor, Pair
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
-    """Say which weights either side updates, where these are not the same; else nothing.
+    """Say which weights each side alone updates; empty if both update the same.
 
     An optimizer shows the rates of what it updates. The models have weights of the same names, or
     it is these that differ.
@@ -34,7 +34,7 @@ def _counted(findings: list[Finding]) -> str:
 
 
 def other_number(judgement: Judgement, op: int) -> str:
-    """Say how many losses either side has in a step, where these are not as many; else nothing.
+    """Say how many losses each side has in a step; empty if both have the same number.
 
     Args:
         judgement: of both sides.

@@ -62,7 +62,7 @@ class Consistency:
 
     @classmethod
     def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
-        """Look at a run up to its first contradiction; a script is not looked at.
+        """Check a run up to its first contradiction; a script is not looked at.
 
         Args:
             side: the run, or some steps of it.
@@ -137,7 +137,7 @@ class _Walk:
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield those of all moments in causal order."""
+        """Yield the contradictions of all moments, in causal order."""
         for moment in self._trace.moments:
             held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):
@@ -155,7 +155,7 @@ class _Walk:
                 self._state = {kind: held[kind] for kind in RESIDENT}
 
     def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
-        """Yield weights in use that are not resident or, where these are hidden, the masters."""
+        """Yield weights that a forward used and that the stored weights do not explain."""
         for name, entries in used.items():
             kind = "param" if name in self._state.get("param", {}) else "master"
             stored = self._state.get(kind, {}).get(name)
@@ -194,7 +194,7 @@ class _Walk:
                 return
 
     def _summed(self, moment: Moment, held: EntriesByName) -> Iterator[Contradiction]:
-        """Yield reduced gradients that are no sum over ranks, each with its own microbatches."""
+        """Yield reduced gradients that are not the sum of the gradients of all ranks."""
         if moment.phase == "forward_backward":
             alone = self._dealt(moment, held["loss"])
             self._gradients = held["grad"] if alone and self._log.shown_by == "phases" else {}

@@ -44,7 +44,7 @@ def _words(estimate: tuple[str, Sequence[float]]) -> str:
 
 
 def _as_if(name: str, fitted: float, declared: float) -> str:
-    """Say one option, as `as if the learning rate were 0.667 of it`."""
+    """Say one wrong option in words: `as if the learning rate were 0.667 of it`."""
     if name == "gradient":
         return f"as if gradients were {fitted:.3g} times what they are"
     words = WORDS.get(name, name)

@@ -129,7 +129,7 @@ def everywhere(breaches: Sequence[Contradiction | None]) -> Iterator[Contradicti
 
 
 def cast(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
-    """Look at whether `got` is `exact`, rounded to its dtype to the nearest.
+    """Check whether `got` is `exact`, rounded to its dtype to the nearest.
 
     Ties may go either way.
     """
@@ -151,7 +151,7 @@ def cast(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
 def summed(
     claim: Claim, trace: Trace, got: Tensor, reduced: Iterable[Entry], parts: list[Entry]
 ) -> Contradiction | None:
-    """Look at whether a reduced gradient is the sum of what the ranks have accumulated.
+    """Check whether a reduced gradient is the sum of what the ranks have accumulated.
 
     A sum of n terms in any order, scaled once before it and once after it, is off by n + 3 unit
     roundoffs of the sum of their magnitudes, in the coarsest dtype that it was stored in.
@@ -185,7 +185,7 @@ def summed(
 def normed(
     claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float
 ) -> Contradiction | None:
-    """Look at whether a norm is that of the gradients; two infinities, or NaN, are equal.
+    """Check whether a norm is that of the gradients; two infinities, or NaN, are equal.
 
     Args:
         claim: of the norm.
@@ -204,7 +204,7 @@ def normed(
 
 
 def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
-    """Look at whether two tensors have the same bytes."""
+    """Check whether two tensors have the same bytes."""
     if got.shape != exact.shape or same_bytes(got, exact):
         return None
     return claim.broken(got, exact.double(), 0.0)

@@ -145,7 +145,7 @@ def _histories(
 
 
 def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
-    """Tell by a sample whether most elements are held at the last moment: the usual case."""
+    """Return whether a sample shows that the criterion constrains most elements at the end."""
     if criterion.allowance(0.0) is not None:
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
@@ -184,7 +184,7 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
 
 
 def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
-    """Tell which elements may be off by more than `way`."""
+    """Return a mask of the elements that may be off by more than `way`."""
     most = criterion.allowance(float(size.norm()))
     if most is not None:
         return torch.full(way.shape, most > float(way.norm()))
@@ -192,7 +192,7 @@ def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype)
 
 
 def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:
-    """Return every `stride`-th element in fp64, with zeros for those that are not finite."""
+    """Return every `stride`-th element in fp64, with zeros in place of NaN and infinities."""
     tensor = trace.tensor(entry).view(-1)[::stride]
     wide = torch.complex128 if tensor.is_complex() else torch.float64
     return tensor.to(wide).nan_to_num(0.0, 0.0, 0.0)

@@ -97,7 +97,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
 
 @cache  # a rank asks it of all its modules after each job
 def _in_repository(path: Path, root: Path, tree: Path) -> bool:
-    """Tell whether a path is of the repository, and no environment in it and not this package."""
+    """Return whether a path is in the repository, but in no environment and not this package."""
     path = path.resolve()
     others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
     within = [one for one in others if one.is_relative_to(root)]

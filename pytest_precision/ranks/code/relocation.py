@@ -41,7 +41,7 @@ class Relocation:
     left: tuple[str, ...] = ()
 
     def path_of(self, path: str) -> str:
-        """Return where a file or folder of the controller is for these ranks."""
+        """Return the path that a file or folder of the controller has in the other revision."""
         return path if self.places is None else str(in_tree(Path(path), *self.places))
 
     def folder_of(self, path: str) -> str:

@@ -155,7 +155,7 @@ def _is_state(one: _Holder, name: str, before: object) -> bool:
 
 @cache
 def _rebound(file: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that functions in a file set, and those that they count up.
+    """Return the names that functions in a file assign to, and the names that they count up.
 
     Names are globals, and attributes of anything but the object of a method.
     """

@@ -37,7 +37,7 @@ class DeviceChoice(NamedTuple):
 
 
 def listed_devices() -> tuple[str, ...] | None:
-    """Return the UUID of each GPU of this machine, in MIG mode those of its instances.
+    """Return the UUID of each GPU of this machine; of a GPU in MIG mode, of each instance.
 
     Returns:
         None if there is no `nvidia-smi`, or it fails.

@@ -1,4 +1,4 @@
-"""Sources: files that processes have read, by content, so that it shows whether they still say so.
+"""Sources: the files that processes have read, by content, to notice when one has changed.
 
 What is computed again from the same sources is the same; what was computed from others is stale.
 """
@@ -122,7 +122,7 @@ class Sources:
             self.unseen[f"it read more than {COMPARED_FILES} files"] = None
 
     def add(self, others: Sources) -> None:
-        """Add those of another group."""
+        """Add the files that another group of ranks has read."""
         for path, found in others.digests.items():
             self._note(path, found)
         self.unseen.update(others.unseen)

@@ -65,7 +65,7 @@ def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def pieces_of(name: str, parameter: Any) -> Iterator[PieceFields]:
-    """Yield what lies in a parameter: the whole, each range of it, or each member of a group."""
+    """Yield the pieces that a parameter consists of: the whole, ranges of it, or group members."""
     if is_group(parameter):
         for number, part in enumerate(members(parameter)):
             yield f"{name}{number}", tuple(part.shape), 0, part.numel()

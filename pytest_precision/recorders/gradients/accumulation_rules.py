@@ -68,7 +68,7 @@ def explained(
 
 
 def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
-    """Tell how often each microbatch counts; or which ones do, that are another rank's."""
+    """Recognize how often each microbatch counts, or that another rank's microbatches count."""
     dealt = [one for one in own if found[0].share in (None, one.number % size)]
     counts = _fit(found, dealt, near)
     if counts is not None:
@@ -194,7 +194,7 @@ def _singled_out(
 
 
 def _factor(found: Sequence[Any], near: float) -> str:
-    """Tell a factor of some tensors, where their microbatches tell nothing."""
+    """Recognize a factor of some tensors whose microbatches explain nothing."""
     got = torch.cat([one.got.reshape(-1) for one in found])
     plain = torch.cat([one.plain.reshape(-1) for one in found])
     if not float(plain.norm()):
@@ -207,7 +207,7 @@ def _factor(found: Sequence[Any], near: float) -> str:
 
 
 def _other_step(found: Sequence[Any], loop: PlainLoop, step: int, size: int, near: float) -> str:
-    """Tell that the microbatches are those of another step."""
+    """Recognize a step that was trained on the microbatches of another step."""
     for other in (step + 1, *range(step - 1, max(step - BEFORE, 0), -1), 0):
         given = [*loop.microbatches(other)]
         if found[0].kind == "loss":

@@ -104,7 +104,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Return what a look at the engine gives; None if there is none, or it raises."""
+        """Return what a function reads from the engine; None if it finds nothing, or raises."""
         if not self._whole or self._log.silent:
             return None
         try:

@@ -156,7 +156,7 @@ def _breaches(
     near: float,
     before: Sequence[ShownStep],
 ) -> Iterator[GradientBreach]:
-    """Yield those that are further off than perturbed weights explain, each kind with its words."""
+    """Yield gradients that are further off than perturbed weights explain, with the reason."""
     first, size = ranks[0], max(own.dealt[1] for own in ranks)
     spread = [0.0] * len(beyond)
     for seed in SEEDS:

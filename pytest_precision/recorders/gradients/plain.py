@@ -130,7 +130,7 @@ class PlainLoop:
             buffer.copy_(buffers[name])
 
     def microbatches(self, step: int) -> Iterator[PlainMicrobatch]:
-        """Yield what each microbatch of a step gives, at the weights that were put."""
+        """Yield loss and gradients of each microbatch of a step, at the weights given to `put`."""
         given = [*self._workload.microbatches(self._cell, step)]
         tokens = [self._workload.tokens(one) for one in given]
         for number, one in enumerate(given):

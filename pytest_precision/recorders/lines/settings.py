@@ -1,4 +1,4 @@
-"""Settings: which line set what is no tensor: rates, other numbers of groups, modes of modules."""
+"""Settings: which line of code set a learning rate, another option of a group, or a mode."""
 
 from __future__ import annotations
 

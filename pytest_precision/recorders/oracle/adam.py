@@ -57,7 +57,7 @@ class AdamScalars:
     def of(
         cls, group: GroupNumbers, step: int, *, decoupled: bool, corrected: bool = True
     ) -> AdamScalars:
-        """Return those of the step that makes the count `step`, computed in fp64."""
+        """Return the scalars of the update after which the step counter is `step`, in fp64."""
         first, second = (float(beta) for beta in group["betas"])
         lr, decay = float(group["lr"]), float(group["weight_decay"])
         return cls(
@@ -78,11 +78,11 @@ class AdamScalars:
         return corrected.sqrt_().add_(self.eps)
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return how a weight moves by the moments after the step, in place of these; all fp64."""
+        """Return by how much a weight moves, by the moments after the step; overwrites these."""
         return self._moved(weight, first.div_(self.denominator(second)))
 
     def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
-        """Return how a weight moves by the quotient of the moments, in place of it."""
+        """Return by how much a weight moves, by the quotient of the moments; overwrites it."""
         moved = quotient.mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 

@@ -122,7 +122,7 @@ class Batch:
             yield exact, ratio, largest
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
-        """Return the largest of these shares."""
+        """Return the largest ratio that `ratios` yields."""
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:

@@ -57,7 +57,7 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
 
 
 def is_one_of(kind: type, names: Collection[str]) -> type | None:
-    """Return the class with one of these names that `kind` is, or derives from; None if none is."""
+    """Return the class of `kind` or of its bases that has one of the names; None without one."""
     return next((base for base in kind.__mro__ if base.__name__ in names), None)
 
 

@@ -45,7 +45,7 @@ class Judge:
         log.groups = len(self.plan.at(0))
 
     def _scalars(self, group: int, made: int) -> list[UpdateScalars]:
-        """Return those of the right rule, in each arithmetic."""
+        """Return the scalars of the declared rule, for each arithmetic that may compute them."""
         own = self.plan.at(made)[group]
         return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 

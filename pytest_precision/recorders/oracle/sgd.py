@@ -45,14 +45,14 @@ class SgdScalars:
 
     @classmethod
     def of(cls, group: GroupNumbers, step: int) -> SgdScalars:
-        """Return those of the step that makes the count `step`, computed in fp64."""
+        """Return the scalars of the update after which the step counter is `step`, in fp64."""
         momentum = float(group["momentum"])
         rest = 1.0 if step == 1 else 1 - float(group["dampening"])
         decay = float(group["weight_decay"])
         return cls(float(group["lr"]), momentum, rest, decay, bool(group["nesterov"]))
 
     def direction(self, gradient: Tensor, buffer: Tensor | None) -> Tensor:
-        """Return what a weight is moved against.
+        """Return the direction of an update, which is subtracted from the weight.
 
         Args:
             gradient: with the weight's share in it, fp64.

@@ -105,7 +105,7 @@ class Formula(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the names of the classes that claim to follow such a rule."""
+        """Return the names of the optimizer classes that promise to follow this rule."""
 
     @property
     def moments(self) -> tuple[str, ...]:

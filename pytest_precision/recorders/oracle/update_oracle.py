@@ -171,7 +171,7 @@ class UpdateOracle:
     def _columns(
         self, engine: Engine, weight: Weight, parts: Sequence[Tensor]
     ) -> list[tuple[Tensor, ...]]:
-        """Return the moments of the parts of a weight, and these; nothing if they are not known."""
+        """Return moments and weight of each part; empty if the moments are unknown."""
         assert self._judge is not None
         formula, name = self._judge.plan.formula, weight.name
         try:
@@ -229,7 +229,7 @@ class UpdateOracle:
         return Clipping(scale * clipped, coarsest, wrong, (1.0, (norm + CLIP_EPS) / norm))
 
     def _batches(self, engine: Engine, watched: Sequence[Watched]) -> list[Batch]:
-        """Return what a step has made of the pieces, those of one storage together."""
+        """Return the pieces of weights after a step; pieces that are stored alike are one batch."""
         assert self._judge is not None
         formula = self._judge.plan.formula
         alike: dict[tuple[Any, ...], list[PiecePart]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""What is done to a run on purpose, to see what comes of it."""
+"""Perturbations of a run: delays, random roundings, planted defects, other data."""

@@ -1,4 +1,4 @@
-"""Perturbation: what is done to a run on purpose, to see what comes of it."""
+"""Perturbation: delays, random roundings, a planted defect or another start for one run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NONE = Perturbation()
 
 
 def with_other_data(workload: Workload, start: int) -> Workload:
-    """Return a workload with the data of another start; one that is not ours has its own."""
+    """Return a workload with another seed of its data; a user's workload keeps its data."""
     if isinstance(workload, TrainingRecipe):
         workload.seed += start
     return workload

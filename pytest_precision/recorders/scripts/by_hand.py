@@ -27,7 +27,7 @@ class ByHand:
         self._moves = 0
 
     def backward(self, loss: Tensor, backwards: int) -> None:
-        """Look at what a loss depends on.
+        """Check what a loss depends on.
 
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.

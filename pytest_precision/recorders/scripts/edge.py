@@ -84,7 +84,7 @@ class Edge:
                 yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
     def write_left(self, moment: Moment, seen: list[Observation]) -> None:
-        """Write what a step leaves, and what the loop has shown of its own by then."""
+        """Write the state that a step leaves, and what `record.see` has shown until then."""
         self._write(lambda: self._trace.write(moment, chain(self._reader.observe(), seen)))
 
     def write_state(self, op: int, operation: str) -> None:
@@ -107,7 +107,7 @@ class Edge:
     # --- when it is read anew -------------------------------------------------------------------
 
     def repeat(self, reading: Callable[[], None]) -> None:
-        """Read anew what was read already, as long as no step has begun for good."""
+        """Read again what has been read, until it is certain that the next step has begun."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:

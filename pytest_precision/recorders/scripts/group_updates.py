@@ -20,7 +20,7 @@ MemberGroup = tuple[Mapping[str, Any], list[Tensor]]
 
 
 class Updates:
-    """Remembers what each optimizer has updated in the last step of the loop that it was in."""
+    """Remembers which parameters each optimizer updated in the last step that it took part in."""
 
     def __init__(self) -> None:
         self._last: dict[int, list[list[MemberGroup]]] = {}
@@ -28,7 +28,7 @@ class Updates:
         self._places: dict[int, tuple[str, Tensor]] = {}
 
     def add(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Take in what is in the groups of an optimizer now; see `LoopReader.meet`."""
+        """Register the parameters in an optimizer's groups now; see `LoopReader.meet`."""
         updates = self._last.setdefault(id(optimizer), [])
         if not goes_on:
             updates.clear()
@@ -59,7 +59,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield what is in these groups, with the place that each tensor was first found at."""
+        """Yield the tensors of parameter groups, with the place where each was first found."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 

@@ -59,7 +59,7 @@ class LocatedTensor(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """List the logical tensors that are in it."""
+        """List the names of the logical tensors that this tensor has pieces of."""
         if self.pieces is None:
             return [self.name]
         return [*dict.fromkeys(part.name for part in self.pieces if part.name)]
@@ -162,7 +162,7 @@ def _expect_inside(name: str, part: Piece) -> None:
 
 
 def expect_locate(locate: object) -> None:
-    """Look at what is given as `locate`.
+    """Check what is given as `locate`.
 
     Raises:
         TypeError: it is no function.

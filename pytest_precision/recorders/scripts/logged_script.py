@@ -74,7 +74,7 @@ class LoggedScript:
         self.logger, self._op, self._operations = logger, op, operations
 
     def begin(self, schedule: LoopSchedule) -> None:
-        """Hear that a run of the script begins."""
+        """Handle the start of a run of the script."""
         if self._op is None or schedule.load <= self._op <= schedule.op:
             self.logger.start()
 
@@ -83,7 +83,7 @@ class LoggedScript:
         return LoggedSteps(self, *given)
 
     def updated(self, op: int) -> None:
-        """Hear that the loop has made an update in an operation."""
+        """Handle an update that the loop has made in an operation of the sequence."""
         if self._op is None:
             return
         between = self._operations[op + 1 : self._op]
@@ -91,7 +91,7 @@ class LoggedScript:
             self.logger.start()
 
     def over(self, op: int, reader: LoopReader) -> None:
-        """Hear that a step is over."""
+        """Handle the end of a step."""
         if self.logger.active and (self._op is None or op >= self._op):
             self.logger.leave(state_of_loop(reader))
             self.logger.active = self._op is None
@@ -107,12 +107,12 @@ class LoggedSteps(Steps):
         self._ends.ended = partial(logged.over, reader=self.reader)
 
     def forward(self, module: nn.Module) -> None:
-        """Hear that a module is called; name its parts."""
+        """Handle the call of a module: name its parts."""
         self._logged.logger.settings.name(module)
         super().forward(module)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Hear that an optimizer has stepped; watch its groups from now on."""
+        """Handle an optimizer's step: watch its groups from now on."""
         super().updated(optimizer, closure=closure)
         self._logged.logger.settings.watch(optimizer)
         self._logged.updated(self.schedule.op)

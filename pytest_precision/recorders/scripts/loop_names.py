@@ -58,7 +58,7 @@ class LoopNames:
         self._flat: dict[int, nn.Module] = {}
 
     def add(self, models: Models) -> list[nn.Module]:
-        """Take in roots that calls do not show, by name where there are several; list them.
+        """Register models that calls do not show, by name if there are several; list them.
 
         Raises:
             TypeError: what is given is no module, and no dict of modules.
@@ -80,7 +80,7 @@ class LoopNames:
         return roots
 
     def meet(self, module: nn.Module) -> bool:
-        """Take in a module that is called; return whether it is one that was not known."""
+        """Register a module that is called; return whether it is one that was not known."""
         if module in self._modules or not holds_anything(module):
             return False
         self._heads.add(module)
@@ -276,7 +276,7 @@ class LoopNames:
             self._modules |= dict(module_paths(root, prefix.rstrip("."), (), self._modules))
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
-        """Return the roots that are built as a module is, by prefix; forget those that are gone."""
+        """Return the live models that are built like a module, by prefix of their names."""
         wanted = structure(module)
         alike = {
             prefix: weakref.ref(root)

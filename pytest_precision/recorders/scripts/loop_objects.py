@@ -43,7 +43,7 @@ class LoopObjects:
         self._steps = 0
 
     def end_step(self) -> None:
-        """Take in that a step is over, before it is written."""
+        """Handle the end of a step, before it is written."""
         self._steps += 1
         if self._steps & (self._steps - 1) == 0:
             self.look()
@@ -51,7 +51,7 @@ class LoopObjects:
             self._left.begin(self._gradients())
 
     def observe_end(self) -> Iterator[Observation]:
-        """Yield what a next step would find and no step has shown: gradients that were left."""
+        """Yield gradients that the last step has left, which no step has shown."""
         yield from self._left.observe(self._gradients())
 
     def look(self) -> None:

@@ -63,7 +63,7 @@ class LoopReader(TrainingState):
         self.since = Since()
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Take in an optimizer that is about to update what is in its groups now.
+        """Register an optimizer that is about to update what is in its groups now.
 
         Args:
             optimizer: it.
@@ -76,7 +76,7 @@ class LoopReader(TrainingState):
         return self._updates.add(optimizer, goes_on=goes_on)
 
     def take_in(self, optimizer: Optimizer) -> None:
-        """Take in an optimizer that steps, which may not have updated anything yet."""
+        """Register an optimizer that steps, which may not have updated anything yet."""
         if not any(one is optimizer for one in self.optimizers):
             self._take_over(optimizer)
             self.optimizers.append(optimizer)
@@ -121,7 +121,7 @@ class LoopReader(TrainingState):
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> Iterator[Observation]:
-        """Yield what a script shows of its own, a whole tensor or a piece of one.
+        """Yield a tensor that the script shows by `record.see`: a whole one, or a piece of one.
 
         Raises:
             TypeError: it is no tensor.
@@ -147,7 +147,7 @@ class LoopReader(TrainingState):
         yield from groups.other_numbers(named)
 
     def all_numbers(self) -> Iterator[Observation]:
-        """Yield those of all optimizers."""
+        """Yield the numbers of the parameter groups of all optimizers."""
         return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def optimizers_state(self) -> Iterator[Observation]:
@@ -194,7 +194,7 @@ class LoopReader(TrainingState):
         yield from thawed(trained(self.names.parameters()), self.since.trained)
 
     def begin(self) -> None:
-        """Take in what there is before an update of the first step."""
+        """Remember the state before an update of the first step."""
         self.objects.look()
         super().begin()
         self.since.settings = {**module_settings(self.objects.modules()), **self.since.settings}
@@ -243,7 +243,7 @@ class LoopReader(TrainingState):
         return groups.groups_with_names(self._updates.members(optimizer, whole=whole), held)
 
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
-        """Yield what an optimizer updates, in its order; unnamed tensors by their place in it."""
+        """Yield the tensors that an optimizer updates, in order; unnamed ones by their position."""
         for _ in self.names.parameters():  # some change places with their shards
             pass
         number = next(n for n, one in enumerate(self.optimizers) if one is optimizer)

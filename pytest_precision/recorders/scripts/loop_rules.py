@@ -60,7 +60,7 @@ class LoopRules:
         self._copies = False
 
     def before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """Look at what an optimizer is about to read; a closure has yet to compute it."""
+        """Check what an optimizer is about to read; a closure has yet to compute it."""
         if has_closure(_args, _kwargs) or capturing():
             return
         members = updated_tensors(optimizer)
@@ -86,7 +86,7 @@ class LoopRules:
             ]
 
     def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """Look at what an optimizer has moved, and at the gradients that it leaves."""
+        """Check what an optimizer has moved, and at the gradients that it leaves."""
         if capturing():
             return
         written = [

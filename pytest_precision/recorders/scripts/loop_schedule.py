@@ -52,7 +52,7 @@ class LoopSchedule:
 
     @property
     def loaded(self) -> str | None:
-        """Return the operation that the run begins with; None for the first run."""
+        """Return the load with which this run of the script begins; None for the first run."""
         return None if self.load < 0 else self._operations[self.load]
 
     @property

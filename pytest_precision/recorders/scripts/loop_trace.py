@@ -106,11 +106,11 @@ class LoopTrace(ExitStack):
         )
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
-        """Write what was observed at one moment, in the place of what was written of it before."""
+        """Write the observations of one moment; they replace earlier ones of the same moment."""
         self.writer.add(moment, [*seen], digests=self._digests(moment.step))
 
     def end(self, header: Header) -> int:
-        """Finish the trace; return the number of observations in it."""
+        """Finish the trace and return its number of observations."""
         self.writer.close(header)
         return self.writer.observations
 

@@ -66,7 +66,7 @@ class Copies:
         self._called: dict[int, nn.Module] = {}
 
     def call(self, module: nn.Module) -> None:
-        """Take in a module that is called without gradients."""
+        """Register a module that is called without gradients."""
         if id(module) not in self._called:
             self._called |= {id(part): part for part in module.modules()}
             if next(module.parameters(), None) is not None and not self._shares(module):
@@ -117,7 +117,7 @@ class Copies:
         return self._found[-1]
 
     def _new_name(self, one: Any) -> str:
-        """Return the name of a copy among those that were shown, in either run the same."""
+        """Return a name for a copy that both runs give it alike."""
         kind = type(one).__name__
         kind += "" if isinstance(one, nn.Module) else " of weights"
         same = sum(bool(copy.name) and type(copy.one) is type(one) for copy in self._found)
@@ -131,7 +131,7 @@ class Copies:
         return any(id(parameter) in known for parameter in module.parameters())
 
     def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
-        """Return the shapes of the weights of each model, and of those trained, with their names.
+        """Return names and shapes of each model's weights, and of the trained ones among them.
 
         What has no name, as a shard of FSDP1, is called by its place.
         """

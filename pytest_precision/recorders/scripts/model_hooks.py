@@ -1,4 +1,4 @@
-"""Model hooks: those in the modules and parameters of one loop, where torch's global ones end."""
+"""Model hooks: hooks on modules and parameters, for what torch's global hooks do not show."""
 
 from __future__ import annotations
 

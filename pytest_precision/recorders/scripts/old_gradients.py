@@ -88,7 +88,7 @@ class OldGradients:
         self._old: dict[int, OldGradient] = {}
 
     def backward(self) -> None:
-        """Follow those that are untouched when a backward begins, and forget the others."""
+        """Keep following gradients that are untouched when a backward begins; forget others."""
         for key, old in [*self._old.items()]:
             if old.handles:
                 continue

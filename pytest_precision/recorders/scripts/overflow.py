@@ -16,7 +16,7 @@ it, which is taken to have `MOST` at least."""
 
 
 class Overflow:
-    """Counts the backwards of each step, and has those of a step that is to be skipped overflow.
+    """Counts the backwards of each step, and makes them overflow in a `skip`.
 
     Args:
         schedule: says whether the step is to be skipped.
@@ -52,5 +52,5 @@ class Overflow:
         return loss * math.inf if rank == size - 1 else loss
 
     def end_step(self) -> None:
-        """Begin to count anew."""
+        """Reset the count of backwards for the next step."""
         self.backwards, self._most = 0, max(self._most, self.backwards)

@@ -39,7 +39,7 @@ class RunningStep:
 
     @property
     def phase(self) -> str:
-        """The phase that what a script shows of its own belongs to."""
+        """The phase to which `record.see` adds a tensor now."""
         if self.updated:
             return "optimizer_step"
         return "clip_grads" if self.clipped or self.running else "forward_backward"
@@ -61,7 +61,7 @@ class RunningStep:
         self.updated.append(optimizer)
 
     def has_updated(self, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer has stepped in it."""
+        """Return whether an optimizer has made an update in this step."""
         return any(one is optimizer for one in self.updated)
 
     def next(self) -> RunningStep:

@@ -90,7 +90,7 @@ def resumed(function: Function) -> Function:
 
 
 def expect_signature(function: Function) -> None:
-    """Look at whether a script, and what resumes it, can be called as they will be.
+    """Check whether a script, and what resumes it, can be called as they will be.
 
     Raises:
         TypeError: one takes other arguments than the cell and `record`.

@@ -1,4 +1,4 @@
-"""Record: what a script is given to say where its loop is, and to show more of it."""
+"""Record: the argument by which a script marks its training loop and shows more of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: what a loop does, as torch's hooks tell it, and what its script says of it."""
+"""Steps: divide what torch's hooks and the script report into train steps."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Steps:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> None:
-        """Take in what the loop does not show; see `Record`.
+        """Register what the script says that hooks do not show; see `Record`.
 
         Raises:
             TypeError: something is of another type.
@@ -189,7 +189,7 @@ class Steps:
             self.buffer.read_by(optimizer)
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Keep what the optimizer is about to read, its gradients aside, which may come anew."""
+        """Keep what the optimizer is about to read, except gradients, which may still change."""
         if not any(one is optimizer for one in self._now.met):
             self._meet(optimizer, goes_on=False)
 

@@ -27,34 +27,34 @@ class Events(Protocol):
     """What is told of a loop, before it happens unless it says otherwise."""
 
     def forward(self, module: nn.Module) -> None:
-        """Hear that a module is called, in whichever mode."""
+        """Handle the call of a module, in training or evaluation mode."""
 
     def hidden(self, module: nn.Module, why: str) -> None:
-        """Hear that a module is called where no value can be read."""
+        """Handle the call of a module where no value can be read, as in a CUDA graph."""
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Hear that the backward of a loss starts; return what it starts from instead."""
+        """Handle the start of a loss's backward; return the tensor that it shall start from."""
 
     def clip(self, norm: Tensor | None) -> None:
-        """Hear that gradients are clipped, which have this norm; None where that is by value."""
+        """Handle the clipping of gradients that have this norm; None for clipping by value."""
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Hear that an optimizer steps, with a closure or without."""
+        """Handle the start of an optimizer's step, with or without a closure."""
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Hear that the closure of its step has returned; it may be called again."""
+        """Handle the return of the step's closure, which the optimizer may call again."""
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Hear that it has stepped."""
+        """Handle the end of an optimizer's step."""
 
     def spawned(self) -> None:
-        """Hear that `torch.multiprocessing` is about to start processes."""
+        """Handle the start of processes by `torch.multiprocessing`."""
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
-        """Hear that a scaler is about to have an optimizer step."""
+        """Handle the call of `GradScaler.step`, before it steps or skips."""
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Hear that a scaler has had an optimizer step, or has skipped the step."""
+        """Handle the end of `GradScaler.step`, which has stepped or skipped."""
 
 
 @contextmanager

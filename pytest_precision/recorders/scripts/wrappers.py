@@ -38,7 +38,7 @@ def module_paths(
     """Yield a root and all modules in it, each once, with its path.
 
     Args:
-        root: it.
+        root: the module to begin with.
         path: of the root.
         through: modules that add nothing to their path, as the child of a wrapper does not.
         known: modules that have a path already.

@@ -25,7 +25,7 @@ def all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
 
 
 def unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
-    """List the constants that two operations were given otherwise, those of `call` first."""
+    """List the constants in which two operations differ, with the values of `call` first."""
     ours, theirs = list(call.constants), list(other.constants)
     if len(ours) != len(theirs):
         longer = max(len(ours), len(theirs))

@@ -53,7 +53,7 @@ def most(operations: Sequence[Grown]) -> Grown | None:
 
 
 def module_errors(operations: Sequence[Grown]) -> tuple[ModuleErrors, ...]:
-    """Return the errors of what each module makes last, forward and backward."""
+    """Return the error of the last result of each module, forward and backward."""
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
     for one in operations:

@@ -1,4 +1,4 @@
-"""Set: which line set what is no tensor, such as a rate or a mode, otherwise than the reference."""
+"""Set: which line gave a rate, a mode or the like another value than the reference has."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _at(side: dict[str, list[Setting]], name: str, place: int) -> Setting | None
 
 
 def _value(setting: Setting | None) -> str | None:
-    """Return a value as it is compared: a library numbers names through all models of a process."""
+    """Return a value as text to compare, without numbers that a library counts up per process."""
     if setting is None:
         return None
     is_text = setting.value[0] in "'\""
