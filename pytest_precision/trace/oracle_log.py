@@ -50,6 +50,7 @@ class OracleLog:
         rule: name of the workload's rule.
         shown_by: `phases`, or `call` where one call reduces, clips and updates, or `script`.
         by_l2: whether every step clipped by the L2 norm of all gradients.
+        by_loss_scale: whether a dynamic loss scale, if there is one, is an `engine.LossScale`.
         judged: number of updates judged: one a step and piece of a tensor.
         worst: largest error within its bound, as a share of it.
         unjudged: logical tensor to the reason why its updates are not judged.
@@ -67,6 +68,7 @@ class OracleLog:
     rule: str = ""
     shown_by: str = "phases"
     by_l2: bool = True
+    by_loss_scale: bool = True
     judged: int = 0
     worst: float = 0.0
     unjudged: dict[str, str] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class OracleLog:
         """Add what another rank found."""
         self.rule, self.shown_by = other.rule, other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2
+        self.by_loss_scale = self.by_loss_scale and other.by_loss_scale
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)
         self.unjudged |= other.unjudged

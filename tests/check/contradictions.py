@@ -10,6 +10,7 @@ import torch
 
 from pytest_precision import layouts
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import scale_from_amax
 from pytest_precision.layouts.compute import compute_in
@@ -71,6 +72,32 @@ class HalfTheNorm(Engine):
     def clip_grads(self) -> None:
         super().clip_grads()
         self.grad_norm = self.grad_norm / 2
+
+
+class GrowsEachStep(Engine):
+    """Doubles the loss scale after each step."""
+
+    def optimizer_step(self) -> None:
+        super().optimizer_step()
+        assert self.scaler is not None
+        self.scaler.scale *= 2
+
+
+class Constant(LossScale):
+    """A loss scale with a rule of its own, which is no contradiction."""
+
+    def update(self, *, overflowed: bool) -> None:
+        """Halve the scale after an overflow alone."""
+        self.scale /= 2 if overflowed else 1
+
+
+class OwnScale(Engine):
+    """Scales its losses by another rule."""
+
+    def forward_backward(self, step: int) -> None:
+        if type(self.scaler) is LossScale:
+            self.scaler = Constant()
+        super().forward_backward(step)
 
 
 class OtherWeights(Engine):

@@ -30,6 +30,7 @@ FP16 = Cell("fp16", "fp32", sequence="train-skip-train4")
 MXFP8 = Cell("mxfp8", "bf16", sequence="train2")
 USED = {"used_param is the param before it"}
 NORM = {"grad_norm is the norm of reduced_grad"}
+SCALED = {"loss_scale is what its rule makes of it"}
 DELAYED = Cell("fp8_delayed", "bf16", sequence="train2")
 RESIDENT_DELAYED = Cell("fp8_delayed", "quantized", sequence="train2")
 MANY = "train-eval-train-save-load-train2"
@@ -63,8 +64,12 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         (contradictions.OtherWeights, BF16, "used_param", "the param before it", 2),
         (contradictions.StaleBytes, MXFP8, "used_quantized", "used_param, quantized", 2),
         (contradictions.truncated, BF16, "param", "its master", 1),
+        (contradictions.GrowsEachStep, FP16, "loss_scale", "what its rule makes of it", 1),
     ],
-    ids=["norm", "norm in fp16", "other weights", "other bf16 weights", "stale bytes", "truncated"],
+    ids=[
+        *("norm", "norm in fp16", "other weights", "other bf16 weights", "stale bytes"),
+        *("truncated", "loss scale"),
+    ],
 )
 def test_a_contradiction_is_named(
     found: Found,
@@ -136,7 +141,8 @@ def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
     [
         (layouts.master_adamw, BF16, workloads.gpt, {"param is its master"}),
         (layouts.adamw, Cell("bf16", "fp32", sequence="train2"), workloads.moe, USED),
-        (layouts.adamw, FP16, workloads.mlp, USED | NORM),
+        (layouts.adamw, FP16, workloads.mlp, USED | NORM | SCALED),
+        (partial(contradictions.here, kind=contradictions.OwnScale), FP16, workloads.mlp, NORM),
         (layouts.fused_adam, FP16.replace(primary_weight="fp16"), workloads.gpt, NORM),
         (layouts.distributed_optimizer, FP16.replace(primary_weight="fp16"), workloads.moe, NORM),
         (

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import catalogue
 import pytest
 import torch
 from torch import Tensor, nn
+from variations.arithmetic import ReducesInBf16
 
 from pytest_precision import Cell, Engine, layouts, workloads
 from pytest_precision.check.parity import Parity
@@ -19,6 +21,7 @@ from pytest_precision.plugin.resources import Resources
 from pytest_precision.workloads.base import Workload
 
 CheckOn = Callable[..., dict[str, Any]]
+ParityIn = Callable[[Cell], Parity]
 
 
 class Small(workloads.mlp):
@@ -133,6 +136,15 @@ def test_a_workload_that_computes_otherwise_each_time_is_not_judged(
     """Its gradients at the same weights are no measure of what a layout does."""
     found = gradients_of(layouts.adamw, adamw, cell=Cell(sequence="train3"), workload=workload)
     assert found == {"silent": "the workload gives other gradients at the same weights each time"}
+
+
+def test_sums_over_ranks_may_be_rounded_to_bf16(parity_in: ParityIn) -> None:
+    """What each rank gives and the sum of both: of these data the terms of a scale cancel."""
+    sides = (partial(catalogue.planted, kind=ReducesInBf16), partial(of_kind, kind=ReducesInBf16))
+    cell, workload = Cell(sequence="train", world_size=2), partial(catalogue.MLP, seed=9)
+    verdict = parity_in(cell).check(*sides, workload=workload)
+    assert verdict.oracle is not None
+    assert verdict.oracle["candidate"]["gradients"]["judged"] > 20
 
 
 @pytest.mark.parametrize("kind", [Selective, Unready])

@@ -44,7 +44,6 @@ class Entry(NamedTuple):
         cell: in which it must show.
         workload: of both sides.
         words: what a failure must say, where it is one of accumulation.
-        passes: why nothing can tell; empty where something does.
     """
 
     family: str
@@ -52,7 +51,6 @@ class Entry(NamedTuple):
     cell: Cell
     workload: Callable[..., Workload]
     words: str
-    passes: str
 
 
 ENTRIES: dict[str, Entry] = {}
@@ -63,12 +61,11 @@ def of(
     cell: Cell = ONE,
     workload: Callable[..., Workload] = Small,
     words: str = "",
-    passes: str = "",
 ) -> Callable[[type[Engine]], type[Engine]]:
     """Enter an engine as a defect of a class."""
 
     def enter(kind: type[Engine]) -> type[Engine]:
-        ENTRIES[kind.__name__] = Entry(family, kind, cell, workload, words, passes)
+        ENTRIES[kind.__name__] = Entry(family, kind, cell, workload, words)
         return kind
 
     return enter
@@ -639,7 +636,7 @@ class UnscaledTwice(Named):
         super().clip(owners)
 
 
-@of("scaling", HALF, passes="a loss scale may grow by another rule")
+@of("scaling", HALF)
 class NeverGrows(Named):
     def optimizer_step(self) -> None:
         super().optimizer_step()

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.tensor_key import (
     TensorKey,
     is_beside_masters,
@@ -124,6 +127,7 @@ class _Walk:
         self._state: EntriesByName = {}
         self._gradients: Mapping[str, list[Entry]] = {}
         self._reduced: Mapping[str, list[Entry]] = {}
+        self._norms: Mapping[str, list[Entry]] = {}
         held = self._trace.dtypes()
         self._quantized = set(_quantized(held, resident=side.cell.primary_weight == "quantized"))
         # A master of fewer bits, or with a compensation, shows another weight than was cast.
@@ -151,6 +155,7 @@ class _Walk:
             yield from self._cast(moment, held)
             if moment.phase == "optimizer_step":
                 yield from self._quantization.updated(moment, held, self._state)
+                yield from self._scaled(moment, held["loss_scale"])
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
                 self._state = {kind: held[kind] for kind in RESIDENT}
 
@@ -223,8 +228,10 @@ class _Walk:
 
     def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
         """Yield a norm that is not that of the reduced gradients of all that is updated."""
-        known = self._log.shown_by == "phases" and self._log.by_l2
-        if moment.phase != "clip_grads" or moment.operation != "train" or not known:
+        if moment.phase != "clip_grads" or moment.operation != "train":
+            return
+        self._norms = norms
+        if self._log.shown_by != "phases" or not self._log.by_l2:
             return
         scale = self._loss_scale()
         if not scale:
@@ -245,12 +252,29 @@ class _Walk:
                 if breach is not None:
                     yield breach
 
+    def _scaled(self, moment: Moment, shown: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
+        """Yield a loss scale that does not follow from that before and from the step's norm."""
+        if self._log.shown_by != "phases" or not self._log.by_loss_scale:
+            return
+        before = self._shown.numbers(self._state.get("loss_scale", {}))
+        norms = self._shown.numbers(self._norms)
+        if not before or not norms:
+            return
+        rule = LossScale()
+        rule.load_state_dict(before)
+        rule.update(overflowed=not all(map(isfinite, norms.values())))
+        for name, got in self._shown.numbers(shown).items():
+            claim = self._shown.claim(moment, "loss_scale", name, "what its rule makes of it")
+            exact = torch.tensor(rule.state_dict()[name], dtype=torch.float64)
+            breach = claim.broken(torch.tensor(got, dtype=torch.float64), exact, 0.0)
+            if breach is not None:
+                yield breach
+
     def _loss_scale(self) -> float | None:
         """Return what reduced gradients are multiplied by; None where nothing says it."""
         if self._cell.precision != "fp16":
             return 1.0
-        shown = self._shown.whole(self._state.get("loss_scale", {}).get("scale", ()))
-        return None if shown is None else float(shown)
+        return self._shown.numbers(self._state.get("loss_scale", {})).get("scale")
 
 
 def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:

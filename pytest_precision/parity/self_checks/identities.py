@@ -235,6 +235,11 @@ class RunView:
         """Return a tensor put together; None where it is not shown, or its pieces do not fit."""
         return assemble(self._trace, [*entries]).tensor if entries else None
 
+    def numbers(self, entries: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
+        """Return the values of tensors of one element, by name; those that are shown."""
+        wholes = {name: self.whole(own) for name, own in entries.items()}
+        return {name: float(own) for name, own in wholes.items() if own is not None}
+
     def same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
         """Return whether pieces that are whole are known to have the same bytes."""
         first = other[0]

@@ -67,6 +67,24 @@ def explained(
     return words
 
 
+def counts_of(
+    found: Sequence[Any], loop: PlainLoop, step: int, size: int, near: float
+) -> list[float] | None:
+    """Return how often each microbatch counts in all of the tensors; None if that explains little.
+
+    Args:
+        found: `judged.HeldGradient` ones of one kind and rank.
+        loop: with the weights of the step.
+        step: number of the train step.
+        size: of the data-parallel dimension.
+        near: what rounding leaves of a tensor at least.
+    """
+    own = [one for one in loop.microbatches(step) if found[0].share in (None, one.number % size)]
+    if len(own) * sum(one.plain.numel() for one in found) > MOST_FITTED:
+        return None
+    return _fit(found, own, near)
+
+
 def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
     """Recognize how often each microbatch counts, or that another rank's microbatches count."""
     dealt = [one for one in own if found[0].share in (None, one.number % size)]

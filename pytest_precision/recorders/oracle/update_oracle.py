@@ -23,6 +23,7 @@ from torch import Tensor
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.groups import state_of
+from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
@@ -119,6 +120,7 @@ class UpdateOracle:
         """Note how the engine reduces and clips."""
         self._log.shown_by = "call" if engine.fused_step else "phases"
         self._log.by_l2 = self._log.by_l2 and not callable(engine.clip_rule)
+        self._log.by_loss_scale &= type(engine.scaler) in (LossScale, type(None))
 
     def save(self, folder: Path) -> None:
         """Keep the number of steps with a checkpoint."""
