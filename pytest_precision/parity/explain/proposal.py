@@ -62,9 +62,10 @@ GRADIENTS_AND_MEANS = ("grad", "reduced_grad", "final_grad", "exp_avg")
 NUMBERS_OF_A_STEP = ("loss", "grad_norm")
 """Kinds that are means or norms of many values, in which roundings cancel."""
 
-STORED_OTHERWISE = 8
-"""Part of a unit in the last place that a tensor is off of which a few elements in a hundred are
-stored as their neighbours."""
+STORED_OTHERWISE = 4
+"""Part of a unit in the last place that a tensor is off of which one element in sixteen is stored
+as its neighbour. Such weights also move a gradient by this part of what it is moved by where all
+are rounded at random, since roundings add up as their root."""
 
 CANCELLING = 16
 """How much less than gradients such a number is off at least."""
@@ -92,13 +93,13 @@ def proposed(
     if any(own.unbounded for run in runs for own in bounds(run.judgement).values()):
         return None
     needs, shares = needs_of(runs), shares_of(runs)
-    moved = {} if noise is None else moved_by_noise(needs_of([noise]), shares)
-    rounding = max(unit, LEAST_OF_RESULTS) if floors else 0.0
-    errors = [
-        usual_error([n.rel for n in needs.get(k, {}).values() if n.numel > 1])
-        for k in GRADIENTS_AND_MEANS
-    ]
-    least = max(ROOM * max(errors), rounding)
+    noisy = {} if noise is None else needs_of([noise])
+    moved = moved_by_noise(noisy, shares)
+    rounding = 0.0
+    if floors:
+        later = ROOM * _error_of_gradients(noisy) / STORED_OTHERWISE
+        rounding = max(unit, LEAST_OF_RESULTS, later)
+    least = max(ROOM * _error_of_gradients(needs), rounding)
     found: dict[str, Criterion] = {}
     for kind in sorted(needs, key=causal_rank):
         stored = _unit_stored(kind, runs) / STORED_OTHERWISE if floors else 0.0
@@ -107,6 +108,12 @@ def proposed(
             return None
         found |= own
     return _left_out_everywhere(found)
+
+
+def _error_of_gradients(needs: Mapping[str, Mapping[str, Need]]) -> float:
+    """Return how far most gradients and their means are off, in the kind in which that is most."""
+    kinds = (needs.get(kind, {}).values() for kind in GRADIENTS_AND_MEANS)
+    return max(usual_error([need.rel for need in own if need.numel > 1]) for own in kinds)
 
 
 def _of_kind(
