@@ -218,7 +218,7 @@ def main() -> None:
         resources.close()
     _, heading, of_frameworks = PAGE.read_text().partition(HEADING)
     own = page(of_defects, of_variations)
-    PAGE.write_text(f"{own}\n{heading}{of_frameworks}" if heading else own)
+    PAGE.write_text(f"{own}{heading}{of_frameworks}")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
 """What it costs to compute gradients once more: `python ci/bench/gradients.py [RANKS]`.
 
-Processor time of checks that have it over those of checks that turn it off, per workload and
-precision, on one rank in this process; of two ranks or more, that of all processes of a session.
+Processor time of checks that have it over those of checks that turn it off, and their time by the
+clock, per workload and precision. The two take turns in one session with the same ranks, and the
+figure is the median over the rounds.
 """
 
 from __future__ import annotations
 
-import gc
-import resource
-import sys
+import argparse
+import contextlib
+import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
+
+import psutil
 
 from pytest_precision import Cell, Engine, Workload, layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity
@@ -20,8 +22,8 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 
 SEQUENCE = "train4-eval-train2-save-load-train2"
-TIMES = 5
-"""Checks of each kind, one of each by turns; the fastest counts, or on more ranks their sum."""
+
+SETTINGS = Settings(device="cpu", lines="off", timeout=300)
 
 OFF = {"grad": unchecked(reason="to see what it costs")}
 PRECISIONS = ("fp32", "bf16", "mxfp8", "nvfp4")
@@ -32,66 +34,57 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
 }
 
 
-def numbered(workload: Workload, cell: Cell, *, number: int) -> Engine:
-    """The same layout, under a name that no recording is kept of."""
+def twin(workload: Workload, cell: Cell) -> Engine:
+    """The same layout under another name."""
     return layouts.adamw(workload, cell)
 
 
-def seconds(cell: Cell, workload: Any, **terms: Any) -> float:
-    """Return the processor time of one check, of both sides' recordings."""
-    settings = Settings(device="cpu", ranks="inline", lines="off")
-    resources = Resources()
-    sides = (partial(numbered, number=number) for number in (1, 2))
+def processor_time() -> float:
+    """Return the seconds that this process and all that it has started have computed."""
+    seconds = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+    return time.process_time() + seconds
+
+
+def taken(resources: Resources, cell: Cell, workload: Any, **terms: Any) -> tuple[float, float]:
+    """Return the processor time of one check with its candidate's recording, and by the clock."""
+    parity = Parity("bench", cell, SETTINGS, resources.ranks(SETTINGS), resources.traces)
+    used, began = processor_time(), time.perf_counter()
+    parity.check(twin, layouts.adamw, workload=workload, **terms)
+    return processor_time() - used, time.perf_counter() - began
+
+
+def ratios(cell: Cell, workload: Any, rounds: int) -> tuple[float, float]:
+    """Return the medians of how many times as long a check takes with it, in both times."""
+    resources, found = Resources(), []
     try:
-        gc.collect()
-        started = time.process_time()
-        parity = Parity("bench", cell, settings, resources.ranks(settings), resources.traces)
-        parity.check(*sides, workload=workload, **terms)
-        return time.process_time() - started
+        taken(resources, cell, workload)  # starts the ranks, and records the reference
+        for _ in range(rounds):
+            with_it = taken(resources, cell, workload)
+            without = taken(resources, cell, workload, oracle=OFF)
+            found.append([on / off for on, off in zip(with_it, without, strict=True)])
     finally:
         resources.close()
-
-
-def of_session(cell: Cell, workload: Any, checks: int, **terms: Any) -> float:
-    """Return the processor time of all processes of a session with some checks."""
-    settings, resources = Settings(device="cpu", lines="off"), Resources()
-    started = time.process_time() + of_children()
-    for number in range(checks):
-        sides = (partial(numbered, number=2 * number + one) for one in (0, 1))
-        parity = Parity("bench", cell, settings, resources.ranks(settings), resources.traces)
-        parity.check(*sides, workload=workload, **terms)
-    resources.close()
-    return time.process_time() + of_children() - started
-
-
-def of_children() -> float:
-    """Return the processor time of all processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def ratio(cell: Cell, workload: Any) -> float:
-    """Return how many times the processor time of a check a check with it takes."""
-    if cell.world_size == 1:
-        pairs = [
-            (seconds(cell, workload), seconds(cell, workload, oracle=OFF)) for _ in range(TIMES)
-        ]
-        return min(one for one, _ in pairs) / min(other for _, other in pairs)
-    both = []
-    for terms in ({}, {"oracle": OFF}):
-        start = of_session(cell, workload, 1, **terms)
-        both.append(of_session(cell, workload, 1 + TIMES, **terms) - start)
-    return both[0] / both[1]
+    processor, clock = map(statistics.median, zip(*found, strict=True))
+    return processor, clock
 
 
 def main() -> None:
     """Print a table."""
-    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ranks", type=int, nargs="?", default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    print("              processor  clock")
     for name, workload in WORKLOADS.items():
         for precision in PRECISIONS:
             primary = "fp32" if precision == "fp32" else "bf16"
-            cell = Cell(precision, primary, sequence=SEQUENCE, world_size=ranks)
-            print(f"{name:4} {precision:6} {ratio(cell, workload):.2f}", flush=True)
+            cell = Cell(precision, primary, sequence=SEQUENCE, world_size=given.ranks)
+            processor, clock = ratios(cell, workload, given.rounds)
+            print(f"{name:4} {precision:6} {processor:11.2f} {clock:6.2f}", flush=True)
 
 
 if __name__ == "__main__":
