@@ -101,7 +101,7 @@ def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
     """
     content = dict(content)
     if content.pop("digest", None) != _own_digest(content):
-        got = "a digest that does not match: the file is damaged, or was edited"
+        got = "another digest, so it was edited or damaged"
         raise ValueError(expected_but_got(f"{name} as it was written", got))
     return content
 
