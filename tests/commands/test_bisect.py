@@ -32,6 +32,7 @@ def test_the_commit_is_found(repository: Repository, capfd: pytest.CaptureFixtur
     assert repository.git("status", "--short") == ""
 
 
+@pytest.mark.nightly
 def test_commits_that_cannot_be_told_apart_are_named(
     repository: Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCH)
 
 
+@pytest.mark.nightly
 def test_nothing_is_wrong_and_nothing_is_lost_or_left():
     """Each job ends as it must, and what runs after it does not notice."""
     from soak import CHECKS, soak

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pytest_precision.__main__ import main
 
 pytestmark = pytest.mark.slow
 
@@ -20,23 +23,22 @@ def record(out: Path, wrong: str, *options: str) -> Path:
     return out
 
 
-def compared(candidate: Path, reference: Path) -> str:
-    words = ["compare", str(candidate), str(reference)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_precision", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record the script that clips otherwise, with its operations."""
+    return record(tmp_path_factory.mktemp("recordings") / "ours", "clip", "--lines")
 
 
-def test_two_logs_name_the_line(tmp_path: Path) -> None:
+def compared(candidate: Path, reference: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["compare", str(candidate), str(reference)]) == 1
+    return capsys.readouterr().out
+
+
+def test_two_logs_name_the_line(
+    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And the one with the other constants, whatever the script is started with."""
-    ours = record(tmp_path / "ours", "clip", "--lines")
-    theirs = record(tmp_path / "theirs", "nothing", "--lines")
-    said = compared(ours, theirs)
+    said = compared(ours, record(tmp_path / "theirs", "nothing", "--lines"), capsys)
     assert "loop.py:41: the reference multiplied by 0.3 here, this by 100.0" in said
     assert 0 < (ours / "operations0.json").stat().st_size < 1024 * operations(ours)
 
@@ -45,21 +47,24 @@ def operations(folder: Path) -> int:
     return len(json.loads((folder / "operations0.json").read_text())["operations"])
 
 
-def test_without_a_log_the_command_is_named_that_makes_one(tmp_path: Path) -> None:
+def test_without_a_log_the_command_is_named_that_makes_one(
+    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The verdict is the same; a line says what to run."""
-    ours = record(tmp_path / "ours", "clip", "--lines")
-    said = compared(ours, record(tmp_path / "theirs", "nothing"))
+    said = compared(ours, record(tmp_path / "theirs", "nothing"), capsys)
     assert "first wrong value" not in said
     command = f"python -m pytest_precision record --out DIR --steps 3 --lines -- {LOOP}"
     assert f"record with: {command}" in said
 
 
-def test_a_damaged_log_is_a_damaged_recording(tmp_path: Path) -> None:
+def test_a_damaged_log_is_a_damaged_recording(
+    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The log is sealed as the other files are."""
-    ours = record(tmp_path / "ours", "clip", "--lines")
-    log = ours / "operations0.json"
+    damaged = tmp_path / "damaged"
+    shutil.copytree(ours, damaged)
+    log = damaged / "operations0.json"
     log.write_text(log.read_text().replace("aten", "atem", 1))
-    words = ["-m", "pytest_precision", "compare", str(ours), str(ours)]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "damaged" in done.stderr
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", str(damaged), str(damaged)])
+    assert "damaged" in capsys.readouterr().err

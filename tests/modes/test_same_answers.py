@@ -59,7 +59,10 @@ class Scenario:
         return {case.get("name", ""): case for case in cases if case.get("classname") == file}
 
 
-@pytest.fixture(scope="module", params=["plain", "xdist", *LAUNCHES])
+@pytest.fixture(
+    scope="module",
+    params=["plain", "xdist", LAUNCHES[0], pytest.param(LAUNCHES[1], marks=pytest.mark.nightly)],
+)
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scenario:
     """One session in each mode, since starting it takes most of the time."""
     if request.param == "xdist":

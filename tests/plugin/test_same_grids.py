@@ -91,13 +91,23 @@ while True:
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_grids(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
-    """Each cell stands in report.json by the axes of its test, however it was checked."""
-    pytester.makepyfile(test_all=SUITE, train=TRAIN)
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record a script three times, once with another rate."""
+    folder = tmp_path_factory.mktemp("recordings")
+    (folder / "train.py").write_text(TRAIN)
     for name, rate in (("one", "0.1"), ("same", "0.1"), ("other", "0.2")):
-        recorded = [*("--out", name, "--steps", "1", "--", "train.py", rate)]
-        subprocess.run([sys.executable, "-m", "pytest_precision", "record", *recorded], check=True)
+        words = ["record", "--out", name, "--steps", "1", "--", "train.py", rate]
+        subprocess.run([sys.executable, "-m", "pytest_precision", *words], check=True, cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_grids(pytester: pytest.Pytester, recordings: Path, workers: tuple[str, ...]) -> None:
+    """Each cell stands in report.json by the axes of its test, however it was checked."""
+    pytester.makepyfile(test_all=SUITE)
+    for name in ("one", "same", "other"):
+        (pytester.path / name).symlink_to(recordings / name)
     options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
     run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
     result = run(*options, *workers)

@@ -124,7 +124,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.nightly)])
 def test_axes_that_nothing_reads(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     """An axis is named that neither test, layout, workload, script nor command reads."""
     pytester.makepyfile(test_axes=SUITE, train=TRAIN)

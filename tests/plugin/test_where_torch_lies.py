@@ -44,7 +44,14 @@ def in_a_target(folder: Path) -> Found:
     return sys._base_executable, f"{folder / 'wheels'}:{ROOT}"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("place", [on_pythonpath, by_a_pth_file, in_a_target])
+@pytest.mark.parametrize(
+    "place",
+    [
+        on_pythonpath,
+        pytest.param(by_a_pth_file, marks=pytest.mark.nightly),
+        pytest.param(in_a_target, marks=pytest.mark.nightly),
+    ],
+)
 def test_no_job_leaks_wherever_torch_lies(place: Callable[[Path], Found], tmp_path: Path) -> None:
     """What torch and its neighbours keep for themselves is no state that a job left behind."""
     interpreter, path = place(tmp_path)

@@ -73,6 +73,7 @@ def test_another_release_is_drift_and_named(
     assert {*found["then"]["moved"]} == {"candidate", "reference"}
 
 
+@pytest.mark.nightly
 def test_a_commit_and_an_interpreter_combine(
     repository: Repository, here: str, python: Path
 ) -> None:
