@@ -1,8 +1,7 @@
 # Sourced by the set-up commands: makes .venv with the package and what its tests need, and sets
-# $bin, $python and $lowest_pytest. Made anew only when what is to be installed has changed.
+# $bin and $python. Made anew only when what is to be installed has changed.
 bin="$root/.venv/bin"
 python="$bin/python"
-lowest_pytest="$root/.venv/lowest-pytest"
 # Images turn bytecode off to stay small; each session that a test starts would then compile this
 # package again, and pytest rewrite its asserts.
 unset PYTHONDONTWRITEBYTECODE
@@ -28,8 +27,5 @@ if [ ! -f "$root/.venv/installed" ] || ! wanted | cmp -s - "$root/.venv/installe
     # torch first and pinned, so that nothing that depends on it picks another build.
     pip torch
     pip --editable "$root[dev]"
-    # The lowest pytest of pyproject.toml, for whoever puts this folder on PYTHONPATH.
-    lowest=$(sed -n 's/^dependencies = \["pytest>=\([0-9.]*\)".*/\1/p' "$root/pyproject.toml")
-    pip --no-deps --target "$lowest_pytest" "pytest==$lowest"
     wanted > "$root/.venv/installed"
 fi
