@@ -235,6 +235,14 @@ class RevisionError(ValueError):
     """A commit or an installation cannot be compared with; the message says why not."""
 
 
+class BaselineError(ValueError):
+    """A baseline cannot be read, or not be written; the message says what to do."""
+
+
+class NoBaselineError(LookupError):
+    """There is no baseline of a check for this environment; the message says which there are."""
+
+
 class ReportError(ValueError):
     """A file is not a report.json that this release can read; the message says what it is.
 

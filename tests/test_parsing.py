@@ -59,6 +59,9 @@ NO_NAMES = {
     "recorders/perturb/delays.py": "names of torch's functions",
     "recorders/perturb/rounding_noise.py": "names of torch's functions",
     "trace/manifest.py": "the lines of an exception",
+    "check/baseline_files.py": "node ids of pytest, and the first lines of a file",
+    "check/baseline_text.py": "lines of a baseline",
+    "check/baseline_trace.py": "the first character of a kept value",
     "check/proposal_lines.py": "keys of a criterion",
     "parity/explain/proposal.py": "keys of a criterion",
 }

@@ -65,6 +65,16 @@ class Case:
         case = cls(*recordings.both(window), terms, recordings, window)
         return case if case._decides else case._by_values(recordings)
 
+    @classmethod
+    def of_one(cls, recordings: Recordings, terms: Terms) -> Case:
+        """Record the candidate alone, which is its own reference, by digests or by values."""
+        window = None if terms.criteria.bitwise else EVERYTHING
+        mine = recordings.ours(window)
+        if not mine.trace.decisive:
+            window = EVERYTHING
+            mine = recordings.ours(window)
+        return cls(mine, replace(mine, name="reference"), terms, recordings, window, alone=True)
+
     @property
     def _decides(self) -> bool:
         """Return whether what was recorded can decide: digests of the same pieces, or values."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import agreement, refused, same_data
-from pytest_precision.check.recordings import MakeRecordings, Recordings
+from pytest_precision.check.recordings import MakeRecordings
 from pytest_precision.check.side import Side
 from pytest_precision.errors import RanksSkipped, SideFailed
 from pytest_precision.parity.verdict import Ruling
@@ -31,93 +31,93 @@ class Then:
 
     Attributes:
         name: what messages call it.
-        options: what asks for it on the command line.
         ranks: ranks that run its code.
         packages: returns package to its version here and there, where another interpreter has
             another one.
     """
 
     name: str
-    options: str
     ranks: RankPool
     packages: Callable[[], Mapping[str, list[str]]]
 
 
+@dataclass(frozen=True)
 class Moves:
-    """How each side of a case differs from the same side at another revision.
+    """How each side of a check differs from the same side at another revision, or when it was kept.
+
+    Attributes:
+        name: what messages call then.
+        rulings: each side that has moved, and how.
+        apart: returns how both sides differed from each other then; None if they agreed.
+        differences: what decides about bits, and packages, to how they are here and there.
+        refresh: what to do where the new numbers are meant; empty if only a drift can be.
+    """
+
+    name: str
+    rulings: Mapping[str, Ruling]
+    apart: Callable[[], Ruling | None]
+    differences: Mapping[str, list[str]] = field(default_factory=dict)
+    refresh: str = ""
+
+    @cached_property
+    def disagreement(self) -> Ruling | None:
+        """Return how the two sides differed from each other then; None if they agreed."""
+        return self.apart()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as builtins, for report.json."""
+        moved = {name: ruling.reason for name, ruling in self.rulings.items()}
+        return {"name": self.name, "moved": moved, "environment": dict(self.differences)}
+
+
+def recorded_then(
+    now: Case, sides: tuple[Side, Side], then: Then, record: MakeRecordings, stack: ExitStack
+) -> Moves:
+    """Record both sides of a case at the other revision, and return how they moved.
 
     Args:
-        case: both sides now.
+        now: both sides now.
         sides: what they were recorded from.
         then: the other commit or installation.
         record: makes the recordings of a side now and at the other revision.
         stack: removes what is recorded here.
 
-    Attributes:
-        name: of the other commit or installation.
-        seconds: in which sides were recorded.
-
     Raises:
         SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`.
     """
+    cases: dict[str, Case] = {}
+    for side, recording in zip(sides, now.sides, strict=True):
+        names = recording.name, f"{recording.name} at {then.name}"
+        # What a side computed then is compared, and not judged by itself.
+        theirs = replace(side, then=then.name, gradients=False)
+        own = record(side, theirs, then=then.ranks, names=names)
+        cases[recording.name] = now.beside(recording, stack.enter_context(closing(own)))
+    found = {name: refused(case, (same_data, agreement)) for name, case in cases.items()}
 
-    def __init__(
-        self,
-        case: Case,
-        sides: tuple[Side, Side],
-        then: Then,
-        record: MakeRecordings,
-        stack: ExitStack,
-    ) -> None:
-        self.name = then.name
-        self._now, self._packages = case, then.packages
-        self._cases: dict[str, Case] = {}
-        self._recordings: list[Recordings] = []
-        for side, recording in zip(sides, case.sides, strict=True):
-            names = recording.name, f"{recording.name} at {then.name}"
-            # What a side computed then is compared, and not judged by itself.
-            theirs = replace(side, then=then.name, gradients=False)
-            own = record(side, theirs, then=then.ranks, names=names)
-            self._recordings.append(stack.enter_context(closing(own)))
-            self._cases[recording.name] = case.beside(recording, own)
-
-    @cached_property
-    def rulings(self) -> dict[str, Ruling]:
-        """Return each side that has moved, and how."""
-        found = {name: refused(case, (same_data, agreement)) for name, case in self._cases.items()}
-        return {name: ruling for name, ruling in found.items() if ruling is not None}
-
-    @cached_property
-    def disagreement(self) -> Ruling | None:
-        """Return how the two sides differ at the other revision; None if they agree there."""
-        ours, theirs = (case.reference for case in self._cases.values())
-        case = Case(replace(ours, name="candidate"), theirs, self._now.terms._replace(lines=False))
-        case.noise = self._now.noise
+    def apart() -> Ruling | None:
+        ours, theirs = (case.reference for case in cases.values())
+        case = Case(replace(ours, name="candidate"), theirs, now.terms._replace(lines=False))
+        case.noise = now.noise
         return refused(case, (same_data, agreement))
 
-    @property
-    def differences(self) -> dict[str, list[str]]:
-        """Return what decides about bits, and packages, to how they are here and there."""
-        found = dict(self._packages())
-        for case in self._cases.values():
-            here, there = (side.trace.header.environment for side in case.sides)
-            for name in dict.fromkeys([*here, *there]):
-                if here.get(name) != there.get(name):
-                    found[name] = [here.get(name, "none"), there.get(name, "none")]
-        return found
-
-    @property
-    def seconds(self) -> float:
-        """Return the time in which sides were recorded for this."""
-        return sum(sum(one.timing.values()) for one in self._recordings)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as builtins, for report.json."""
-        moved = {name: ruling.reason for name, ruling in self.rulings.items()}
-        return {"name": self.name, "moved": moved, "environment": self.differences}
+    rulings = {name: ruling for name, ruling in found.items() if ruling is not None}
+    return Moves(then.name, rulings, apart, _differences(cases.values(), then.packages()))
 
 
-def since(
+def _differences(
+    cases: Iterable[Case], packages: Mapping[str, list[str]]
+) -> Mapping[str, list[str]]:
+    """Return what decides about bits, and packages, to how they are here and there."""
+    found = dict(packages)
+    for case in cases:
+        here, there = (side.trace.header.environment for side in case.sides)
+        for name in dict.fromkeys([*here, *there]):
+            if here.get(name) != there.get(name):
+                found[name] = [here.get(name, "none"), there.get(name, "none")]
+    return found
+
+
+def since_then(
     now: Ruling,
     case: Case,
     sides: tuple[Side, Side],
@@ -140,13 +140,17 @@ def since(
         return now, {}  # what proves nothing now has nothing to compare
     with ExitStack() as stack:
         try:
-            moves = Moves(case, sides, then, record, stack)
-            found = moved(now, moves) or drifted(now, moves) or _unmoved(now, moves)
-            return found, {"then": moves.as_dict()}
+            return since(now, recorded_then(case, sides, then, record, stack))
         except (RanksSkipped, SideFailed) as error:
             if _passes(now):
                 raise
             return _told(now, [f"Not compared with {then.name}: {error}"]), {}
+
+
+def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
+    """Return the ruling on sides that passed or failed, and have moved or not; and figures."""
+    found = moved(now, moves) or drifted(now, moves) or _unmoved(now, moves)
+    return found, {"then": moves.as_dict()}
 
 
 @gate
@@ -167,7 +171,7 @@ def moved(now: Ruling, moves: Moves) -> Ruling | None:
     else:
         other = "reference" if name == "candidate" else "candidate"
         reason = f"the {name} moved {since}, the {other} did not: {ruling.reason}"
-    details = [*_environment(moves), *_others(now, moves)]
+    details = [*_environment(moves), *_others(now, moves), *filter(None, [moves.refresh])]
     return replace(_of_move(ruling, name, moves.name, details), outcome="fail", reason=reason)
 
 
@@ -182,7 +186,7 @@ def drifted(now: Ruling, moves: Moves) -> Ruling | None:
     details = [
         "What both have in common moved: the environment, or shared code.",
         *_environment(moves),
-        "If that is meant, --precision-drift=report lets it pass.",
+        moves.refresh or "If that is meant, --precision-drift=report lets it pass.",
     ]
     moved_ruling = _of_move(ruling, "candidate", moves.name, details)
     return replace(moved_ruling, outcome="drift", reason=reason)
@@ -193,7 +197,7 @@ TIME_GATES = (moved, drifted)
 
 
 def _unmoved(now: Ruling, moves: Moves) -> Ruling:
-    """Return the ruling on the sides as they are now, with what the other revision shows."""
+    """Return the ruling on the sides as they are now, with what was found of then."""
     if _passes(now):
         return now
     if not moves.rulings:

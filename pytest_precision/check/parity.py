@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,9 @@ from pytest_precision.errors import (
     ParityError,
     expect_count,
     expect_type,
+    expected_but_got,
     is_bad_input,
+    named,
 )
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
@@ -33,8 +34,13 @@ from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
     from pytest_precision.check.moved import Then
+    from pytest_precision.check.ruled_check import RuledCheck
 
 __tracebackhide__ = is_bad_input
+
+
+RecordAndRule = Callable[[MakeRecordings], tuple[Ruling, dict[str, Any]]]
+"""Records what a check needs, and rules on it; with figures."""
 
 
 @dataclass(repr=False)
@@ -69,7 +75,7 @@ class Parity:
     def check(
         self,
         candidate: Callable[..., Any],
-        reference: Callable[..., Any],
+        reference: Callable[..., Any] | str,
         *,
         workload: Callable[..., Any] | None = None,
         criterion: Criterion | Mapping[str, Criterion] | None = None,
@@ -83,7 +89,8 @@ class Parity:
         Args:
             candidate: the layout under test: a module-level callable `(workload, cell) -> Engine`,
                 or `functools.partial` of one; or a `script`.
-            reference: the layout that it must agree with.
+            reference: the layout that it must agree with; or the name of a baseline, such as
+                `golden/llama`, where there is no second layout.
             workload: makes the workload of both: a module-level class or function, or
                 `functools.partial` of one; scripts do without.
             criterion: how equal two tensors must be: one for all, or a mapping from kinds; bitwise
@@ -113,32 +120,25 @@ class Parity:
                 judges.
         """
         __tracebackhide__ = True
-        started = time.perf_counter()
         if reference_cell is not None:
             expect_type(
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
             )
         terms = self._terms(Terms.of(criterion, max_lost_updates, contract, oracle))
+        if isinstance(reference, str):
+            if reference_cell is not None:
+                got = named("reference_cell", reference_cell)
+                wanted = "no cell of a reference that is a baseline"
+                raise ValueError(expected_but_got(wanted, got, "leave it out"))
+            one = self._sides.alone(candidate, workload, self.cell, terms)
+            refused = preconditions.before_alone(one, self._seen)
+            rule = partial(self._checked(terms, reference).of_one, one)
+            return self._verdict(one, reference, str(terms.criteria), refused, rule)
         cells = self.cell, reference_cell or self.cell
-        candidate_side, reference_side = (
-            replace(side, gradients=terms.exempt.judges_gradients)
-            for side in self._sides.pair(candidate, reference, workload, cells)
-        )
-        ruling, figures = self._ruled(candidate_side, reference_side, terms)
-        figures["seconds"] = time.perf_counter() - started
-        return self._kept(
-            Verdict(
-                nodeid=self.nodeid,
-                axes=axes_of(self.cell),
-                candidate=str(candidate_side.layout),
-                reference=str(reference_side.layout),
-                workload=str(candidate_side.workload or reference_side.workload or ""),
-                criterion=str(terms.criteria),
-                ruling=ruling,
-                command="" if self.then is None else again(self.nodeid, options=self.then.options),
-                **figures,
-            )
-        )
+        ours, theirs = self._sides.pair(candidate, reference, workload, cells, terms)
+        refused = preconditions.before(ours, theirs, self._seen)
+        rule = partial(self._checked(terms).of_pair, ours, theirs)
+        return self._verdict(ours, str(theirs.layout), str(terms.criteria), refused, rule)
 
     def repeat(
         self,
@@ -176,31 +176,17 @@ class Parity:
         # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.repeat import devices_of, further_runs, repeated
 
-        started = time.perf_counter()
         expect_count("runs", runs, 2)
         if threads is not None:
             expect_count("threads", threads, 1)
         terms = self._terms(Terms.of(None, None, contract, oracle))
-        side = self._sides.alone(layout, workload, self.cell)
-        side = replace(side, gradients=terms.exempt.judges_gradients)
+        side = self._sides.alone(layout, workload, self.cell, terms)
         devices = devices_of(side, self.settings.ranks_per_device)
         further = [*further_runs(side, runs, threads, self.ranks.mode, devices)]
-        ruling, figures = self._recorded(
-            preconditions.before_alone(side, self._seen), partial(repeated, further, side, terms)
-        )
-        figures["seconds"] = time.perf_counter() - started
-        return self._kept(
-            Verdict(
-                nodeid=self.nodeid,
-                axes=axes_of(self.cell),
-                candidate=str(side.layout),
-                reference=str(side.layout),
-                workload=str(side.workload or ""),
-                criterion=f"the same bytes in {len(further) + 1} runs",
-                ruling=ruling,
-                **figures,
-            )
-        )
+        refused = preconditions.before_alone(side, self._seen)
+        words = f"the same bytes in {len(further) + 1} runs"
+        rule = partial(repeated, further, side, terms)
+        return self._verdict(side, str(side.layout), words, refused, rule)
 
     def compare(
         self,
@@ -250,46 +236,63 @@ class Parity:
             raise ParityError(verdict)
         return verdict
 
-    def _ruled(
-        self, candidate: Side, reference: Side, terms: Terms
-    ) -> tuple[Ruling, dict[str, Any]]:
-        """Return the ruling on two sides, and what was counted and measured."""
+    def _checked(self, terms: Terms, golden: str = "") -> RuledCheck:
+        """Return what rules on a check, which may have a baseline with a name."""
         # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.check.case import Case
-        from pytest_precision.check.gates import GATES, ruled
-        from pytest_precision.check.moved import since
-        from pytest_precision.check.mutation import mutants, noticed
+        from pytest_precision.check.baselines import KeptCheck
+        from pytest_precision.check.ruled_check import RuledCheck
 
-        def rule(record: MakeRecordings) -> tuple[Ruling, dict[str, Any]]:
-            with closing(record(candidate, reference)) as recordings:
-                case = Case.opened(recordings, terms)
-                ruling, share = ruled(case, GATES), self.settings.mutate
-                figures = case.figures() | {"timing": recordings.timing}
-                if self.then is not None:
-                    sides = candidate, reference
-                    ruling, told = since(ruling, case, sides, self.then, record)
-                    figures |= told
-                figures |= ruling.figures
-                if ruling.outcome == "pass" and share is not None:
-                    figures["mutants"] = mutants(case)
-                    ruling = noticed(figures["mutants"], share) or ruling
-                return ruling, figures
-
-        return self._recorded(preconditions.before(candidate, reference, self._seen), rule)
+        number = len(self.verdicts) + 1
+        kept = (
+            KeptCheck.asked_for(self.settings, terms, self.traces, self.nodeid, number, golden)
+            if golden or self.settings.baseline
+            else None
+        )
+        return RuledCheck(terms, self.then, kept, self.settings.mutate)
 
     @property
     def _seen(self) -> Definitions | None:
         """What the modules of this process defined, where ranks import them anew."""
         return None if self.ranks.mode == "inline" else self.definitions
 
-    def _recorded(
+    def _verdict(
         self,
+        side: Side,
+        reference: str,
+        criterion: str,
         refused: Ruling | None,
-        rule: Callable[[MakeRecordings], tuple[Ruling, dict[str, Any]]],
-    ) -> tuple[Ruling, dict[str, Any]]:
-        """Return what `rule` makes of what it records, unless it is refused before or after."""
-        if refused is not None:
-            return refused, {}
+        rule: RecordAndRule,
+    ) -> Verdict:
+        """Keep and return the verdict on a check, unless it fails.
+
+        Args:
+            side: the candidate.
+            reference: what it must agree with, in words.
+            criterion: how equal they must be, in words.
+            refused: why nothing is recorded; None if something is.
+            rule: records and rules.
+        """
+        __tracebackhide__ = True
+        started = time.perf_counter()
+        ruling, figures = (refused, {}) if refused else self._recorded(rule)
+        figures["seconds"] = time.perf_counter() - started
+        told = self.settings.in_time
+        return self._kept(
+            Verdict(
+                nodeid=self.nodeid,
+                axes=axes_of(self.cell),
+                candidate=str(side.layout),
+                reference=reference,
+                workload=str(side.workload or ""),
+                criterion=criterion,
+                ruling=ruling,
+                command=again(self.nodeid, options=told) if told else "",
+                **figures,
+            )
+        )
+
+    def _recorded(self, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
+        """Return what `rule` makes of what it records, or the ruling on what goes wrong."""
         record = partial(
             Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
         )

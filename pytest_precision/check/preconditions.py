@@ -11,7 +11,14 @@ import pytest
 
 from pytest_precision.check.gate import gate
 from pytest_precision.check.side import Side
-from pytest_precision.errors import RanksSkipped, SideFailed, WorldSizeError, expected_but_got
+from pytest_precision.errors import (
+    BaselineError,
+    NoBaselineError,
+    RanksSkipped,
+    SideFailed,
+    WorldSizeError,
+    expected_but_got,
+)
 from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.state.definitions import Definitions
@@ -83,6 +90,18 @@ def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
 
 
 @gate
+def baseline_there(lacking: NoBaselineError) -> Ruling | None:
+    """Refuse a check without a baseline for this environment, where the session requires it."""
+    return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
+
+
+@gate
+def baseline_sound(failed: BaselineError) -> Ruling | None:
+    """Refuse a baseline that cannot be read, and a check of which none can be kept."""
+    return Ruling(outcome="error", reason=str(failed))
+
+
+@gate
 def recorded(failed: SideFailed) -> Ruling | None:
     """Refuse a side that could not be recorded."""
     return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
@@ -112,6 +131,8 @@ PRECONDITIONS = (
     recordable,
     equal_steps,
     enough_ranks,
+    baseline_there,
+    baseline_sound,
     recorded,
     readable,
     computable,
@@ -154,12 +175,18 @@ def after(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
         inline: whether the sides ran in this process, so that the error may be one of theirs.
 
     Raises:
-        pytest.skip.Exception: the ranks have skipped, or there are too few.
+        pytest.skip.Exception: the ranks have skipped, there are too few, or there is no baseline.
     """
     if isinstance(error, (RanksSkipped, WorldSizeError)):
         if require and isinstance(error, WorldSizeError):
             return enough_ranks(error)
         pytest.skip(str(error))
+    if isinstance(error, NoBaselineError):
+        if require:
+            return baseline_there(error)
+        pytest.skip(str(error))
+    if isinstance(error, BaselineError):
+        return baseline_sound(error)
     if isinstance(error, SideFailed):
         return recorded(error)
     if isinstance(error, OSError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_precision.check.side import Side
+from pytest_precision.check.terms import Terms
 from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell
@@ -38,6 +39,7 @@ class SidesOfTest:
         reference: Callable[..., Any],
         workload: Callable[..., Any] | None,
         cells: tuple[Cell, Cell],
+        terms: Terms,
     ) -> tuple[Side, Side]:
         """Return both sides of a check.
 
@@ -46,6 +48,7 @@ class SidesOfTest:
             reference: the one that it must agree with.
             workload: of both; scripts do without.
             cells: where each of them runs.
+            terms: of the test.
 
         Raises:
             TypeError: for a callable that cannot be sent to the ranks, for a script that does not
@@ -61,11 +64,15 @@ class SidesOfTest:
             self._declared(cell, *order, workload)
             for cell, order in zip(both, (functions, functions[::-1]), strict=True)
         ]
+        judged = terms.exempt.judges_gradients
         ours, theirs = (
-            Side.of(
-                *(path, other, made_by, cell, own, caller),
-                way_in=way_in(function),
-                resumes=resumes(function),
+            replace(
+                Side.of(
+                    *(path, other, made_by, cell, own, caller),
+                    way_in=way_in(function),
+                    resumes=resumes(function),
+                ),
+                gradients=judged,
             )
             for path, other, cell, own, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True
@@ -74,14 +81,18 @@ class SidesOfTest:
         return ours, theirs
 
     def alone(
-        self, layout: Callable[..., Any], workload: Callable[..., Any] | None, cell: Cell
+        self,
+        layout: Callable[..., Any],
+        workload: Callable[..., Any] | None,
+        cell: Cell,
+        terms: Terms,
     ) -> Side:
         """Return the side of a layout or a script in a check without a second side.
 
         Raises:
             TypeError: see `pair`.
         """
-        return self.pair(layout, layout, workload, (cell, cell))[0]
+        return self.pair(layout, layout, workload, (cell, cell), terms)[0]
 
     def _cells(self, cells: Sequence[Cell]) -> list[Cell]:
         return [

@@ -39,6 +39,8 @@ class Settings:
         against_python: interpreter that each side is compared with.
         against_build: shell command that makes the compiled parts of that revision.
         drift: whether a check fails where both sides moved alike: `fail` or `report`.
+        baseline: what becomes of baselines: `update` or `check`; None leaves them to golden tests.
+        baseline_dir: folder of the baselines; None for `precision_baselines` in pytest's root.
         te: where layouts that use Transformer Engine run: `auto`, `cpu` or `off`.
     """
 
@@ -67,6 +69,8 @@ class Settings:
     against_python: Path | None = None
     against_build: str | None = None
     drift: str = "fail"
+    baseline: str | None = None
+    baseline_dir: Path | None = None
 
     @property
     def compares_in_time(self) -> bool:
@@ -75,11 +79,13 @@ class Settings:
 
     @property
     def in_time(self) -> str:
-        """Return the options for such a comparison, as a command line has them."""
+        """Return the options for comparisons in time, as a command line has them."""
         given = {
             "against": self.against,
             "against-python": self.against_python,
             "against-build": self.against_build,
+            "baseline": self.baseline,
+            "baseline-dir": self.baseline_dir,
         }
         words = (f"--precision-{name}={value}" for name, value in given.items() if value)
         return shlex.join(words)

@@ -160,6 +160,18 @@ OPTIONS = (
         of_marker=True,
     ),
     Option(
+        "baseline",
+        *option_values.one_of("update", "check"),
+        "keep what each side computes in the repository, or compare it with what was kept",
+    ),
+    Option(
+        "baseline_dir",
+        option_values.folder,
+        "a folder",
+        "DIR",
+        "folder of the baselines, in place of precision_baselines beside the ini file",
+    ),
+    Option(
         "preload",
         option_values.module,
         "the name of a module, such as megatron.core",

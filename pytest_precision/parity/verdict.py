@@ -136,6 +136,7 @@ class Figures:
     unexercised: list[str] | None = None
     mutants: dict[str, Any] | None = None
     then: dict[str, Any] | None = None
+    baseline: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

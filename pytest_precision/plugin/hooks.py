@@ -119,6 +119,13 @@ def _report(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS]
     if settings.enabled:
         config.pluginmanager.register(Controller(config), "precision-report")
+    if settings.baseline is not None:
+        from pytest_precision.check.baseline_files import FOLDER
+        from pytest_precision.plugin.baseline_summary import BaselineSummary
+
+        folder = settings.baseline_dir or config.rootpath / FOLDER
+        summary = BaselineSummary(config.rootpath, folder, settings)
+        config.pluginmanager.register(summary, "precision-baselines")
     if settings.require:
         from pytest_precision.plugin.requirement import Requirement
 

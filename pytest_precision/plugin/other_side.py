@@ -96,6 +96,14 @@ def _expect_possible(settings: Settings) -> None:
         )
     if not settings.compares_in_time:
         return
+    if settings.baseline is not None:
+        raise pytest.UsageError(
+            expected_but_got(
+                "one comparison in time",
+                f"another commit or interpreter and --precision-baseline={settings.baseline}",
+                "run them one after the other",
+            )
+        )
     flag = "--precision-against" if settings.against else "--precision-against-python"
     if settings.ranks == "inline":
         raise pytest.UsageError(

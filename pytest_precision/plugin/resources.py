@@ -75,7 +75,7 @@ class Resources:
                 settings.ranks_per_device,
             )
             name, differences = other.installation.name, self._other_ranks.differences
-            self._then[ours] = Then(name, settings.in_time, pool, differences)
+            self._then[ours] = Then(name, pool, differences)
         return self._then[ours]
 
     @property

@@ -51,6 +51,8 @@ def environment_of(cell: Cell) -> dict[str, str]:
         stand_in
         | (_of_gpu() if on_gpu else {})
         | {
+            # Kernels of a CPU with wider vectors add in another order.
+            "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
             "python": platform.python_version(),
             "torch": torch.__version__,
             "seed": str(SEED),

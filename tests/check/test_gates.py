@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_precision import Cell, Parity, ParityError, layouts, ulp, unchecked, workloads
+from pytest_precision.check.baselines import golden
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import GATES
 from pytest_precision.check.moved import TIME_GATES
@@ -40,7 +41,7 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     """Each gate has its row in the documentation, in the order in which they are asked."""
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    gates = (*PRECONDITIONS, *GATES, *TIME_GATES, repeats, noticed)
+    gates = (*PRECONDITIONS, *GATES, *TIME_GATES, repeats, golden, noticed)
     assert documented == [one.__name__ for one in gates]
 
 

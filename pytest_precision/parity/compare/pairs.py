@@ -154,8 +154,8 @@ def align(
         moments: two that belong together, from `common_moments`.
         left_out: kinds that are not compared.
     """
-    ours = _by_tensor(candidate, moments[0], left_out)
-    theirs = _by_tensor(reference, moments[1], left_out)
+    ours = pieces_by_tensor(candidate, moments[0], left_out)
+    theirs = pieces_by_tensor(reference, moments[1], left_out)
     keys = [*ours, *(key for key in theirs if key not in ours)]
     for kind, name, rank in sorted(keys, key=lambda key: causal_rank(key[0])):
         key = kind, name, rank
@@ -169,7 +169,7 @@ def align(
         )
 
 
-def _by_tensor(
+def pieces_by_tensor(
     trace: Trace, moment: Moment, left_out: frozenset[str]
 ) -> dict[tuple[str, str, int | None], list[Entry]]:
     """Return the pieces of each logical tensor; those that are rank-local are keyed by rank."""

@@ -1,0 +1,153 @@
+"""Baseline files: one per check and environment, in folders that are named after the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import xxhash
+
+from pytest_precision.check.baseline_text import FIRST_LINE, CheckBaseline
+from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
+from pytest_precision.parity.verdict import cell_of
+
+FOLDER = "precision_baselines"
+"""Folder of all baselines in pytest's root, unless another one is given."""
+
+LONGEST_NAME = 120
+"""Characters of a file's name that come from the cell; systems allow 255 bytes in all."""
+
+_KEYED = "[0-9a-f]" * 8
+
+_GOLDEN = re.compile(r"[\w.+-]+(/[\w.+-]+)*")
+
+
+@dataclass(frozen=True)
+class BaselinePlace:
+    """Where the baselines of one check lie, one for each environment.
+
+    Attributes:
+        folder: which holds them.
+        name: of the files, without what comes from the environment.
+        test: pytest's id of the test.
+    """
+
+    folder: Path
+    name: str
+    test: str
+
+    @classmethod
+    def of_test(cls, root: Path, nodeid: str, number: int) -> BaselinePlace:
+        """Return the place of a check.
+
+        Args:
+            root: folder of all baselines.
+            nodeid: pytest's id of the test.
+            number: of the check in its test, from 1.
+        """
+        file, _, rest = nodeid.partition("::")
+        test = rest.partition("[")[0].replace("::", ".")
+        return cls(root / file / test, _file_name(nodeid, number), nodeid)
+
+    @classmethod
+    def of_name(cls, root: Path, name: str, nodeid: str) -> BaselinePlace:
+        """Return the place of what a test calls by a name, such as `golden/llama`.
+
+        Raises:
+            ValueError: the name cannot be that of a folder.
+        """
+        if not _GOLDEN.fullmatch(name) or {".", ".."} & {*name.split("/")}:
+            advice = "write a name such as 'golden/llama', of letters, digits and ._+-"
+            raise ValueError(expected_but_got("the name of a baseline", f"{name!r} (str)", advice))
+        return cls(root / name, _file_name(nodeid, 1), nodeid)
+
+    def file(self, key: Mapping[str, str]) -> Path:
+        """Return the file for an environment."""
+        text = json.dumps(sorted(key.items()))
+        return self.folder / f"{self.name}.{xxhash.xxh3_64_hexdigest(text.encode())[:8]}.txt"
+
+    def read(self, key: Mapping[str, str]) -> CheckBaseline:
+        """Return the baseline for an environment.
+
+        Raises:
+            NoBaselineError: there is none; the message has those that there are.
+            BaselineError: it cannot be read.
+        """
+        try:
+            found = read_baseline(self.file(key))
+        except FileNotFoundError as error:
+            raise NoBaselineError(self._lacking(key)) from error
+        if dict(found.key) != dict(key):
+            got = f"{self.file(key)}, whose key says otherwise"
+            raise BaselineError(expected_but_got("the baseline of this environment", got))
+        return found
+
+    def write(self, baseline: CheckBaseline) -> bool:
+        """Write a baseline, unless it is there as it is; return whether that was needed."""
+        path, text = self.file(baseline.key), baseline.text()
+        if path.exists() and path.read_text() == text:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".partial{os.getpid()}")
+        partial.write_text(text)
+        os.replace(partial, path)
+        return True
+
+    def _lacking(self, key: Mapping[str, str]) -> str:
+        """Say for which environments there are baselines."""
+        update = "make one with --precision-baseline=update"
+        there = [read_baseline(path).key for path in sorted(self.folder.glob(self._pattern))]
+        if not there:
+            return f"there is no baseline in {self.folder}; {update}"
+        others = "; ".join(_otherwise(other, key) for other in there)
+        return f"there is no baseline for this environment, but {others}; {update}"
+
+    @property
+    def _pattern(self) -> str:
+        return re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
+
+
+def read_baseline(path: Path) -> CheckBaseline:
+    """Return the baseline in a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        BaselineError: it is damaged.
+    """
+    try:
+        return CheckBaseline.of_text(path.read_text())
+    except (BaselineError, UnicodeDecodeError) as error:
+        raise BaselineError(f"{path}: {error}") from error
+
+
+def all_baselines(folder: Path) -> list[Path]:
+    """List all baselines in a folder."""
+    return sorted(folder.rglob(f"*.{_KEYED}.txt"))
+
+
+def test_of_baseline(path: Path) -> str:
+    """Return pytest's id of the test that has made a baseline; empty where it does not say so."""
+    with open(path, errors="replace") as lines:
+        first, second = next(lines, ""), next(lines, "")
+    is_one = first.rstrip("\n") == FIRST_LINE
+    return second.removeprefix("test ").rstrip("\n") if is_one else ""
+
+
+def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:
+    """Say what another environment has in place of this one's."""
+    names = sorted(name for name in {*other, *key} if other.get(name) != key.get(name))
+    words = (f"{name} {other.get(name, 'none')}, not {key.get(name, 'none')}" for name in names)
+    return f"one for {', '.join(words)}"
+
+
+def _file_name(nodeid: str, number: int) -> str:
+    cell = cell_of(nodeid)
+    name = quote("once" if cell == nodeid else cell, safe="=,@+")
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{xxhash.xxh3_64_hexdigest(cell.encode())}"
+    return name if number == 1 else f"{name}-check{number}"

@@ -1,0 +1,195 @@
+"""Baseline text: what a check computed, as text that diffs well and that git can merge.
+
+One line is one whole tensor at one moment: its kind, a digest or its bytes, dtype, shape, the rank
+if each has its own, and the name. Nothing in it is executed when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from pytest_precision.errors import BaselineError, expected_but_got
+from pytest_precision.trace.moment import Moment
+
+FIRST_LINE = "pytest-precision baseline 1"
+
+UPDATE = "make it again with --precision-baseline=update"
+
+_FORMS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "bool": "<?"}
+"""Dtypes of which a few elements are also written as numbers, for readers."""
+
+SHOWN_NUMBERS = 8
+"""Most elements of a tensor that are: the losses of a step's microbatches, norms and rates."""
+
+_VALUE = re.compile(r"#[0-9a-f]{32}|=(?:[0-9a-f]{2})*")
+
+
+class WholeTensor(NamedTuple):
+    """One logical tensor at one moment.
+
+    Attributes:
+        kind, name: see `Observation`.
+        dtype: name of the dtype, without `torch.`.
+        shape: of the whole tensor.
+        rank: the rank whose tensor it is, where each has its own.
+        value: `#` and a digest, or `=` and all bytes, hexadecimal.
+    """
+
+    kind: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    rank: int | None
+    value: str
+
+
+class KeptMoment(NamedTuple):
+    """What there was at one moment, which lies in one segment of the sequence."""
+
+    segment: int
+    moment: Moment
+    tensors: list[WholeTensor]
+
+
+@dataclass(frozen=True)
+class KeptSide:
+    """What one side of a check computed.
+
+    Attributes:
+        layout: its import path.
+        world_sizes: number of ranks of each segment.
+        moments: in causal order.
+    """
+
+    layout: str
+    world_sizes: tuple[int, ...]
+    moments: list[KeptMoment]
+
+
+@dataclass(frozen=True)
+class CheckBaseline:
+    """What a check computed in one environment.
+
+    Attributes:
+        test: pytest's id of the test.
+        key: what decides about the bits, by name.
+        sides: name of each side to what it computed.
+    """
+
+    test: str
+    key: Mapping[str, str]
+    sides: Mapping[str, KeptSide]
+
+    def text(self) -> str:
+        """Return it as text."""
+        return "\n".join([*self._lines(), ""])
+
+    def _lines(self) -> Iterator[str]:
+        yield FIRST_LINE
+        yield f"test {_escaped(self.test)}"
+        yield from (f"key {name} {_escaped(value)}" for name, value in sorted(self.key.items()))
+        written: dict[str, str] = {}
+        for name, side in self.sides.items():
+            yield f"side {name} {_escaped(side.layout)}"
+            lines = [*_lines_of(side)]
+            same = written.setdefault("\n".join(lines), name)
+            yield from lines if same == name else [f"as {same}"]
+
+    @classmethod
+    def of_text(cls, text: str) -> CheckBaseline:
+        """Return the baseline that a text describes.
+
+        Raises:
+            BaselineError: it is none; the message has the line.
+        """
+        lines = text.splitlines()
+        if lines[:1] != [FIRST_LINE]:
+            raise BaselineError(expected_but_got(repr(FIRST_LINE), f"{lines[:1]}", UPDATE))
+        reader = _Reader()
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                reader.take(line)
+            except (ValueError, KeyError, IndexError) as error:
+                got = f"line {number}, {line[:80]!r}"
+                raise BaselineError(expected_but_got("a baseline", got, UPDATE)) from error
+        return cls(reader.test, reader.key, reader.sides)
+
+
+class _Reader:
+    """Reads one line after the other."""
+
+    def __init__(self) -> None:
+        self.test = ""
+        self.key: dict[str, str] = {}
+        self.sides: dict[str, KeptSide] = {}
+        self._side = ""
+
+    def take(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "test":
+            self.test = _unescaped(rest)
+        elif word == "key":
+            name, _, value = rest.partition(" ")
+            self.key[name] = _unescaped(value)
+        elif word == "side":
+            self._side, _, layout = rest.partition(" ")
+            self.sides[self._side] = KeptSide(_unescaped(layout), (), [])
+        elif word == "as":
+            same, own = self.sides[rest], self.sides[self._side]
+            self.sides[self._side] = KeptSide(own.layout, same.world_sizes, same.moments)
+        elif word == "ranks":
+            own = self.sides[self._side]
+            sizes = tuple(map(int, rest.split()))
+            self.sides[self._side] = KeptSide(own.layout, sizes, own.moments)
+        elif word == "at":
+            segment, op, operation, step, phase = rest.split()
+            moment = Moment(int(op), operation, int(step), phase)
+            self.sides[self._side].moments.append(KeptMoment(int(segment), moment, []))
+        else:
+            self.sides[self._side].moments[-1].tensors.append(_tensor(line))
+
+
+def _lines_of(side: KeptSide) -> Iterator[str]:
+    yield f"ranks {' '.join(map(str, side.world_sizes))}"
+    for segment, moment, tensors in side.moments:
+        yield f"at {segment} {' '.join(map(str, moment))}"
+        for one in tensors:
+            shape = "x".join(map(str, one.shape)) or "-"
+            rank = "*" if one.rank is None else str(one.rank)
+            words = [quote(one.kind), f"{one.value}{_numbers(one)}", one.dtype, shape, rank]
+            yield " ".join([*words, _escaped(one.name)])
+
+
+def _tensor(line: str) -> WholeTensor:
+    kind, value, dtype, shape, rank, name = line.split(" ", 5)
+    value = value.partition("(")[0]
+    if not _VALUE.fullmatch(value):
+        raise ValueError(value)
+    sizes = () if shape == "-" else tuple(map(int, shape.split("x")))
+    return WholeTensor(
+        unquote(kind), _unescaped(name), dtype, sizes, None if rank == "*" else int(rank), value
+    )
+
+
+def _numbers(one: WholeTensor) -> str:
+    """Return a few numbers in brackets, for readers of a diff."""
+    form = _FORMS.get(one.dtype, "")
+    held = bytes.fromhex(one.value[1:]) if one.value.startswith("=") else b""
+    if not form or not 0 < len(held) <= SHOWN_NUMBERS * struct.calcsize(form):
+        return ""
+    found = (value for (value,) in struct.iter_unpack(form, held))
+    return f"({','.join(f'{v:.9g}' if isinstance(v, float) else str(v) for v in found)})"
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _unescaped(text: str) -> str:
+    return str(json.loads(f'"{text}"'))

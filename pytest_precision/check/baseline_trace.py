@@ -1,0 +1,123 @@
+"""Baseline trace: a recorded run as the whole tensors of a baseline, and these as a trace again.
+
+Pieces of the ranks are put together first, so that a baseline says nothing about who held what, and
+both sides of a comparison are traces like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pytest_precision.check.baseline_text import KeptMoment, KeptSide, WholeTensor
+from pytest_precision.engine.observation import Chunk, Observation
+from pytest_precision.errors import BaselineError, expected_but_got
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import TOLD
+from pytest_precision.parity.compare.pairs import assemble, pieces_by_tensor
+from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
+from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.segment_folders import folder_of, holders
+from pytest_precision.trace.store import Header, Trace
+from pytest_precision.trace.writer import TraceWriter
+
+VALUE_BYTES = 1 << 20
+"""Bytes of whole tensors that a baseline keeps of one side, where a tolerance needs them."""
+
+
+def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
+    """Return what a baseline keeps of a trace: values where a tolerance needs them, else digests.
+
+    Args:
+        trace: whose pieces form whole tensors.
+        layout: import path of the layout that made it.
+        criteria: how equal tensors must be; what they leave out is not kept.
+
+    Raises:
+        BaselineError: a tolerance needs more bytes than a baseline should have.
+    """
+    segments = [(n, moment) for n, own in enumerate(trace.segments()) for moment in own]
+    moments = [
+        KeptMoment(number, moment, [*_whole_tensors(trace, moment, criteria)])
+        for number, moment in segments
+    ]
+    valued = sum(
+        len(one.value) // 2
+        for kept in moments
+        for one in kept.tensors
+        if one.value.startswith("=") and criteria.of_tensor(one.kind, one.name).criterion.tolerates
+    )
+    if valued > VALUE_BYTES:
+        raise BaselineError(
+            expected_but_got(
+                f"at most {VALUE_BYTES} bytes of tensors under a tolerance",
+                f"{valued} of {layout} with {criteria}",
+                "compare bit for bit, leave kinds to unchecked(reason=...), or train a smaller "
+                "workload for fewer steps",
+            )
+        )
+    return KeptSide(layout, trace.world_sizes, moments)
+
+
+def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace:
+    """Write what a baseline keeps of a side into a folder, as a trace, and read it."""
+    for number, _ in enumerate(side.world_sizes):
+        folder_of(folder, number).mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        writers = {
+            (number, rank): stack.enter_context(TraceWriter(place, rank, digests=True))
+            for number, place, rank in holders(folder, side.world_sizes)
+        }
+        for number, moment, tensors in side.moments:
+            for rank in range(side.world_sizes[number]):
+                held = [_observation(one) for one in tensors if (one.rank or 0) == rank]
+                writers[number, rank].add(moment, held, digests=False)
+        for (number, _), writer in writers.items():
+            writer.close(Header(side.world_sizes[number], {}, environment, digests=True))
+    return Trace(folder, *side.world_sizes)
+
+
+def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator[WholeTensor]:
+    for (kind, name, rank), pieces in pieces_by_tensor(trace, moment, TOLD).items():
+        criterion = criteria.of_tensor(kind, name).criterion
+        if criterion.left_out:
+            continue
+        one = assemble(trace, pieces)
+        if one.fault is not None:
+            raise BaselineError(
+                expected_but_got("pieces that form a whole", f"{kind} of {name}: {one.fault.text}")
+            )
+        first, held = one.pieces[0], one.tensor
+        whole = first.dtype, first.shape, rank
+        if held is None:
+            yield WholeTensor(kind, name, *whole, f"#{first.digest}")
+            continue
+        nbytes = held.numel() * held.element_size()
+        short = kept_as_it_is(kind, nbytes) or criterion.tolerates
+        yield WholeTensor(kind, name, *whole, f"={_hex(held)}" if short else f"#{digest(held)}")
+
+
+def _observation(one: WholeTensor) -> Observation:
+    dtype = getattr(torch, one.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise BaselineError(expected_but_got("a dtype of torch", f"{one.dtype!r} of {one.name}"))
+    place, local = Chunk((0,) * len(one.shape), one.shape), one.rank is not None
+    if one.value.startswith("#"):
+        tensor = torch.empty(one.shape, dtype=dtype, device="meta")
+        return Observation(one.kind, one.name, tensor, one.shape, place, local, one.value[1:])
+    held = bytearray.fromhex(one.value[1:])
+    if len(held) != math.prod(one.shape) * dtype.itemsize:
+        raise BaselineError(expected_but_got(f"{one.shape} of {dtype}", f"{len(held)} bytes"))
+    tensor = torch.frombuffer(held, dtype=torch.uint8) if held else torch.empty(0)
+    tensor = tensor.view(dtype) if held else tensor.to(dtype)
+    return Observation(one.kind, one.name, tensor.view(one.shape), one.shape, place, local)
+
+
+def _hex(tensor: Tensor) -> str:
+    held = in_order(tensor)
+    return bytes(bytes_of(held)).hex()

@@ -1,0 +1,228 @@
+"""Baselines: what a check computed before, kept in the repository for where that cannot run again.
+
+A side is compared with what it computed then, so that one that moves alone is told from a move of
+both, as with another commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.check.baseline_files import FOLDER, BaselinePlace
+from pytest_precision.check.baseline_text import CheckBaseline, KeptSide
+from pytest_precision.check.baseline_trace import kept_side, trace_of
+from pytest_precision.check.gate import gate
+from pytest_precision.check.moved import Moves, since
+from pytest_precision.check.terms import Terms
+from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
+from pytest_precision.options import Settings
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.parity.explain import spread, wording
+from pytest_precision.parity.explain.diagnosis import diagnose
+from pytest_precision.parity.explain.histogram import of_finding
+from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.verdict import Ruling, again
+from pytest_precision.trace.cache import TraceCache
+from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.store import Trace
+
+NAME = "the baseline"
+
+NOT_DECISIVE = ("python",)
+"""What an environment says that decides about no bit."""
+
+
+@dataclass(frozen=True)
+class KeptCheck:
+    """A check whose sides are compared with a baseline, or make it.
+
+    Attributes:
+        place: where its baselines lie.
+        update: whether it makes them.
+        terms: of the test.
+        traces: gives folders.
+    """
+
+    place: BaselinePlace
+    update: bool
+    terms: Terms
+    traces: TraceCache
+
+    @classmethod
+    def asked_for(
+        cls,
+        settings: Settings,
+        terms: Terms,
+        traces: TraceCache,
+        nodeid: str,
+        number: int,
+        golden: str,
+    ) -> KeptCheck:
+        """Return what keeps the baseline of a check, as the settings say.
+
+        Args:
+            settings: of the test.
+            terms: of the test.
+            traces: gives folders.
+            nodeid: pytest's id of the test.
+            number: of the check in its test, from 1.
+            golden: name of the baseline; empty for that of the test.
+
+        Raises:
+            ValueError: see `BaselinePlace.of_name`.
+        """
+        folder = settings.baseline_dir or terms.root / FOLDER
+        place = (
+            BaselinePlace.of_name(folder, golden, nodeid)
+            if golden
+            else BaselinePlace.of_test(folder, nodeid, number)
+        )
+        return cls(place, settings.baseline == "update", terms, traces)
+
+    def ruled(
+        self, now: Ruling, sides: Mapping[str, tuple[str, Recording]]
+    ) -> tuple[Ruling, dict[str, Any]]:
+        """Return the ruling on a check that has a baseline, and further figures.
+
+        Args:
+            now: the ruling without it.
+            sides: name of each side to its import path and what it has recorded; the first is the
+                candidate.
+
+        Raises:
+            NoBaselineError: there is none for this environment; only of a check that passes.
+            BaselineError: the sides cannot be kept, or the baseline cannot be read.
+        """
+        if now.outcome not in ("pass", "fail") or (self.update and now.outcome == "fail"):
+            return now, {}
+        key = _key({name: recording for name, (_, recording) in sides.items()})
+        told: dict[str, Any] = {"file": _shown(self.place.file(key), self.terms.root)}
+        mine = CheckBaseline(
+            self.place.test,
+            key,
+            {
+                name: kept_side(recording.trace, layout, self._criteria)
+                for name, (layout, recording) in sides.items()
+            },
+        )
+        if self.update:
+            written = self.place.write(mine)
+            return now, {"baseline": told | {"state": "written" if written else "unchanged"}}
+        try:
+            found, figures = self._compared(now, mine, self.place.read(key))
+        except NoBaselineError:
+            if now.outcome == "pass":
+                raise
+            return now, {}
+        state = "moved" if found.gate in MOVED_GATES else "as kept"
+        return found, figures | {"baseline": told | {"state": state}}
+
+    @property
+    def _criteria(self) -> Criteria:
+        criteria = self.terms.criteria
+        if criteria.noise_runs:
+            advice = "noise() trains the reference again: use norm(rel=) with a baseline"
+            raise BaselineError(
+                expected_but_got("a criterion that a baseline can be held to", criteria, advice)
+            )
+        return criteria
+
+    def _compared(
+        self, now: Ruling, mine: CheckBaseline, kept: CheckBaseline
+    ) -> tuple[Ruling, dict[str, Any]]:
+        if mine.sides.keys() != kept.sides.keys():
+            ours, theirs = (" and ".join(one.sides) for one in (mine, kept))
+            raise BaselineError(expected_but_got(f"a baseline of {ours}", theirs, self._advice))
+        with self._traces(mine) as here, self._traces(kept) as then:
+            found = {
+                name: own
+                for name in mine.sides
+                if (own := self._moved(here[name], then[name])) is not None
+            }
+            if len(mine.sides) == 1:
+                return golden(now, found, self._advice) or now, {}
+            both = partial(self._moved, *then.values())
+            return since(now, Moves(NAME, found, both, refresh=self._advice))
+
+    @property
+    def _advice(self) -> str:
+        return f"If that is meant: {again(self.place.test, options='--precision-baseline=update')}"
+
+    @contextmanager
+    def _traces(self, baseline: CheckBaseline) -> Iterator[dict[str, Trace]]:
+        """Yield each side as a trace, while its files are there."""
+        folders: list[Path] = []
+        try:
+            yield {
+                name: self._trace(side, dict(baseline.key), folders)
+                for name, side in baseline.sides.items()
+            }
+        finally:
+            for folder in folders:
+                self.traces.drop(folder)
+
+    def _trace(self, side: KeptSide, key: dict[str, str], folders: list[Path]) -> Trace:
+        with self.traces.new_folder() as folder:
+            folders.append(folder)
+            return trace_of(side, folder, key)
+
+    def _moved(self, ours: Trace, theirs: Trace) -> Ruling | None:
+        """Return how a trace differs from another one, if it does."""
+        if ours.moments != theirs.moments:
+            steps = [max(moment.step for moment in trace.moments) for trace in (ours, theirs)]
+            reason = f"it has {len(ours.moments)} moments in {steps[0]} steps"
+            kept = f"the baseline has {len(theirs.moments)} in {steps[1]}"
+            return Ruling(outcome="fail", reason=f"{reason}, {kept}")
+        judgement = judge(ours, theirs, self._criteria)
+        if judgement.first is None:
+            return None
+        found = diagnose(judgement)
+        return Ruling(
+            outcome="fail",
+            reason=wording.headline(found, judgement),
+            details=(
+                *wording.statistics_lines(found.finding, "in the baseline"),
+                "",
+                *spread.rows(judgement),
+                "",
+            ),
+            divergence=locate(found),
+            figures={
+                "spread": spread.columns(judgement),
+                "histogram": of_finding(found.finding),
+            },
+        )
+
+
+@gate
+def golden(now: Ruling, moved: Mapping[str, Ruling], advice: str) -> Ruling | None:
+    """Refuse a candidate that computes something else than its baseline."""
+    if now.outcome != "pass" or not moved:
+        return None
+    (found,) = moved.values()
+    reason = f"the candidate moved since {NAME}: {found.reason}"
+    return replace(found, reason=reason, details=(*found.details, advice))
+
+
+MOVED_GATES = ("moved", "drifted", golden.__name__)
+"""Gates that refuse a side for its baseline."""
+
+
+def _key(sides: Mapping[str, Recording]) -> dict[str, str]:
+    """Return what decides about the bits of a check, by name; of both sides where they differ."""
+    key: dict[str, str] = {}
+    for side, recording in sides.items():
+        for name, value in recording.trace.header.environment.items():
+            if name not in NOT_DECISIVE and key.setdefault(name, value) != value:
+                key[f"{side}.{name}"] = value
+    return key
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

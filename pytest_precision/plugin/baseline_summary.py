@@ -1,0 +1,73 @@
+"""Baseline summary: what became of the baselines of a session, and those that no check asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.check.baseline_files import all_baselines, test_of_baseline
+from pytest_precision.options import Settings
+from pytest_precision.report.status import count
+
+SHOWN_UNUSED = 10
+"""Files that are listed; more are counted."""
+
+
+class BaselineSummary:
+    """Hooks that `--precision-baseline` adds, in the process that reports.
+
+    Args:
+        root: pytest's root, from which files are named.
+        folder: of all baselines.
+        settings: of the session.
+    """
+
+    def __init__(self, root: Path, folder: Path, settings: Settings) -> None:
+        self._root, self._folder, self._settings = root, folder, settings
+        self._states: dict[str, str] = {}
+        self._test_files: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the baselines of a test that has ended."""
+        if report.when != "teardown":
+            return
+        self._test_files.add(report.nodeid.partition("::")[0])
+        for verdict in getattr(report, "precision", ()):
+            if "baseline" in verdict:
+                self._states[verdict["baseline"]["file"]] = verdict["baseline"]["state"]
+
+    # The figures of the matrix come first.
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        """Write how many baselines were written, or held, and which are unused."""
+        counted = Counter(self._states.values())
+        words = ", ".join(f"{number} {state}" for state, number in sorted(counted.items()))
+        if words:
+            terminalreporter.write_line(f"precision: baselines: {words}")
+        unused = [*self._unused()] if self._whole(config) else []
+        if unused:
+            names = "; ".join(unused[:SHOWN_UNUSED])
+            more = f" and {len(unused) - SHOWN_UNUSED} more" if len(unused) > SHOWN_UNUSED else ""
+            head = f"precision: {count(len(unused), 'unused baseline')}"
+            terminalreporter.write_line(f"{head}, which no check asks for: {names}{more}")
+
+    def _unused(self) -> Iterator[str]:
+        """Yield the files of this environment, of tests that were looked at, without a check."""
+        keys = {Path(file).suffixes[-2:][0] for file in self._states}
+        for path in all_baselines(self._folder):
+            name = str(path.relative_to(self._root) if path.is_relative_to(self._root) else path)
+            here = path.suffixes[-2:][0] in keys and name not in self._states
+            if here and test_of_baseline(path).partition("::")[0] in self._test_files:
+                yield name
+
+    def _whole(self, config: pytest.Config) -> bool:
+        """Return whether all checks of the files that were looked at have run."""
+        own = self._settings
+        chosen = own.select or own.coverage != "full" or own.shard != (1, 1)
+        asked = [config.getoption(name, "") for name in ("keyword", "markexpr", "lf", "deselect")]
+        return not (chosen or any(asked) or any("::" in word for word in config.args))

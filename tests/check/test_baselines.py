@@ -1,0 +1,93 @@
+"""Each side of a check is compared with what it computed before, which is kept as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moving import made, made_too
+
+from pytest_precision import Cell, Parity, ParityError, Verdict, unchecked, workloads
+
+Check = Callable[..., Verdict]
+
+FREE = unchecked(reason="another decay than the workload's rule")
+
+
+@pytest.fixture
+def check(parity_in: Callable[[Cell], Parity], tmp_path: Path) -> Check:
+    """Check a candidate against a reference with baselines in a folder of the test."""
+
+    def run(mode: str | None, candidate: Any, reference: Any, **settings: Any) -> Verdict:
+        parity = parity_in(Cell(sequence="train1"))
+        parity.nodeid = "test_mine.py::test_it[fp32]"
+        own = {"baseline": mode, "baseline_dir": tmp_path} | settings
+        parity.settings = replace(parity.settings, **own)
+        return parity.check(candidate, reference, workload=workloads.mlp, oracle=FREE)
+
+    return run
+
+
+def reason(check: Check, *asked: Any) -> tuple[str, str]:
+    """Return the gate and the reason of a check that does not pass."""
+    with pytest.raises(ParityError) as failed:
+        check(*asked)
+    verdict = failed.value.verdict
+    return f"{verdict.outcome} {verdict.gate}", verdict.reason
+
+
+def test_a_candidate_without_a_reference_has_a_baseline(check: Check, tmp_path: Path) -> None:
+    """It is made on request, held to without one, and named where it moved; nothing else writes."""
+    layout = partial(made, decay=0.95)
+    with pytest.raises(pytest.skip.Exception, match=r"there is no baseline in .*golden/mine; make"):
+        check(None, layout, "golden/mine")
+    assert not [*tmp_path.rglob("*.txt")]
+    assert check("update", layout, "golden/mine").baseline["state"] == "written"
+    (file,) = (tmp_path / "golden/mine").iterdir()
+    text = file.read_text()
+    assert check(None, layout, "golden/mine").baseline == {"file": str(file), "state": "as kept"}
+    moved = (
+        "the candidate moved since the baseline: hyper differs before the first step: betas.1 of"
+    )
+    gate, said = reason(check, "check", partial(made, decay=0.9), "golden/mine")
+    assert gate == "fail golden"
+    assert moved in said
+    assert file.read_text() == text
+    file.unlink()
+    of_another_machine = file.with_name(f"{file.name.partition('.')[0]}.00000000.txt")
+    of_another_machine.write_text(text.replace("key seed 1234", "key seed 99"))
+    with pytest.raises(pytest.skip.Exception, match="but one for seed 99, not 1234; make one"):
+        check("check", layout, "golden/mine")
+    with pytest.raises(ParityError, match="--precision-require forbids") as failed:
+        check("check", layout, "golden/mine", require=True)
+    assert failed.value.verdict.gate == "baseline_there"
+
+
+def test_sides_that_move_have_their_verdicts(check: Check, tmp_path: Path) -> None:
+    """One alone loses the agreement that was; both together drift; a damaged file is an error."""
+    then, now = 0.95, 0.9
+    sides = partial(made, decay=then), partial(made_too, decay=then)
+    assert check("update", *sides).baseline["state"] == "written"
+    assert check("update", *sides).baseline["state"] == "unchanged"
+    assert check("check", *sides).then == {"name": "the baseline", "moved": {}, "environment": {}}
+    gate, said = reason(check, "check", partial(made, decay=now), sides[1])
+    assert (gate, "agreement was lost since the baseline: the candidate moved" in said) == (
+        "fail moved",
+        True,
+    )
+    gate, said = reason(check, "check", partial(made, decay=now), partial(made_too, decay=now))
+    assert (gate, "both sides moved since the baseline and still agree" in said) == (
+        "drift drifted",
+        True,
+    )
+    (file,) = tmp_path.rglob("*.txt")
+    file.write_text(f"<<<<<<< HEAD\n{file.read_text()}")
+    gate, said = reason(check, "check", *sides)
+    assert gate == "error baseline_sound"
+    assert "make it again with --precision-baseline=update" in said
+    assert check("update", *sides).baseline["state"] == "written"
+    assert check("check", *sides).baseline["state"] == "as kept"
