@@ -34,6 +34,9 @@ def add_to(commands: Any) -> None:
     }
     for name, (text, make) in kinds.items():
         kind = own.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if name in ("html", "summary"):
+            words = "folder of an earlier report.json; say first what has changed since"
+            kind.add_argument("--since", metavar="OLD", type=Path, help=words)
         if name == "merge":
             kind.add_argument("--out", metavar="DIR", type=Path, required=True, help="a folder")
         kind.add_argument(
@@ -87,13 +90,23 @@ def _merge(given: argparse.Namespace) -> str:
 def _html(given: argparse.Namespace) -> str:
     from pytest_precision.report.page.render import write_page
 
-    return "\n".join(str(write_page(path)) for path in given.reports)
+    since = _since(given)
+    return "\n".join(str(write_page(path, since)) for path in given.reports)
 
 
 def _summary(given: argparse.Namespace) -> str:
     from pytest_precision.report.summary import markdown_summary
 
-    return markdown_summary(Report.of(_merged(given)))
+    report, since = Report.of(_merged(given)), _since(given)
+    if since is None:
+        return markdown_summary(report)
+    from pytest_precision.report.changed_cells import ChangedCells
+
+    return markdown_summary(report, first=ChangedCells.of(since, report).sections())
+
+
+def _since(given: argparse.Namespace) -> Report | None:
+    return None if given.since is None else Report.of(read_report(given.since))
 
 
 def _annotations(given: argparse.Namespace) -> str:

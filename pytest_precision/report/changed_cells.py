@@ -76,24 +76,38 @@ class ChangedCells:
             finished=new.finished,
         )
 
+    @property
+    def words(self) -> str:
+        """Return how many cells are new, known, fixed and slower."""
+        kinds = {"new": self.new, "known": self.known, "fixed": self.fixed, "slower": self.slower}
+        return ", ".join(f"{len(cells)} {name}" for name, cells in kinds.items())
+
+    def groups(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield a heading and its cells, by name, for each group that has any."""
+        failed = {"New failures": self.new, "Known failures": self.known} | self._over
+        for head, cells in failed.items():
+            if cells:
+                yield head, [cell.nodeid for cell in cells]
+        if self.slower:
+            yield "Slower", [_told(one) for one in self.slower]
+
+    @property
+    def _over(self) -> dict[str, tuple[CellResult, ...]]:
+        return {"Fixed": self.fixed, "Failed, and did not run now": self.gone}
+
     def markdown(self) -> str:
         """Return it for the page of a CI job."""
-        return "".join(self._sections())
+        return "".join(self.sections())
 
-    def _sections(self) -> Iterator[str]:
-        words = [
-            f"{len(self.new)} new",
-            f"{len(self.known)} known",
-            f"{len(self.fixed)} fixed",
-            f"{len(self.slower)} slower",
-        ]
-        yield f"## Precision matrix since the last report: {', '.join(words)}\n"
+    def sections(self) -> Iterator[str]:
+        """Yield the sections of the Markdown."""
+        yield f"## Precision matrix since the last report: {self.words}\n"
         yield f"\n{count(self.cells, 'cell')}.\n"
         if not self.finished:
             yield "\n**Not finished:** what did not run is not compared.\n"
         for head, cells in (("New failures", self.new), ("Known failures", self.known)):
             yield from _failures(head, cells)
-        for head, cells in (("Fixed", self.fixed), ("Failed, and did not run now", self.gone)):
+        for head, cells in self._over.items():
             if cells:
                 yield f"\n### {head}\n" + preformatted([cell.nodeid for cell in cells])
         if self.slower:

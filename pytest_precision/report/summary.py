@@ -6,7 +6,7 @@ All text of others stands in `<pre>`, escaped, where neither Markdown nor HTML h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from pytest_precision._visible import visible
@@ -26,14 +26,15 @@ CUT_BYTES = 200
 LINE_CHARACTERS = 120
 
 
-def markdown_summary(report: Report, most: int = SUMMARY_BYTES) -> str:
+def markdown_summary(report: Report, most: int = SUMMARY_BYTES, first: Iterable[str] = ()) -> str:
     """Return the Markdown, cut off after a whole section where it would be too long.
 
     Args:
         report: what to summarize.
         most: bytes that it may have.
+        first: sections that come before.
     """
-    sections = [*_sections(report)]
+    sections = [*first, *_sections(report)]
     text = ""
     for number, section in enumerate(sections):
         if len((text + section).encode()) > most - CUT_BYTES:

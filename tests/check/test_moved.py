@@ -53,6 +53,7 @@ def moves(moved: str, *, apart: bool) -> Moves:
         (LOST, "cr", False, "fail", "moved", "agreement was lost since then: both sides moved: "),
         (LOST, "c", True, "fail", "agreement", "the sides differ"),
         (LOST, "", True, "fail", "agreement", "the sides differ"),
+        (ELSE, "c", False, "fail", "contract", "another dtype"),
         (ELSE, "cr", False, "fail", "contract", "another dtype"),
     ],
 )

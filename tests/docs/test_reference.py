@@ -94,7 +94,7 @@ def test_options_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     commands = first_names("commands.md", "command")
     modules = (ROOT / "pytest_precision" / "commands").glob("[a-z]*.py")
     assert {*commands} | {"against", "criterion", "output"} == {module.stem for module in modules}
-    merging = options_of(capsys, "report", "merge")
+    merging = options_of(capsys, "report", "merge") | options_of(capsys, "report", "html")
     known = merging.union(*(options_of(capsys, command) for command in commands))
     others = {"--lr", "--nproc-per-node"}  # of the script and of torchrun
     assert {*re.findall(r"(?<![\w-])--[a-z][\w-]*", text)} - others == known

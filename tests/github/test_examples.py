@@ -47,7 +47,9 @@ def copied(project: Path, example: str, old: str = "", new: str = "") -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["github-workflow.yml", "github-action.yml"])
+@pytest.mark.parametrize(
+    "example", ["github-workflow.yml", "github-since.yml", "github-action.yml"]
+)
 def test_a_workflow_is_accepted(project: Path, example: str) -> None:
     """With inputs that the workflow, or the action, that it uses has."""
     assert checks(copied(project, example)) == []
@@ -74,6 +76,13 @@ def test_twenty_lines_will_do() -> None:
     lines = (EXAMPLES / "github-workflow.yml").read_text()
     assert len(lines.splitlines()) <= 20
     assert lines in PAGE.read_text()
+
+
+def test_what_is_new_is_one_job_more() -> None:
+    """The longer workflow is the short one and a job, which the page shows as it is."""
+    short, long = ((EXAMPLES / f"github-{n}.yml").read_text() for n in ("workflow", "since"))
+    assert long.startswith(short)
+    assert long.removeprefix(short) in PAGE.read_text()
 
 
 def test_the_release_that_examples_name_is_this_one() -> None:

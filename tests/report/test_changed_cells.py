@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import parse
 
 from pytest_precision.__main__ import main
 
@@ -89,6 +90,35 @@ def test_known_failures_alone_are_status_0(
     said = capsys.readouterr().out
     assert "0 new, 1 known, 0 fixed, 0 slower" in said
     assert "**Not finished:**" in said
+
+
+def test_page_and_summary_say_what_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before all else, and only if there is an earlier report."""
+    before = write(tmp_path / "old", one={}, two=GREEN, three={})
+    after = write(tmp_path / "new", one={}, two={}, three=GREEN)
+    assert main(["report", "summary", "--since", before, after]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "## Precision matrix since the last report: 1 new, 1 known, 1 fixed, 0 s"
+    )
+    assert "\n## Precision matrix: 2 of 3 cells failed\n" in said
+    assert main(["report", "html", "--since", before, after]) == 0
+    page = parse(tmp_path / "new" / "report.html")
+    heads = [head.text for head in page.all("h2")]
+    assert heads[0] == "Since the last report: 1 new, 1 known, 1 fixed, 0 slower"
+    (since,) = (one for one in page.all("section") if one.all("h2")[0].text == heads[0])
+    groups = [
+        (d.all("summary")[0].text, [li.text for li in d.all("li")]) for d in since.all("details")
+    ]
+    assert groups == [
+        ("New failures: 1", ["test_it.py::test_it[two]"]),
+        ("Known failures: 1", ["test_it.py::test_it[one]"]),
+        ("Fixed: 1", ["test_it.py::test_it[three]"]),
+    ]
+    assert main(["report", "html", after]) == 0
+    assert "Since the last report" not in (tmp_path / "new" / "report.html").read_text()
 
 
 def test_a_file_that_is_no_report_is_refused(

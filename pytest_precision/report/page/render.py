@@ -17,6 +17,7 @@ from markupsafe import Markup
 from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
 from pytest_precision.parity.verdict import again
+from pytest_precision.report.changed_cells import ChangedCells
 from pytest_precision.report.collect import CellResult
 from pytest_precision.report.grid import by_test
 from pytest_precision.report.page import PAGE_NAME
@@ -36,15 +37,19 @@ MOST_AGAIN = 8
 """Cells that are named in one command; of more, pytest knows which ones failed last."""
 
 
-def write_page(folder: Path) -> Path:
+def write_page(folder: Path, since: Report | None = None) -> Path:
     """Render the report.json of a folder next to it; return the page's path.
+
+    Args:
+        folder: where it lies.
+        since: an earlier report, of which the page says what has changed.
 
     Raises:
         ReportError: there is no report.json that this release can read.
         OSError: the page cannot be written.
     """
     path = folder / PAGE_NAME
-    text = render(Report.of(read_report(folder)))
+    text = render(Report.of(read_report(folder)), since)
     temporary = folder / f"{PAGE_NAME}.{os.getpid()}.tmp"
     with postponed():
         try:
@@ -56,8 +61,8 @@ def write_page(folder: Path) -> Path:
     return path
 
 
-def render(report: Report) -> str:
-    """Return the page of a report."""
+def render(report: Report, since: Report | None = None) -> str:
+    """Return the page of a report; see `write_page`."""
     cells = report.cells
     failing = [cell for cell in cells if cell.failing]
     passing = [cell for cell in cells if cell.passing]
@@ -76,6 +81,7 @@ def render(report: Report) -> str:
         counts={name: counts[name] for name in STATUSES if counts[name]},
         in_part=IN_PART,
         seconds=duration(report.seconds),
+        changed=None if since is None else ChangedCells.of(since, report),
         parts=parts,
         reasons=[failure for _, found in parts for failure in found],
         total=failures.total,
