@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from documents import ROOT
@@ -41,6 +44,65 @@ def test_what_an_addition_touches_is_there(what: str, words: str) -> None:
     for name in re.findall(r"`([^`]+)`", words):
         if NAME.fullmatch(name) and not (PACKAGE / name).is_dir():
             assert any(name in text for text in known), f"{name}: none of the files has it"
+
+
+EXAMPLES = {
+    "a command": ("bisect", "commands/bisect.py"),
+    "an option": ("strict_isolation", "plugin/hooks.py"),
+    "a layout of the package": ("any_precision_adamw", "layouts/optimizer_layouts.py"),
+    "a workload of the package": ("Moe", "workloads/mixture.py"),
+    "a kind of observation": ("extra_state", "engine/attributes.py"),
+    "a check of the audit": ("output-rounded", "auditing/checks/policies.py"),
+    "a mutant": ("every gradient is doubled", "recorders/perturb/mutants.py"),
+    "a gate": ("vacuity", "check/gates.py"),
+    "a criterion": ("Ulp", "parity/compare/bounds.py"),
+    "a number format": ("nvfp4_1d_row_4over6", "formats/nvfp4.py"),
+    "a precision": ("fp8_block", "matrix/precisions.py"),
+    "what a job must not leave changed": ("umask", "ranks/state/fingerprint.py"),
+}
+"""One that is there for each row, by a name that means nothing else, and its own module."""
+
+COMMON_NAMES = {"a defect or a variation of the catalogue", "an operation of a sequence"}
+"""Rows without an example: the first is of `fixtures`, names of the second are common words."""
+
+
+@cache
+def names_in_code() -> dict[str, set[str]]:
+    """Return every name and every text in the code of each module."""
+    return {
+        str(file.relative_to(PACKAGE)): set(names_of(ast.parse(file.read_text())))
+        for file in PACKAGE.rglob("*.py")
+    }
+
+
+def names_of(tree: ast.AST) -> Iterator[str]:
+    """Yield every name and every text of a tree; a longer text, such as a docstring, is whole."""
+    for node in ast.walk(tree):
+        for value in vars(node).values():
+            yield from [value] if isinstance(value, str) else []
+
+
+def test_every_addition_has_an_example() -> None:
+    """Or is known to have none."""
+    rows = {what for what, _ in table("To add something, touch")}
+    assert rows == EXAMPLES.keys() | COMMON_NAMES
+
+
+@pytest.mark.parametrize("what", EXAMPLES)
+def test_what_is_there_touches_what_the_row_says(what: str) -> None:
+    """No other module of the package has the example's name, and each page of the row has it."""
+    name, own = EXAMPLES[what]
+    row: list[str] = re.findall(r"`([^`]+)`", dict(table("To add something, touch"))[what])
+    said = {own, *(one.removeprefix("pytest_precision/") for one in row)}
+    assert {file for file, names in names_in_code().items() if name in names} <= said
+    for page in (one for one in row if one.endswith(".md")):
+        text = (ROOT / ("" if "/" in page else "docs/reference") / page).read_text()
+        assert squeezed(name) in squeezed(text), page
+
+
+def squeezed(text: str) -> str:
+    """Return a text as names are compared: an option has hyphens, and a class has capitals."""
+    return text.lower().replace("-", "_")
 
 
 def test_every_room_has_a_row() -> None:
