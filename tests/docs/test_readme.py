@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 
 import pytest
-from documents import ROOT
+from documents import PAGES, ROOT, named
 
 import pytest_precision
 
@@ -46,3 +47,15 @@ def test_no_link_of_the_readme_needs_its_folder(setup: ModuleType) -> None:
     ]
     assert len(ours) > 20
     assert all((ROOT / path).exists() for path in ours)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_the_first_install_needs_no_release(page: Path) -> None:
+    """It is from a repository or a folder; extras find the package that is installed already.
+
+    A workflow that names a release is for later: its page says what to write before there is one.
+    """
+    text = page.read_text()
+    for line in re.findall(r"pip install [^`\n]*\bpytest-precision(?!\[)\b[^`\n]*", text):
+        later = "As long as there is no release" in text
+        assert re.search(r"git\+https://\S+|/path/to/", line) or later, line
