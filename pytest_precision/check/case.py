@@ -142,7 +142,7 @@ class Case:
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
-        """Return side to what its identities say; nothing where the test has turned that off."""
+        """Return what the identities of each side say; empty if the test has turned them off."""
         exempt = self.terms.exempt
         if exempt.all:
             return {}

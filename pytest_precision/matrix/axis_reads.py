@@ -25,7 +25,7 @@ def axes_read() -> Iterator[set[str]]:
 
 
 def so_far() -> tuple[str, ...]:
-    """Return what the innermost set has; nothing where none is being filled."""
+    """Return the axes in the innermost open set; empty if no set is open."""
     return tuple(sorted(_open[-1])) if _open else ()
 
 

@@ -31,9 +31,9 @@ class Segment(NamedTuple):
 
 @lru_cache(maxsize=256)  # every step of a run asks
 def segments(text: str, world_size: int) -> tuple[Segment, ...]:
-    """Divide a sequence that begins on so many ranks.
+    """Divide a sequence where a load goes on in new processes or on another number of ranks.
 
-    A number of ranks that a load names is no division where it is that of the ranks already.
+    A load that names the number of ranks that it already has divides nothing.
     """
     return tuple(_segments(parse(text), world_size))
 

@@ -17,6 +17,6 @@ def percent(part: float, whole: float) -> str:
 
 
 def power_of_two(value: float) -> str:
-    """Format a power of two that nobody knows by its digits, such as 2^22; nothing for others."""
+    """Format a very large or small power of two, such as 2^22; empty for other numbers."""
     mantissa, exponent = math.frexp(value)
     return f"2^{exponent - 1}" if mantissa == 0.5 and abs(exponent - 1) >= PLAIN_EXPONENT else ""

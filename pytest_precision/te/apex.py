@@ -32,7 +32,7 @@ def _product(rows: Tensor, gradient: Tensor) -> Tensor:
 
 
 def modules() -> dict[str, ModuleType]:
-    """Return the module by its name; nothing where APEX itself has it."""
+    """Return the stand-in module by its name; empty if APEX itself is installed."""
     if find_spec(MODULE) is not None:
         return {}
     made: Any = ModuleType(MODULE, "The stand-in for APEX's module, on the CPU.")

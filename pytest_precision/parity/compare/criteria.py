@@ -132,7 +132,7 @@ class Criteria:
         return rules[: whole + 1]
 
     def unchecked(self, kind: str) -> str:
-        """Return why tensors of `kind` are not compared; nothing where some may be."""
+        """Return why no tensor of `kind` is compared; empty if some may be compared."""
         reasons = [rule.criterion.left_out for rule in self.of_kind(kind)]
         return reasons[-1] if all(reasons) else ""
 

@@ -140,7 +140,7 @@ def factor(ratio: float, *, exact: bool = True) -> Signature:
 
 
 def times(ratio: float | None, *, exact: bool = True) -> str:
-    """Say a constant factor; nothing where there is none."""
+    """Describe a constant factor in words; empty if there is none."""
     return "" if ratio is None else f"{words_of(ratio, exact=exact)} times the reference"
 
 

@@ -21,7 +21,7 @@ of a large suite."""
 
 
 def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
-    """Say where a constant ratio changes, as at the edge of a bucket; nothing if nowhere."""
+    """Say where a constant ratio changes, as at the edge of a bucket; empty if it does not."""
     if not theirs.all():
         return ""
     ratios = ours / theirs
@@ -42,9 +42,9 @@ def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
 
 
 def stretch_of(ours: Tensor, theirs: Tensor) -> str:
-    """Say which stretch differs in every element, and none outside of it; nothing for none.
+    """Say which one run of elements differs, wholly and alone; empty if there is none.
 
-    Rounding scatters: the stretch must be one that as many elements drawn at random hardly form.
+    Rounding scatters: as many elements, drawn at random, must be unlikely to form such a run.
     """
     differ = (ours != theirs).nonzero().view(-1)
     if not is_stretch(differ, len(ours)):

@@ -76,7 +76,7 @@ class Bounds:
 
     @property
     def call(self) -> str:
-        """Return the call that makes a criterion with room to spare; nothing if there is none."""
+        """Return the call that makes a criterion with room to spare; empty if there is none."""
         if self.unbounded:
             return ""
         room = ROOM if self.numel > 1 else ROOM_OF_NUMBERS

@@ -153,7 +153,7 @@ def _counted(side: NotFinite, numel: int) -> str:
 
 
 def where(finding: Finding, index: tuple[int, ...] | None) -> str:
-    """Say which rank holds an element, as ` on rank 1`; nothing where no element is to blame."""
+    """Say which rank holds an element, as ` on rank 1`; empty if no element is to blame."""
     if index is None:
         return ""
     rank = rank_of(finding, index)

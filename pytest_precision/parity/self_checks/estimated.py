@@ -19,7 +19,7 @@ NO_ESTIMATE = 1e-3
 
 
 def explanation(log: OracleLog) -> str:
-    """Say with which options the rule would have made the updates; nothing where none does."""
+    """Say with which options the rule would have made the updates; empty if none fit."""
     told = {group: " or ".join(map(_words, found.items())) for group, found in _found(log)}
     if len(told) < len(log.estimates) or not told:
         return ""

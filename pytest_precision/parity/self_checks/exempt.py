@@ -80,6 +80,6 @@ class Exempt:
         return not self.all and "grad" not in self.reasons()
 
     def reasons(self) -> dict[str, str]:
-        """Return what is not judged to the reason; nothing where all or nothing is."""
+        """Return the reason for each kind that is not judged; empty if all or none are judged."""
         found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
         return {key: own.reason for key, own in found if isinstance(own, Unchecked)}

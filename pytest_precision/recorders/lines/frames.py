@@ -66,7 +66,7 @@ class Stack(NamedTuple):
 
 
 class Frames:
-    """Finds lines in stacks, and remembers of each function whose it is."""
+    """Finds lines in stacks, and remembers whether a function is the user's or a package's."""
 
     def __init__(self) -> None:
         self._owners: dict[CodeType, int] = {}

@@ -130,7 +130,7 @@ class Edge:
             self.read_anew()
 
     def read_anew(self) -> None:
-        """Read everything again; nothing where a step has begun for good."""
+        """Read everything again, unless it is certain that the next step has begun."""
         for reading in self._readings:
             reading()
 

@@ -116,10 +116,10 @@ class LoopNames:
         return True
 
     def settle(self, trained: Iterable[Tensor]) -> bool:
-        """Name everything that was met; return whether that was still to be done.
+        """Give names to all models and modules seen so far; return False if they have some already.
 
         Args:
-            trained: the parameters of an optimizer; the model is what holds them.
+            trained: the parameters of an optimizer, which identify the model.
         """
         if self._settled or not self._modules:
             return False

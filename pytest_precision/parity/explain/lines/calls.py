@@ -71,7 +71,7 @@ def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:
 
 
 def _single(call: SingleCall) -> list[SingleCall]:
-    """Return the calls of each element of a foreach; nothing for anything else."""
+    """Return the calls of each element of a foreach operation; empty for other operations."""
     operation = call.operation
     if not operation.is_foreach:
         return []

@@ -211,7 +211,7 @@ class Follower:
                 self._memory[value.storage] = memory._replace(roots=RIGHT)
 
     def _roots(self, value: Value) -> Roots:
-        """Return where a value went wrong; nothing where it did not."""
+        """Return the operations at which a value went wrong; `RIGHT` if it did not."""
         memory = self._memory.get(value.storage)
         if memory is None or (value in self._known and not is_common(value)):
             return RIGHT

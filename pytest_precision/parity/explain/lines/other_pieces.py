@@ -19,7 +19,7 @@ from pytest_precision.trace.operations import Holding, OperationLog
 def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
     """Return whether one side holds weights, or what belongs to them, in other pieces.
 
-    Then a tensor of one name has other shapes, or weights have other names, as flat ones have.
+    It does if a tensor has another shape there, or weights have other names, as flat ones do.
 
     Args:
         candidate: the logs of its ranks.
