@@ -73,7 +73,7 @@ def agreement(case: Case) -> Ruling | None:
             *filter(None, (unnamed,)),
             *notes(case, closer, found.finding),
             "",
-            *spread.rows(closer.judgement),
+            *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
         ),
         figures={name: found for name, found in figures.items() if found is not None},
     )

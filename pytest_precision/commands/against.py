@@ -152,7 +152,7 @@ class Against:
         """Print a verdict, write its report if asked for, and return the exit status."""
         if self.given.report is not None:
             write_report(self.given.report, verdict)
-        say(visible("\n".join(lines(verdict, verbose=self.given.verbose))))
+        say(visible("\n".join(lines(verdict, verbose=self.given.verbose, brief=self.given.brief))))
         return 0 if verdict.outcome == "pass" else 1
 
     def _options(self) -> Iterator[str]:

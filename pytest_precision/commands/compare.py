@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 FEW = 5
 """Lines about what is not compared that are printed unless all are asked for."""
 
-MORE = "  -v shows the figures, the bounds that would pass, and what is not compared"
-"""The last line about two recordings that differ."""
-
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser."""
@@ -51,11 +48,17 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write report.json and a page there",
     )
-    parser.add_argument(
+    much = parser.add_mutually_exclusive_group()
+    much.add_argument(
         "-v",
         "--verbose",
         action="store_true",
         help="say all: figures, bounds that would pass, and what is not compared",
+    )
+    much.add_argument(
+        "--brief",
+        action="store_true",
+        help="say whether they agree, or what differs first and where it was made, and no more",
     )
 
 
@@ -78,16 +81,18 @@ def run(given: argparse.Namespace) -> int:
             write_report(given.report, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
         given.parser.error(visible(str(error)))
-    say(visible("\n".join(lines(verdict, verbose=given.verbose))))
+    say(visible("\n".join(lines(verdict, verbose=given.verbose, brief=given.brief))))
     return 0 if verdict.outcome == "pass" else 1
 
 
-def lines(verdict: Verdict, *, verbose: bool = False) -> list[str]:
+def lines(verdict: Verdict, *, verbose: bool = False, brief: bool = False) -> list[str]:
     """Return what is printed of a verdict."""
+    if brief:
+        return _brief(verdict)
     if verdict.outcome != "pass":
         if verbose or not verdict.brief:
             return [verdict.reason, *verdict.details]
-        return [verdict.reason, *verdict.brief, "", f"  Repeat with: {verdict.repeat}", MORE]
+        return [verdict.reason, *verdict.brief]
     size = (
         f"{verdict.observations} tensors in {verdict.axes['sequence'].removeprefix('train')} steps"
     )
@@ -99,6 +104,13 @@ def lines(verdict: Verdict, *, verbose: bool = False) -> list[str]:
             f"and {len(left_out) - FEW} more; -v shows all",
         ]
     return [agreed, *(f"  {line}" for line in (*verdict.details, *left_out))]
+
+
+def _brief(verdict: Verdict) -> list[str]:
+    """Return one line, and where something differs, one more for the line that made it."""
+    if verdict.outcome == "pass":
+        return [f"{verdict.nodeid}: {verdict.observations} tensors agree"]
+    return [verdict.reason, *([f"  {verdict.culprit.text}"] if verdict.culprit else [])]
 
 
 def write_report(folder: Path, verdict: Verdict) -> None:

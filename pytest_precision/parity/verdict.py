@@ -82,6 +82,10 @@ class Ruling:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
+MORE = "-v shows the figures, the bounds that would pass, and what is not compared"
+"""The last line of what is shown of a divergence at a look."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What was counted and measured in a check, whatever its outcome is.
@@ -212,14 +216,20 @@ class Verdict(Figures):
             f"reference  {self.reference}",
             f"criterion  {self.criterion}",
             *self.ruling.details,
-            *(self.closing or (f"Repeat with: {self.repeat}",)),
+            *self._next_steps,
         )
         return _indented(lines)
 
     @property
     def brief(self) -> tuple[str, ...]:
-        """Return the lines of `details` that show a divergence at a glance."""
-        return _indented((*self._culprit_line, *self.ruling.brief) if self.ruling.brief else ())
+        """Return the lines that show a divergence at a glance, and what to do next."""
+        if not self.ruling.brief:
+            return ()
+        return _indented((*self._culprit_line, *self.ruling.brief, "", *self._next_steps, MORE))
+
+    @property
+    def _next_steps(self) -> tuple[str, ...]:
+        return self.closing or (f"Repeat with: {self.repeat}",)
 
     @property
     def _culprit_line(self) -> tuple[str, ...]:

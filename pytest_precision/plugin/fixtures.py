@@ -185,16 +185,20 @@ def attach_verdicts(
     )
 
 
-def short_headline(
+def short_failure(
     report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException] | None
 ) -> None:
     """Leave the first line of a verdict to pytest's short summary, which has room for no more.
 
-    In CI pytest does not cut it there, and all tables of a failure were printed twice.
+    In CI pytest does not cut it there, and all tables of a failure were printed twice. What the
+    terminal shows without -v goes with the report, for when all others have read it whole.
     """
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and error is not None and isinstance(error.value, ParityError):
-        crash.message = error.value.verdict.headline
+        verdict = error.value.verdict
+        crash.message = verdict.headline
+        if verdict.brief:
+            vars(report)["precision_brief"] = [verdict.headline, *verdict.brief]
 
 
 def _parity_errors(error: BaseException) -> Iterator[ParityError]:

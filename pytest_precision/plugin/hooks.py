@@ -212,7 +212,7 @@ def pytest_runtest_makereport(
         from pytest_precision.plugin import fixtures
 
         fixtures.attach_verdicts(report, item, cell, collection.counts.cells, call.excinfo)
-        fixtures.short_headline(report, call.excinfo)
+        fixtures.short_failure(report, call.excinfo)
     return report
 
 

@@ -12,6 +12,7 @@ PROPERTY_PREFIX = "precision."
 
 _FIELDS = (
     "outcome",
+    "status",
     "gate",
     "reason",
     "candidate",
@@ -27,7 +28,7 @@ _CULPRIT = ("text", "kind", "operation", "function", "file", "line", "module", "
 
 
 def properties(
-    axes: Mapping[str, AxisValue], verdicts: Sequence[Mapping[str, Any]]
+    axes: Mapping[str, AxisValue], verdicts: Sequence[Mapping[str, Any]], reruns: int = 0
 ) -> list[tuple[str, str]]:
     """Return the properties of one test for `item.user_properties`, which survive xdist.
 
@@ -37,12 +38,15 @@ def properties(
     Args:
         axes: axis name to value of the cell.
         verdicts: verdicts as `Verdict.as_dict()`; none if the test ended without a check.
+        reruns: how often the test failed and was run again before this run.
     """
     found = [(f"{PROPERTY_PREFIX}axis.{name}", str(value)) for name, value in axes.items()]
+    if reruns:
+        found.append((f"{PROPERTY_PREFIX}reruns", str(reruns)))
     if not verdicts:
         return found
-    outcome = worst_status(str(verdict["outcome"]) for verdict in verdicts)
-    verdict = next(verdict for verdict in verdicts if verdict["outcome"] == outcome)
+    status = worst_status(str(verdict["status"]) for verdict in verdicts)
+    verdict = next(verdict for verdict in verdicts if verdict["status"] == status)
     if len(verdicts) > 1:
         found.append((f"{PROPERTY_PREFIX}checks", str(len(verdicts))))
     found += [

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pytest_precision._visible import visible
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.verdict import cell_of
 from pytest_precision.report.collect import CellResult, CheckResult
-from pytest_precision.report.status import FAILING, STATUSES, count
-
-if TYPE_CHECKING:
-    import pytest
+from pytest_precision.report.status import FAILING, count
 
 
 @dataclass(slots=True)
@@ -157,31 +153,3 @@ def rerun(cells: Iterable[CellResult]) -> list[str]:
         for cell in cells
         if cell.reruns
     ]
-
-
-def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> None:
-    """Replace all but the first failure of each reason by a line that names the first one.
-
-    JUnit files and report.json hold every failure whole: they were written, or given it, before.
-
-    Args:
-        reporter: pytest's terminal reporter; with `-v` it shows everything.
-        cells: all results.
-    """
-    if reporter.verbosity > 0:
-        return
-    firsts = _firsts(sorted(cells, key=lambda cell: cell.position))
-    for report in reporter.getreports("failed"):
-        first = firsts.get(report.nodeid)
-        if first is not None and report.when == "call":
-            report.longrepr = f"like {first.partition('::')[2]} (-v: whole)"
-
-
-def _firsts(cells: Iterable[CellResult]) -> dict[str, str]:
-    """Return, for each cell that failed like an earlier one and in no other way, that one's id."""
-    alone = [cell for cell in cells if sum(STATUSES[c.status].failing for c in cell.checks) == 1]
-    return {
-        cell.nodeid: reason.cells[0].nodeid
-        for reason in fold(alone, FAILING)
-        for cell in reason.cells[1:]
-    }

@@ -37,6 +37,8 @@ def attach(
         total: number of matrix cells in this session; 0 if unknown.
         unread: axes of the user's own that nothing has read so far.
     """
+    # pytest-rerunfailures counts the runs of an item, this one among them.
+    reruns = getattr(item, "execution_count", 1) - 1
     # Only builtins: any other type on a report ends a whole xdist run with an internal error.
     extra: dict[str, Any] = {
         "precision_cell": {
@@ -53,7 +55,7 @@ def attach(
     others = [
         entry for entry in item.user_properties if not entry[0].startswith(junit.PROPERTY_PREFIX)
     ]
-    item.user_properties[:] = [*others, *junit.properties(axes, verdicts)]
+    item.user_properties[:] = [*others, *junit.properties(axes, verdicts, reruns)]
     report.user_properties = list(item.user_properties)
 
 

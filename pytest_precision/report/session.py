@@ -16,8 +16,8 @@ from pytest_precision.report import page, progress, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.progress import Progress
-from pytest_precision.report.reasons import shorten
 from pytest_precision.report.session_run import session_run
+from pytest_precision.report.shortened import shorten
 from pytest_precision.report.versions import environment
 
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")

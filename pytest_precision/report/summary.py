@@ -1,10 +1,12 @@
 """Summary: a report as Markdown, for the page of a CI job.
 
-All text of others stands in `<pre>`, escaped, where neither Markdown nor HTML has a meaning.
+All text of others is escaped and stands in `<pre>` or in a table of HTML without an empty line,
+where neither Markdown nor HTML has a meaning.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -16,6 +18,7 @@ from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES, count, duration
+from pytest_precision.report.summary_links import SummaryLinks
 
 SUMMARY_BYTES = 900 * 1024
 """Bytes. GitHub drops a summary above 1 MiB as a whole."""
@@ -24,6 +27,12 @@ CUT_BYTES = 200
 """Bytes for the sentence that says what was cut off."""
 
 LINE_CHARACTERS = 120
+
+TABLE_START = (
+    "\n<table><tr><th>cells</th><th>differs first</th><th>reason</th><th>look at</th></tr>\n"
+)
+
+TABLE_END = "</table>\n"
 
 
 def markdown_summary(report: Report, most: int = SUMMARY_BYTES, first: Iterable[str] = ()) -> str:
@@ -37,9 +46,11 @@ def markdown_summary(report: Report, most: int = SUMMARY_BYTES, first: Iterable[
     sections = [*first, *_sections(report)]
     text = ""
     for number, section in enumerate(sections):
-        if len((text + section).encode()) > most - CUT_BYTES:
+        # A row goes on the table that the section before has closed.
+        longer = (text.removesuffix(TABLE_END) if section.startswith("<tr>") else text) + section
+        if len(longer.encode()) > most - CUT_BYTES:
             return f"{text}\n{count(len(sections) - number, 'more section')} did not fit here.\n"
-        text += section
+        text = longer
     return text
 
 
@@ -55,10 +66,14 @@ def _sections(report: Report) -> Iterator[str]:
         planned = "an unknown number" if report.planned is None else report.planned
         yield f"\n**Not finished:** {count(len(cells), 'cell')} of {planned} ran.\n"
     passing = [cell for cell in cells if cell.passing]
+    links = SummaryLinks.of(report.environment, os.environ)
     for part in explain(failing, passing) if failing else []:
         yield preformatted([part.statement(failing)]) if part.conditions else ""
+        yield TABLE_START + TABLE_END
         for reason in fold(part.cells, FAILING):
-            yield preformatted(reason_lines(reason))
+            yield _row(reason, links) + TABLE_END
+    if failing and links.artifacts:
+        yield f'\nThe page with all of this is in <a href="{links.artifacts}">the artifacts</a>.\n'
     for own in by_test(cells):
         yield preformatted(_grid(own))
     left_out = [f"in {count(number, 'cell')}: {text}" for text, number in not_compared(cells)]
@@ -72,6 +87,27 @@ def _sections(report: Report) -> Iterator[str]:
 def preformatted(lines: Sequence[str]) -> str:
     """Return lines of others as a block in which nothing has a meaning."""
     return f"\n<pre>{escape(visible(chr(10).join(lines)))}</pre>\n"
+
+
+def _row(reason: Reason, links: SummaryLinks) -> str:
+    """Return a reason as a row: how many cells, what differs first, why, and where to look."""
+    divergence = reason.check.entry.get("divergence", {})
+    first = [f"{divergence['kind']}, step {divergence['step']}"] if divergence else []
+    text, *below = reason.lines
+    repeat = reason.check.entry.get("repeat")
+    code = [f"<code>{_inert(line)}</code>" for line in ([repeat] if repeat else [])]
+    columns = (
+        f"{STATUSES[reason.status].mark} {len(reason.cells)}",
+        "<br>".join(map(_inert, first)),
+        "<br>".join([f"<b>{_inert(text)}</b>", *map(_inert, below), *code]),
+        "<br>".join(links.of_reason(reason)),
+    )
+    return f"<tr>{''.join(f'<td>{column}</td>' for column in columns)}</tr>\n"
+
+
+def _inert(text: str) -> str:
+    """Return text of others as one line of HTML."""
+    return escape(visible(" ".join(text.split())))
 
 
 def reason_lines(reason: Reason) -> list[str]:

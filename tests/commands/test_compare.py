@@ -289,6 +289,19 @@ def test_the_table_follows_the_first_line(
         assert not any(words in line for line in brief[:-1])
 
 
+def test_brief(record: RecordFile, capsys: Output) -> None:
+    """One line says that both agree, or what differs first."""
+    record("a", "--steps", "1")
+    record("b", "--steps", "1", script=("train.py", "0.0100001", "9"))
+    record("c", "--steps", "1")
+    assert main(["compare", "c", "a", "--brief"]) == 0
+    (agreed,) = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"c against a: \d+ tensors agree", agreed)
+    assert main(["compare", "b", "a", "--brief"]) == 1
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told.startswith("b against a: lr differs before the first step")
+
+
 def test_what_is_offered_to_paste_is_an_option(record: RecordFile, capsys: Output) -> None:
     """The command line takes it as it stands, and then both agree."""
     record("a", "--steps", "1")

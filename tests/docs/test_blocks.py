@@ -125,6 +125,7 @@ def _a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if variable.startswith("PRECISION_"):
             monkeypatch.delenv(variable)
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:rerunfailures")  # as of conftest's pytester
+    monkeypatch.setenv("COLUMNS", "400")  # a page shows lines as they are before they are wrapped
 
 
 @pytest.mark.slow

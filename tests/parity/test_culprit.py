@@ -10,7 +10,7 @@ from made_up import culprit, verdict
 from written import SCHEMA, validator
 
 from pytest_precision.parity.culprit import BOTH_SIDES, CULPRIT_KINDS, CalledAt, Culprit
-from pytest_precision.parity.verdict import Ruling, Verdict
+from pytest_precision.parity.verdict import MORE, Ruling, Verdict
 from pytest_precision.report.json_file import encode
 
 
@@ -24,7 +24,13 @@ def test_its_line_is_the_second_one_of_a_failure() -> None:
     failed = Verdict(nodeid="t.py::t[x]", axes={}, ruling=ruling, **sides)
     assert failed.culprit is found
     assert failed.details[0] == f"  {found.text}"
-    assert failed.brief == (f"  {found.text}", "  table")
+    assert failed.brief == (
+        f"  {found.text}",
+        "  table",
+        "  ",
+        f"  Repeat with: {failed.repeat}",
+        f"  {MORE}",
+    )
 
 
 def test_nothing_is_said_without_one() -> None:

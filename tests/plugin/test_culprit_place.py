@@ -29,6 +29,20 @@ def test_it(cell, parity):
 """
 
 
+def expect_a_look(found: pytest.RunResult) -> None:
+    """Expect what shows a failure at a look, within 80 columns but for a command."""
+    message = [line for line in found.outlines if line.startswith("E ")]
+    assert message[0].startswith("E   loss differs at step 1 after ")
+    assert any(line.startswith("E     first wrong value: ") for line in message)
+    assert any(line.split()[1:4] == ["kind", "dtype", "init"] for line in message)
+    assert "Repeat with: " in message[-2]
+    assert message[-1].startswith("E     -v shows ")
+    assert [line for line in message if len(line) > 80 and "Repeat with: " not in line] == []
+    short = found.stdout.str().partition("short test summary info")[2]
+    assert " - loss differs" in short
+    assert "ParityError" not in short
+
+
 def test_files_are_named_from_the_root(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,10 +51,12 @@ def test_files_are_named_from_the_root(
     folder = pytester.mkdir("inner")
     folder.joinpath("test_it.py").write_text(SUITE)
     monkeypatch.chdir(folder)
-    found = pytester.runpytest_inprocess(
-        "--precision-matrix", "--precision-report=report", "-p", "no:randomly"
-    )
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("--precision-matrix", "-p", "no:randomly", "--junitxml=junit.xml")
+    found = pytester.runpytest_inprocess(*words, "--precision-report=report")
     found.assert_outcomes(failed=1)
+    expect_a_look(found)
+    assert "Mismatched elements: " in (folder / "junit.xml").read_text()
     (cell,) = read_report(folder / "report" / "report.json")["cells"]
     assert cell["nodeid"].startswith("inner/test_it.py::")
     assert (cell["culprit"]["file"], cell["culprit"]["line"]) == ("inner/test_it.py", 13)

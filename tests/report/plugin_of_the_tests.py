@@ -37,10 +37,12 @@ def check(request):
         name = request.node.callspec.id
         reason = reason and f"{name}: {reason}"
         own = {"nodeid": request.node.nodeid, "axes": axes} | place | (fields or {})
-        found.append(verdict(outcome, reason, **own))
+        brief = own.pop("brief", [])
+        found.append(verdict(outcome, reason, **own) | ({"brief": brief} if brief else {}))
         if outcome not in ("pass", "skip"):
             error = AssertionError(reason)
             error.position = len(found) - 1
+            error.brief = found[-1].get("brief", [])
             raise error
 
     return check
@@ -78,6 +80,8 @@ def pytest_runtest_makereport(item, call):
             number=item.callspec.indices["axes"],
             total=item.config.stash[TOTAL],
         )
+        if brief := getattr(error, "brief", []):
+            report.precision_brief = brief
     return report
 
 

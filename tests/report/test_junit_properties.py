@@ -43,3 +43,11 @@ def test_several_checks_show_the_worst():
     found = properties({}, [verdict(), verdict("fail", "first"), verdict("fail", "second")])
     assert ("precision.checks", "3") in found
     assert [value for name, value in found if name == "precision.reason"] == ["first"]
+
+
+def test_a_pass_in_part_is_told():
+    """Its outcome is that of a pass; its status is the one that the grid shows."""
+    found = dict(properties({}, [verdict(), verdict(criterion="norm(rel=1e-3)")], reruns=2))
+    assert (found["precision.outcome"], found["precision.status"]) == ("pass", "partial")
+    assert found["precision.criterion"] == "norm(rel=1e-3)"
+    assert found["precision.reruns"] == "2"

@@ -481,3 +481,50 @@ def test_the_culprit_stands_below_its_reason(session, mode):
     )
     (cell,) = read_report("report/report.json")["cells"]
     assert Culprit.of(cell["culprit"]) == culprit()
+
+
+BRIEF = (
+    HEAD
+    + """
+@cells(seed=[0])
+def test_one(axes, check):
+    brief = ["param differs", "  " + "many words " * 20, "", "  Repeat with: pytest " + "x" * 90]
+    check("fail", "param differs" + chr(10) + "and " + "much more", {"brief": brief})
+"""
+)
+
+
+@pytest.mark.parametrize("mode", [(), ("--tb=short", "-rA", "-n", "1")])
+def test_a_failure_is_shown_at_a_look(session, mode, monkeypatch) -> None:
+    """Its few lines in place of the message, wrapped, but for a command, which is copied whole."""
+    monkeypatch.setenv("COLUMNS", "80")
+    found = session(BRIEF, *mode)
+    message = [line for line in found.outlines if line.startswith("E ")]
+    assert [len(line) for line in message if len(line) > 80] == [len(message[-1])]
+    assert message[-1].endswith("  Repeat with: pytest " + "x" * 90)
+    assert sum("many words" in line for line in message) == 3
+    assert not any("much more" in line for line in message)
+
+
+@pytest.mark.parametrize("words", ["--tb=native", "-v"])
+def test_a_message_is_whole(session, words) -> None:
+    """With `-v`, and in a style that has no place for other lines."""
+    assert "and much more" in session(BRIEF, words).stdout.str()
+
+
+def test_a_cell_that_was_run_again_is_told(session) -> None:
+    """Below the counts, since its mark is that of a cell that passed at once."""
+    flaky = (
+        HEAD
+        + """
+RUNS = []
+
+@cells(seed=[0])
+def test_one(axes, check):
+    RUNS.append(1)
+    check(*(["fail", "param differs"] if len(RUNS) == 1 else []))
+"""
+    )
+    found = session(flaky, "--reruns", "1", "--junitxml=junit.xml")
+    told = "test_it.py::test_one[[]0[]] was run 1 more time after a failure, and then passed"
+    found.stdout.fnmatch_lines(["*1 passed (.)", told])

@@ -13,7 +13,10 @@ from pytest_precision.parity.words import percent
 from pytest_precision.trace.moment import Moment
 
 COLUMNS = 10
-"""Operations that the table shows, so that it fits a terminal."""
+"""Operations that the table shows."""
+
+NARROW_COLUMNS = 6
+"""Operations that it shows in a brief message, so that it fits 80 characters."""
 
 MOST_COLUMNS = 40
 """Operations in the data, so that the entry of a long run in report.json stays small."""
@@ -25,14 +28,18 @@ def table(judgement: Judgement) -> list[str]:
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
 
 
-def rows(judgement: Judgement) -> list[str]:
+def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
     """Return a table of kinds by operations: where a difference starts and how it spreads.
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
     it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
     `.` is not observed.
+
+    Args:
+        judgement: of both sides.
+        most: how many operations are shown: those around the first divergence.
     """
-    moments = _columns(judgement, COLUMNS)
+    moments = _columns(judgement, most)
     cells, notes = [["kind", "dtype", *(_label(moment) for moment in moments)]], []
     for kind in _kinds(judgement):
         tallies = _row(judgement, kind, moments)

@@ -32,6 +32,10 @@ def test_the_sample_has_what_reports_have():
     assert {cell["gate"] for cell in failed} == {"agreement"}
     assert {cell["culprit"]["kind"] for cell in failed} == {"cast", "constant"}
     assert {cell["culprit"]["file"] for cell in failed} == {"test_storage.py"}
+    for cell in failed:
+        assert {*cell["curves"]["grad_norm"]} == {"candidate", "reference"}
+        assert all(map(all, cell["curves"]["grad_norm"].values()))
+        assert "param" in cell["spread"]["tensors"]
 
 
 def test_the_sample_names_no_machine():

@@ -1,0 +1,79 @@
+"""Shortened: what the terminal shows of a failure, where nobody asked for all of it by -v."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_precision.report.collect import CellResult
+from pytest_precision.report.reasons import fold
+from pytest_precision.report.status import FAILING, STATUSES
+
+MARK, MARGIN = "E", "E   "
+"""What pytest's lines of a message begin with."""
+
+
+def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> None:
+    """Leave of each failure what shows it at a look, and of those with one reason the first.
+
+    JUnit files and report.json hold every failure whole: they were written, or given it, before.
+
+    Args:
+        reporter: pytest's terminal reporter; with `-v` it shows everything.
+        cells: all results.
+    """
+    if reporter.verbosity > 0:
+        return
+    firsts = _firsts(sorted(cells, key=lambda cell: cell.position))
+    for report in reporter.getreports("failed"):
+        first = firsts.get(report.nodeid)
+        if first is not None and report.when == "call":
+            report.longrepr = f"like {first.partition('::')[2]} (-v: whole)"
+        elif brief := getattr(report, "precision_brief", []):
+            _show(report.longrepr, brief, reporter.config.get_terminal_writer().fullwidth)
+
+
+def _show(longrepr: Any, brief: Sequence[str], width: int) -> None:
+    """Put a few lines in the place of the message, below the line of the test that failed.
+
+    Args:
+        longrepr: of pytest's long or short style; one of another style has no such place.
+        brief: the lines.
+        width: of the terminal.
+    """
+    entry = longrepr.reprtraceback.reprentries[-1]
+    message = [line for line in entry.lines if line.startswith(MARK)]
+    if not message:
+        return
+    whole = (line for text in brief for line in _wrapped(text, width - len(MARGIN)))
+    entry.lines = [line for line in entry.lines if not line.startswith(MARK)]
+    entry.lines += [f"{MARGIN}{line}" for line in whole]
+    entry.reprfuncargs = None  # the title names the cell, and the lines what was checked
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Wrap a sentence; rows of a table fit, and a command is to be copied whole."""
+    if len(text) <= width or text.strip().startswith(("Repeat with:", "python ")):
+        return [text]
+    indent = " " * (2 + len(text) - len(text.lstrip()))
+    return textwrap.wrap(
+        text,
+        width,
+        drop_whitespace=True,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _firsts(cells: Iterable[CellResult]) -> dict[str, str]:
+    """Return, for each cell that failed like an earlier one and in no other way, that one's id."""
+    alone = [cell for cell in cells if sum(STATUSES[c.status].failing for c in cell.checks) == 1]
+    return {
+        cell.nodeid: reason.cells[0].nodeid
+        for reason in fold(alone, FAILING)
+        for cell in reason.cells[1:]
+    }
