@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -75,6 +76,7 @@ def _compared(
         Recording.of_folder("reference", reference),
     )
     expect_as_many_steps(*sides)
+    expect_the_same_part(*sides)
     expect_no_noise(terms.criteria)
     for side in sides:
         expect_values(side, terms.criteria)
@@ -120,6 +122,31 @@ def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
                 "two recordings of as many train steps",
                 f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
                 f"record both with --steps {min(ours, theirs)}",
+            )
+        )
+
+
+def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
+    """Refuse recordings of which one has tensors or steps that the other leaves out.
+
+    Raises:
+        RecordingError: with the options of both.
+    """
+    parts = [
+        shlex.join([*(f"--only={pattern}" for pattern in only), f"--every={every}"])
+        for only, every in (
+            (side.manifest.only, side.manifest.every)
+            for side in (candidate, reference)
+            if side.manifest is not None
+        )
+    ]
+    if len({*parts}) > 1:
+        ours, theirs = parts
+        raise RecordingError(
+            expected_but_got(
+                "two recordings of the same tensors and steps",
+                f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
+                "record both alike",
             )
         )
 

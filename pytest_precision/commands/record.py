@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
         "record",
         help="record the train steps of a script",
         usage="%(prog)s --out DIR [--steps N] [--values STEPS] [--lines] [--te auto|cpu|off] "
-        "-- train.py [ARGUMENT ...]",
+        "[--only PATTERN] [--every N] -- train.py [ARGUMENT ...]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -49,8 +49,29 @@ def add_to(commands: Any) -> None:
         help="also log all tensor operations, so that a comparison names the line of your code "
         "that made the first wrong value; a step takes two to three times as long",
     )
+    _add_part_options(parser)
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)
     parser.set_defaults(run=run, parser=parser)
+
+
+def _add_part_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that leave parts of a big run out."""
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="look at the tensors of these names alone, such as 'layers.0.*', and at losses, norms "
+        "and rates; repeatable",
+    )
+    parser.add_argument(
+        "--every",
+        metavar="N",
+        type=_count,
+        default=1,
+        help="look at tensors in step 1, in every N-th step after it and in the last, and at "
+        "losses, norms and rates in all steps",
+    )
 
 
 def add_recording_options(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +139,8 @@ def run(given: argparse.Namespace) -> int:
         given.values,
         local_grads=bool(given.see),
         lines=given.lines,
+        only=given.only,
+        every=given.every,
     )
     if given.moved:
         expect_moved(*given.moved)

@@ -67,7 +67,7 @@ class Ruling:
         details: lines below the reason; of a pass, how two recordings were not made alike.
         divergence: the first one, where two sides differ.
         culprit: the operation that made the first wrong value, where it was looked for and found.
-        brief: those of `details` that show it at a look.
+        brief: those of `details` that show it at a glance.
         figures: fields of `Figures` that the gate has found, in place of the case's own.
     """
 
@@ -83,7 +83,7 @@ class Ruling:
 
 
 MORE = "-v shows the figures, the bounds that would pass, and what is not compared"
-"""The last line of what is shown of a divergence at a look."""
+"""The last line of what is shown of a divergence at a glance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

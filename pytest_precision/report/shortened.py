@@ -17,7 +17,7 @@ MARK, MARGIN = "E", "E   "
 
 
 def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> None:
-    """Leave of each failure what shows it at a look, and of those with one reason the first.
+    """Leave of each failure what shows it at a glance, and of those with one reason the first.
 
     JUnit files and report.json hold every failure whole: they were written, or given it, before.
 

@@ -76,6 +76,8 @@ class Manifest:
         date: when, in UTC.
         revision: git's name of the revision of the script, with `-dirty`; empty if it has none.
         versions: of Python and of packages.
+        only: patterns of the names of the tensors that were looked at; none for all.
+        every: they were looked at in the first step, in each such step after it, and in the last.
         files: name of each file to its number of bytes and its digest; none before all ranks have
             finished.
     """
@@ -90,11 +92,20 @@ class Manifest:
     date: str
     revision: str
     versions: dict[str, str]
+    only: tuple[str, ...] = ()
+    every: int = 1
     files: dict[str, Seal] = field(default_factory=dict)
 
     @classmethod
     def now(
-        cls, script: Path, arguments: Sequence[str], steps: int, values: Collection[int]
+        cls,
+        script: Path,
+        arguments: Sequence[str],
+        steps: int,
+        values: Collection[int],
+        *,
+        only: Sequence[str] = (),
+        every: int = 1,
     ) -> Manifest:
         """Return the manifest of a recording that this process is about to make."""
         return cls(
@@ -108,6 +119,8 @@ class Manifest:
             date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             revision=_revision(script.resolve().parent),
             versions=dict(_versions()),
+            only=tuple(only),
+            every=every,
         )
 
     @classmethod
@@ -155,6 +168,8 @@ class Manifest:
         words += ["--values", values] if values else []
         words += ["--lines"] if lines else []
         words += ["--te", "cpu"] if STAND_IN in self.versions else []
+        words += [word for pattern in self.only for word in ("--only", pattern)]
+        words += ["--every", str(self.every)] if self.every > 1 else []
         return shlex.join([*words, "--", self.script, *self.arguments])
 
 
@@ -172,6 +187,7 @@ def _manifest(found: dict[str, Any]) -> Manifest:
     Raises:
         ValueError: it names what cannot be.
     """
+    found = {"only": [], "every": 1, **found}  # of a recording that has everything
     sound_object("recording.json", found, [field.name for field in fields(Manifest)])
     ranks = sound_whole("world_size", found["world_size"], 1, RECORDED_RANKS)
     files = sound_object("files", found["files"])
@@ -192,6 +208,8 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         date=sound_text("date", found["date"]),
         revision=sound_text("revision", found["revision"]),
         versions=sound_texts("versions", found["versions"]),
+        only=texts("only", found["only"]),
+        every=sound_whole("every", found["every"], 1),
         files={name: _seal(value) for name, value in files.items()},
     )
 

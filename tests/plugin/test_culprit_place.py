@@ -30,7 +30,7 @@ def test_it(cell, parity):
 
 
 def expect_a_look(found: pytest.RunResult) -> None:
-    """Expect what shows a failure at a look, within 80 columns but for a command."""
+    """Expect what shows a failure at a glance, within 80 columns but for a command."""
     message = [line for line in found.outlines if line.startswith("E ")]
     assert message[0].startswith("E   loss differs at step 1 after ")
     assert any(line.startswith("E     first wrong value: ") for line in message)

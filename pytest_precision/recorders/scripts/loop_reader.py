@@ -32,6 +32,7 @@ from pytest_precision.recorders.scripts.located import (
 )
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
+from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.recorders.weights import Weight
 
 NamedObservations = Iterator[tuple[str, Iterator[Observation]]]
@@ -43,6 +44,7 @@ class LoopReader(TrainingState):
 
     Args:
         names: of the tensors.
+        part: which tensors are looked at, and in which steps; all unless given.
 
     Attributes:
         locate: says which pieces of logical tensors lie in a parameter.
@@ -50,10 +52,12 @@ class LoopReader(TrainingState):
         optimizers: those that have stepped, in the order of their first steps.
         objects: what the loop keeps beside its models and optimizers.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
+        part: as given.
     """
 
-    def __init__(self, names: LoopNames) -> None:
+    def __init__(self, names: LoopNames, part: RecordedPart | None = None) -> None:
         self.names = names
+        self.part = part or RecordedPart()
         self.locate: Locate | None = None
         self.gathers_shards = False
         self.optimizers: list[Optimizer] = []
@@ -133,7 +137,7 @@ class LoopReader(TrainingState):
                 expected_but_got("a piece of a tensor of all ranks", named("local", local))
             )
         held = located(name, tensor, None if of is None else lambda _: [(name, *of)])
-        return self._show(kind, held, tensor, local=local)
+        return held.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
 
     def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
         """Yield the learning rate and all other numbers of each parameter of an optimizer.
@@ -265,7 +269,8 @@ class LoopReader(TrainingState):
     def _show(
         self, kind: str, held: LocatedTensor, tensor: Tensor, **how: Any
     ) -> Iterator[Observation]:
-        return held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
+        seen = held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
+        return self.part.of(held.names, seen)
 
 
 def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:

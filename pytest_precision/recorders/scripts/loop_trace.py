@@ -11,6 +11,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.rank_info import RankInfo
+from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.store import Header
@@ -46,6 +47,7 @@ class LoopTrace(ExitStack):
         self._folder, self._steps, self._window = folder, steps, window
         self._values = values
         self._small = self._whole = False
+        self._part = RecordedPart()
 
     def start(self, reader: LoopReader, step: int) -> None:
         """Begin a run, once its first model is known.
@@ -57,6 +59,7 @@ class LoopTrace(ExitStack):
         if not hasattr(self, "writer"):
             self.open(reader)
         reader.gathers_shards = self._whole
+        self._part = reader.part
         self.first = self._capture(0)
         self.begin(step)  # the run before may have begun one more
 
@@ -107,7 +110,8 @@ class LoopTrace(ExitStack):
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
         """Write the observations of one moment; they replace earlier ones of the same moment."""
-        self.writer.add(moment, [*seen], digests=self._digests(moment.step))
+        own = [one for one in seen if self._part.belongs(one)]
+        self.writer.add(moment, own, digests=self._digests(moment.step))
 
     def end(self, header: Header) -> int:
         """Finish the trace and return its number of observations."""

@@ -117,7 +117,8 @@ def finished(
                 for run in runs
                 for optimizer in run.reader.optimizers
                 for what, why in groups.unshown(optimizer).items()
-            },
+            }
+            | {what: why for run in runs for what, why in run.reader.part.unshown().items()},
             read=so_far(),
         )
     )

@@ -23,6 +23,7 @@ from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
+from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
@@ -39,6 +40,8 @@ def record_file(
     *,
     local_grads: bool = False,
     lines: bool = False,
+    only: Sequence[str] = (),
+    every: int = 1,
 ) -> int:
     """Run a script file and write this rank's part of a recording of its train steps.
 
@@ -53,20 +56,24 @@ def record_file(
         values: steps whose values are written, 0 for the start; digests are written of the others.
         local_grads: whether gradients are looked at as each backward leaves them.
         lines: whether all tensor operations are logged, by which a comparison names a line.
+        only: patterns of the names of the tensors that are looked at; none for all.
+        every: they are looked at in the first step, in each such step after it, and in the last.
 
     Returns:
         the number of train steps that were recorded.
 
     Raises:
-        RuntimeError: the script made no train step in this process.
+        RuntimeError: the script made no train step in this process, or has no tensor of such a
+            name.
     """
-    manifest = Manifest.now(file, arguments, steps, values)
+    manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
+    part = RecordedPart(only, every, steps)
     torch.manual_seed(SEED)
     with ManifestTrace(folder, steps, manifest) as trace:
         schedule = LoopSchedule(("train",) * steps)
         logged = LoggedScript(OperationLogger(Wanted(0, steps)), None, ()) if lines else None
         made = Steps if logged is None else logged.steps
-        seen = made(LoopReader(LoopNames()), trace, schedule)
+        seen = made(LoopReader(LoopNames(), part), trace, schedule)
         seen.tell(see={ON_DEMAND} if local_grads else ())
         with _logged(logged, schedule), followed(seen), ended_well():
             run_file(file, arguments)
@@ -80,6 +87,8 @@ def record_file(
                 )
             )
         seen.write_end()
+        if trace.place.world_size == 1:  # of several, each may have a stage of its own
+            part.expect_matches()
         cell = Cell(world_size=trace.place.world_size)
         finished(trace, [seen], cell, folder, Products(), RECORDING)
         if logged is not None:

@@ -95,6 +95,7 @@ class StepBuffer:
         self.fresh, self.step = False, done + 1
         self._losses = self._norms = 0
         self._given.clear()
+        self.reader.part.step = self.step
         self._trace.begin(self.step)
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:

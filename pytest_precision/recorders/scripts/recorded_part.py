@@ -1,0 +1,99 @@
+"""Recorded part: which tensors of a big run are looked at, and in which steps.
+
+The state of a large model cannot be read in every step. Losses, norms, rates, modes and generators
+are looked at always: they are small, and depend on everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from pytest_precision.engine.observation import Observation
+from pytest_precision.errors import expected_but_got
+from pytest_precision.recorders.scripts.loop_names import is_provisional
+
+SHOWN_NAMES = 5
+"""Names of tensors in a message."""
+
+
+class RecordedPart:
+    """The tensors by name, and the steps, that a recording has.
+
+    Args:
+        only: patterns of names; none for all tensors.
+        every: tensors are looked at in the first step and in each such step after it.
+        last: number of the last step, in which they are looked at, too.
+
+    Attributes:
+        step: number of the step that runs.
+    """
+
+    def __init__(self, only: Iterable[str] = (), every: int = 1, last: int = 0) -> None:
+        self.step = 1
+        self._only, self._every, self._last = tuple(only), every, last
+        self._unmatched = dict.fromkeys(self._only)
+        self._names: dict[str, None] = {}
+        self._kinds: set[str] = set()
+
+    def of(self, names: Iterable[str], seen: Iterator[Observation]) -> Iterator[Observation]:
+        """Yield the observations of a tensor if it may belong to the part; else read nothing.
+
+        Args:
+            names: of the logical tensors in it. In the first step, they may not be the last ones.
+            seen: of the tensor.
+        """
+        if self._looks() and any(is_provisional(name) or self._wants(name) for name in names):
+            for one in seen:
+                self._kinds.add(one.kind)
+                yield one
+
+    def belongs(self, one: Observation) -> bool:
+        """Return whether an observation, by its last name, is written."""
+        return one.kind not in self._kinds or self._wants(one.name)
+
+    def unshown(self) -> dict[str, str]:
+        """Return what is not looked at, each with the reason, as a verdict says it."""
+        found = {}
+        if self._only:
+            patterns = " or ".join(self._only)
+            found[f"each tensor but {patterns}"] = (
+                "record --only; what goes wrong there is seen in the losses alone"
+            )
+        if self._every > 1:
+            steps = f"1, {1 + self._every}, {1 + 2 * self._every} … and the last"
+            found[f"tensors of other steps than {steps}"] = (
+                f"record --every {self._every}; what goes wrong there is seen in the losses, or at "
+                "the next of these steps if it lasts"
+            )
+        return found
+
+    def expect_matches(self) -> None:
+        """Refuse a pattern that no tensor has matched.
+
+        Raises:
+            RuntimeError: with names that there are.
+        """
+        for pattern in self._unmatched:
+            names = ", ".join([*self._names][:SHOWN_NAMES])
+            raise RuntimeError(
+                expected_but_got(
+                    "--only to match the name of a tensor",
+                    f"{pattern!r}",
+                    f"there are {names} and others" if names else "no tensor has a name",
+                )
+            )
+
+    def _wants(self, name: str) -> bool:
+        self._names.setdefault(name)
+        found = [
+            pattern
+            for pattern in self._only
+            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern} after microbatch*")
+        ]
+        for pattern in found:
+            self._unmatched.pop(pattern, None)
+        return bool(found) or not self._only
+
+    def _looks(self) -> bool:
+        return (self.step - 1) % self._every == 0 or self.step == self._last

@@ -1,0 +1,93 @@
+"""Parts of a big run: tensors by name and by step are recorded, and a pass says of what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.__main__ import main
+from pytest_precision.trace.recording import Recording
+
+RecordFile = Callable[..., Path]
+Output = pytest.CaptureFixture[str]
+
+ALWAYS = {"loss", "grad_norm", "lr", "hyper", "flag", "rng"}
+
+
+def seen(folder: Path) -> dict[int, dict[str, set[str]]]:
+    """Return step to kind to the names of what was recorded."""
+    found: dict[int, dict[str, set[str]]] = {}
+    trace = Recording.of_folder("candidate", folder).trace
+    for moment in trace.moments:
+        kinds = found.setdefault(moment.step, {})
+        for entry in trace.entries(moment):
+            kinds.setdefault(entry.kind, set()).add(entry.name)
+    return found
+
+
+def test_tensors_by_name(record: RecordFile) -> None:
+    """Of weights, gradients and state those of the pattern; of what is small, everything."""
+    found = seen(record("a", "--steps", "2", "--only", "0.*"))
+    whole = seen(record("b", "--steps", "2"))
+    for step, kinds in whole.items():
+        for kind, names in kinds.items():
+            kept = names if kind in ALWAYS else {n for n in names if n.startswith("0.")}
+            assert found[step].get(kind, set()) == kept, (step, kind)
+    assert whole[2]["param"] > found[2]["param"] > set()
+
+
+def test_tensors_by_step(record: RecordFile) -> None:
+    """In the first step, in each n-th after it and in the last; losses in all."""
+    found = seen(record("a", "--steps", "6", "--every", "2"))
+    assert {step for step, kinds in found.items() if "param" in kinds} == {0, 1, 3, 5, 6}
+    assert {step for step, kinds in found.items() if "used_param" in kinds} == {1, 3, 5, 6}
+    assert {step for step, kinds in found.items() if "loss" in kinds} == {1, 2, 3, 4, 5, 6}
+
+
+def test_a_pass_says_of_what_it_is(record: RecordFile, capsys: Output) -> None:
+    """Which tensors and steps were left out, and where else a difference would be seen."""
+    part = ("--steps", "5", "--only", "0.*", "--only", "2.bias", "--every", "2")
+    record("a", *part)
+    record("b", *part)
+    capsys.readouterr()
+    assert main(["compare", "b", "a"]) == 0
+    told = capsys.readouterr().out
+    assert "each tensor but 0.* or 2.bias is not compared: candidate: record --only; " in told
+    assert "tensors of other steps than 1, 3, 5 … and the last is not compared: " in told
+
+
+def test_a_difference_in_the_part_is_found(record: RecordFile, capsys: Output) -> None:
+    """And one beside it by the losses that follow from it."""
+    record("a", "--steps", "3", "--only", "0.*")
+    record("b", "--steps", "3", "--only", "0.*", script=("train.py", "0.02", "9"))
+    assert main(["compare", "b", "a", "--criterion", "lr=unchecked(reason='planted')"]) == 1
+    assert "b against a: master differs at step 1 after optimizer_step" in capsys.readouterr().out
+
+
+def test_other_parts_are_no_comparison(record: RecordFile, capsys: Output) -> None:
+    """What one side lacks would be called missing; both options are named instead."""
+    record("a", "--steps", "2")
+    record("b", "--steps", "2", "--only", "0.*", "--every", "2")
+    with pytest.raises(SystemExit):
+        main(["compare", "b", "a"])
+    told = " ".join(capsys.readouterr().err.split())
+    assert "expected two recordings of the same tensors and steps but got" in told
+    assert "'--only=0.*' --every=2 in b and --every=1 in a; record both alike" in told
+
+
+def test_a_name_that_is_not_there_is_refused(record: RecordFile) -> None:
+    """Else a wrong pattern would record nothing, and the comparison of nothing would pass."""
+    with pytest.raises(
+        RuntimeError, match=r"--only to match .* got 'layers.0.\*'; there are 0.weight, "
+    ):
+        record("a", "--steps", "1", "--only", "layers.0.*")
+
+
+def test_the_command_that_records_again_has_the_part(record: RecordFile) -> None:
+    """A failure tells it, for values of a step."""
+    folder = record("a", "--steps", "2", "--only", "0.*", "--every", "2")
+    manifest = Recording.of_folder("candidate", folder).manifest
+    assert manifest is not None
+    assert " --only '0.*' --every 2 -- train.py" in manifest.again("1")
