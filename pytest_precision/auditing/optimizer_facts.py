@@ -86,7 +86,7 @@ class Holder:
                 yield group, tensor
 
     def states(self, tensor: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dtype] | None:
-        """Return name to dtype of what is, or will be, kept of a tensor; None if nobody knows."""
+        """Return the dtypes of the state that a tensor has, or will have; None if unknown."""
         kept = self.optimizer.state.get(tensor, {})
         if kept:
             return {

@@ -150,7 +150,7 @@ class Case:
 
     @cached_property
     def logs(self) -> dict[str, OracleLog]:
-        """Return side to the log of its whole run."""
+        """Return the log of the whole run of each side."""
         return {side.name: side.oracle for side in self.judged}
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:

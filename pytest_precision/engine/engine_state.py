@@ -102,7 +102,7 @@ class EngineState(TrainingState):
                 yield from further.plain_values(name, vars(held), elsewhere, packages)
 
     def gets_gradients(self) -> dict[str, bool]:
-        """Return name to whether a parameter, or the master of one, gets a gradient."""
+        """Return, by name, whether each parameter, or its master, gets a gradient."""
         engine = self._engine
         held = chain(engine.optimized_model.named_parameters(), engine.masters())
         masters = ((f"the master of {name}", master) for name, master in held)

@@ -80,7 +80,7 @@ def _short(value: Any) -> str:
 
 
 def trained(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, bool]:
-    """Return name to whether a parameter gets a gradient."""
+    """Return, by name, whether each parameter gets a gradient."""
     return {name: parameter.requires_grad for name, parameter in parameters}
 
 

@@ -71,7 +71,7 @@ class _Cast:
         self._is_put = False
 
     def begin_backward(self, _gradient: Tensor) -> None:
-        """Put them in when the first gradient of an output arrives, until the backward is over."""
+        """Put the cast parameters in when a backward begins, until it is over."""
         if not self._is_put:
             self.put()
             after_backward(self.take_back)

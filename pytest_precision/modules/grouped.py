@@ -115,7 +115,7 @@ class GroupedLinear(Layer):
         )
 
     def read(self, kind: str) -> dict[str, Tensor]:
-        """Return name to parameter for all weights or all biases.
+        """Return all weights, or all biases, by name.
 
         Args:
             kind: "weight" or "bias".

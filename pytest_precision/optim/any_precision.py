@@ -78,7 +78,7 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         return weight + state["compensation"] if state and "compensation" in state else weight
 
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
-        """Return name to dtype of the tensors that this optimizer keeps for `param`."""
+        """Return the dtypes of the tensors that this optimizer keeps for `param`, by name."""
         group = next(g for g in self.param_groups if any(p is param for p in g["params"]))
         return self._state_dtypes(group)
 

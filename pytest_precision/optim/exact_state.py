@@ -40,7 +40,7 @@ class ExactStateOptimizer(Optimizer):
 
     @abstractmethod
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
-        """Return name to dtype of the tensors that this optimizer keeps for `param`."""
+        """Return the dtypes of the tensors that this optimizer keeps for `param`, by name."""
 
     @overload
     def step(self, closure: None = None) -> None: ...

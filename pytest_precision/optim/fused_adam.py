@@ -127,7 +127,7 @@ class FusedAdam(ExactStateOptimizer):
         return self._decode(state, "master_param")
 
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
-        """Return name to dtype of the tensors that this optimizer keeps for `param`."""
+        """Return the dtypes of the tensors that this optimizer keeps for `param`, by name."""
         stored = self._stored_dtypes(param)
         return stored | {scale_name(n): torch.float32 for n, d in stored.items() if d in RANGES}
 

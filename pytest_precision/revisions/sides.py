@@ -163,7 +163,11 @@ def _link(path: Path, root: Path, tree: Path) -> None:
     """Let a work tree have what git does not track, by a link to the user's own."""
     there = Path(os.path.abspath(path))
     if not there.exists() or not there.is_relative_to(root):
-        raise RevisionError(expected_but_got(f"a path in {root}", f"--link={path}"))
+        raise RevisionError(
+            expected_but_got(
+                f"a path in {root}", f"--link={path}", "name a file or folder of the repository"
+            )
+        )
     link = tree / there.relative_to(root)
     if os.path.lexists(link):
         raise RevisionError(

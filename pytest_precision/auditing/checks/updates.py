@@ -1,4 +1,4 @@
-"""Updates: those that the dtype of a parameter cannot hold, and states in few digits.
+"""Updates that the dtype of a parameter cannot hold, and optimizer state in few digits.
 
 torch's optimizers compute in the dtype of the parameter and make their state like it. A policy of
 mixed precision does not change that: it says in which dtype is computed, not in which is stored.

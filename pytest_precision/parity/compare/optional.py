@@ -34,7 +34,7 @@ class OptionalPairs:
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
     def aside(self, pair: Pair) -> str | None:
-        """Return why a pair is not compared, empty if that goes without saying; else None."""
+        """Return why a pair is left out, empty if no report is needed; None if it is compared."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
         if optional in ("tensor", "value"):

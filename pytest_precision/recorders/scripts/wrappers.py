@@ -58,7 +58,7 @@ def module_paths(
 
 
 def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return name to shape of all tensors of a model, without what it is wrapped in."""
+    """Return the shapes of all tensors of a model, by name, without its wrappers."""
     chain = stands_for(root)
     return {
         name: tuple(tensor.shape)
