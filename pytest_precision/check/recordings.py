@@ -22,7 +22,7 @@ from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import Window
+from pytest_precision.trace.moment import INIT, Window
 from pytest_precision.trace.segment_folders import recorded_segments
 from pytest_precision.trace.wanted import Wanted
 
@@ -143,11 +143,17 @@ class Recordings:
     def logged(self, wanted: Wanted) -> tuple[Path, Path]:
         """Log operations of the candidate and of the reference; return their folders.
 
+        A reference with another sequence makes the same train step in another operation of its own.
+
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
         window = Window(wanted.step, wanted.step)
-        reference = self._kept(replace(self.reference, logged=wanted), window)
+        theirs, operations = wanted, self.reference.cell.operations
+        if operations != self.candidate.cell.operations and wanted.op != INIT.op:
+            trains = [op for op, operation in enumerate(operations) if operation == "train"]
+            theirs = wanted._replace(op=trains[wanted.step - 1])
+        reference = self._kept(replace(self.reference, logged=theirs), window)
         return self._own(replace(self.candidate, logged=wanted), window), reference
 
     def close(self) -> None:

@@ -91,6 +91,9 @@ FOREACH = "_foreach_"
 REGION = "compiled.region"
 """Name that a region of `torch.compile` has, which is logged as one operation."""
 
+OF_TORCH = frozenset({"aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd"})
+"""Namespaces of torch's own operators."""
+
 SYNONYMS = {"linalg_vector_norm": "norm"}
 """Base names of operators that a foreach has under another name."""
 
@@ -127,6 +130,11 @@ class LoggedOperation(NamedTuple):
     def is_region(self) -> bool:
         """Return whether it stands for all operations of a compiled region."""
         return self.name == REGION
+
+    @property
+    def is_custom(self) -> bool:
+        """Return whether it is an operator of somebody's own, with whatever that computes."""
+        return not self.is_region and self.name.split(".")[0] not in OF_TORCH
 
     @property
     def is_collective(self) -> bool:
@@ -192,6 +200,8 @@ class OperationLog:
         given: what there was at the start.
         left: what there was at the end.
         settings: in order.
+        restores: of a script that begins with a load, what has brought state back: `what` names
+            the function of torch.
         cut: the limit after which operations were left out; 0 where none were.
     """
 
@@ -199,6 +209,7 @@ class OperationLog:
     given: dict[Holding, Value] = field(default_factory=dict)
     left: dict[Holding, Value] = field(default_factory=dict)
     settings: list[Setting] = field(default_factory=list)
+    restores: list[Setting] = field(default_factory=list)
     cut: int = 0
 
     def write(self, folder: Path, rank: int) -> None:
@@ -228,7 +239,10 @@ class OperationLog:
             "operations": rows,
             "given": [(*held, values.number(value)) for held, value in self.given.items()],
             "left": [(*held, values.number(value)) for held, value in self.left.items()],
-            "settings": [[*one[:4], lines.number(one.line)] for one in self.settings],
+            **{
+                key: [[*one[:4], lines.number(one.line)] for one in found]
+                for key, found in (("settings", self.settings), ("restores", self.restores))
+            },
             "cut": self.cut,
             "values": values.all,
             "lines": lines.all,
@@ -243,6 +257,12 @@ class OperationLog:
         found = files.data(path_of(folder, rank))
         values = [Value(*row[:3], *map(tuple, row[3:])) for row in found["values"]]
         lines = [None if row is None else CodeLine(*row) for row in found["lines"]]
+
+        def set_by(rows: Any) -> list[Setting]:
+            return [
+                Setting(before, what, owner, value, lines[line])
+                for before, what, owner, value, line in rows
+            ]
 
         def argument(given: Any) -> LoggedArgument:
             if isinstance(given, int):
@@ -270,10 +290,8 @@ class OperationLog:
             ],
             {Holding(kind, name): values[number] for kind, name, number in found["given"]},
             {Holding(kind, name): values[number] for kind, name, number in found["left"]},
-            [
-                Setting(before, what, owner, value, lines[line])
-                for before, what, owner, value, line in found["settings"]
-            ],
+            set_by(found["settings"]),
+            set_by(found["restores"]),
             found["cut"],
         )
 

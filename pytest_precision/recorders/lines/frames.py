@@ -148,6 +148,9 @@ def _public(frame: FrameType) -> str:
 
 
 WRAPPERS = frozenset(
-    ("wrapper", "inner", "decorate_context", "fn", "apply", "wrapped", "profile_hook_step")
+    (
+        *("wrapper", "inner", "decorate_context", "fn", "apply", "wrapped", "profile_hook_step"),
+        *("autograd_impl", "forward_no_grad"),
+    )
 )
 """Names of functions that only call another one."""

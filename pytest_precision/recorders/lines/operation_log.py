@@ -23,6 +23,7 @@ from pytest_precision._torch.regions import around_regions
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
+from pytest_precision.recorders.lines.restores import RestoreWatch
 from pytest_precision.recorders.lines.settings import SettingsWatch
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
@@ -72,6 +73,7 @@ class OperationLogger:
         self._wanted, self._values, self._modules = wanted, Values(wanted.pieces), Modules()
         self._sketches = Sketches()
         self.settings = SettingsWatch(self.frames, self.log)
+        self.restores = RestoreWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames, self._modules)
 
     @contextmanager
@@ -98,6 +100,7 @@ class OperationLogger:
     def start(self) -> None:
         """Begin a log, in place of what was logged before."""
         self.log.operations.clear()
+        self.log.restores.clear()
         self.log.cut = 0
         self._values.forget()
         self.active = True

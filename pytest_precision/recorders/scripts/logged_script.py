@@ -52,7 +52,7 @@ def log_script(
     """
     logger = OperationLogger(wanted)
     logged = LoggedScript(logger, wanted.op, cell.operations)
-    with logger.installed():
+    with logger.installed(), logger.restores.followed():
         record_script(script, cell, folder, window, segment, logged)
     number = 0 if segment is None else segment.number
     logger.log.write(folder_of(folder, number), dist.get_rank())
@@ -77,6 +77,7 @@ class LoggedScript:
         """Handle the start of a run of the script."""
         if self._op is None or schedule.load <= self._op <= schedule.op:
             self.logger.start()
+            self.logger.restores.active = schedule.load >= 0
 
     def steps(self, *given: Any) -> Steps:
         """Return what follows the loop."""

@@ -16,6 +16,7 @@ from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces, tellable
 from pytest_precision.parity.explain.lines.placed import misplaced
+from pytest_precision.parity.explain.lines.restarts import not_restored
 from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
 from pytest_precision.parity.explain.source import lines_around, shown_file
 from pytest_precision.trace.operations import CodeLine, OperationLog
@@ -63,6 +64,10 @@ def culprit_of(
     if all(moves(one.call) for one in chosen):
         chosen.reverse()  # what was put in place last
     if chosen:
+        unrestored = not_restored(wrong, chosen, candidate, reference)
+        if unrestored is not None:
+            call, line, error = unrestored
+            return _culprit(call, error, root, rank=None, named=line)
         found = _calculated(chosen, len(candidate), known, root)
         return _set(own[0], root, found) if found.outside and own else found
     left = misplaced(candidate, reference)
@@ -127,8 +132,9 @@ def _culprit(
     *,
     rank: int | None,
     following: tuple[Following, ...] = (),
+    named: CodeLine | None = None,
 ) -> Culprit:
-    line = call.line
+    line = named or call.line
     return Culprit(
         text=f"first wrong value: {_place(call, root)}: {error.words}",
         kind=error.kind,
@@ -228,6 +234,8 @@ def _place(call: SingleCall, root: Path) -> str:
     """Say where an operation was called."""
     operation = call.operation
     words = operation.name + (" in the backward" if operation.backward else "")
+    if operation.is_custom:
+        words += ", which counts as one operation,"
     if operation.module:
         words += f" of {operation.module}"
     return words + (_of_line(operation.line, root) if operation.line is not None else "")

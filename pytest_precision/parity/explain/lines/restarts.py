@@ -1,0 +1,107 @@
+"""Restarts: state that a script has not brought back, which no operation has made wrong."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from pytest_precision.parity.explain.lines.calls import SingleCall, calls
+from pytest_precision.parity.explain.lines.following import Wrong
+from pytest_precision.parity.explain.lines.kinds import ErrorKind, short
+from pytest_precision.trace.operations import CodeLine, OperationLog, Value
+
+Key = tuple[str, CodeLine | None]
+"""What tells the likes of an operation: its base name, and where it was called."""
+
+GENERATOR = -1
+"""The storage of a generator's state."""
+
+
+Unrestored = Iterator[tuple[str, SingleCall | None, Wrong]]
+
+
+def not_restored(
+    wrong: Sequence[Wrong],
+    chosen: Sequence[Wrong],
+    candidate: Sequence[OperationLog],
+    reference: Sequence[OperationLog],
+) -> tuple[SingleCall, CodeLine, ErrorKind] | None:
+    """Return what is wrong since it was not restored, and the last line that restores anything.
+
+    That is so of an operation whose like in the reference reads what it had before the restart, and
+    of what was made before the script had loaded anything, and is still there.
+
+    Args:
+        wrong: all first wrong operations.
+        chosen: those of them that lead to what differs.
+        candidate: the logs of its ranks; of a restart, from the start of the script.
+        reference: the logs of its ranks.
+    """
+    resumed = [one for one in wrong if candidate[one.rank].restores]
+    before = chosen[:1] if resumed else ()
+    for what, other, one in chain(_read(resumed, reference), _made_before(before, candidate)):
+        last = candidate[one.rank].restores[-1]
+        if last.line is not None:
+            words = f"{what}; the last line that loads is {short(last.line)}, by {last.what}"
+            return one.call, last.line, ErrorKind("missing", words, other)
+    return None
+
+
+def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestored:
+    """Yield operations whose like in the reference reads what no operation of its log has written.
+
+    That is a state of before the restart, or data.
+    """
+    if not wrong:
+        return
+    read = {key: found for log in reference for key, found in _reads_of_before(log).items()}
+    for one in wrong:
+        for key in _keys(one):
+            own = {value.digest for call in one.calls if _key(call) == key for value in call.read}
+            for other, value in read.get(key, ()):
+                if value.digest not in own:
+                    what = f"the reference reads {_what(value)} of before the restart"
+                    yield what + _at(one.call, other), other, one
+
+
+def _keys(wrong: Wrong) -> Iterator[Key]:
+    """Yield what tells the likes of an operation, and of those that read what it has made anew."""
+    yield _key(wrong.call)
+    made = {value.storage for value in wrong.call.results}
+    for call in wrong.calls[wrong.calls.index(wrong.call) + 1 :]:
+        if any(value.storage in made for value in call.read):
+            yield _key(call)
+            return
+
+
+def _at(call: SingleCall, other: SingleCall) -> str:
+    same = call.base == other.base
+    return "" if same else f" in {other.operation.name}"
+
+
+def _reads_of_before(log: OperationLog) -> dict[Key, list[tuple[SingleCall, Value]]]:
+    """Return operations with a value that they read and that none before them has written."""
+    written: set[int] = set()
+    found: dict[Key, list[tuple[SingleCall, Value]]] = defaultdict(list)
+    for call in calls(log.operations):
+        found[_key(call)] += [(call, one) for one in call.read if one.storage not in written]
+        written |= {one.storage for one in call.results}
+    return found
+
+
+def _key(call: SingleCall) -> Key:
+    return call.base, call.line
+
+
+def _what(value: Value) -> str:
+    if value.storage == GENERATOR:
+        return "the state of a generator"
+    return f"a {value.dtype} tensor of shape {[*value.shape]}"
+
+
+def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> Unrestored:
+    """Yield operations that come before the last line that loads."""
+    for one in chosen:
+        if one.call.number < candidate[one.rank].restores[-1].before:
+            yield "what was saved does not take the place of what this makes", None, one

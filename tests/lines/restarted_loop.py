@@ -1,0 +1,48 @@
+"""A training loop that is resumed from a checkpoint, and leaves out one part of it."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import torch
+from torch import nn
+
+from pytest_precision import Cell, script
+from pytest_precision.recorders.scripts.script_recorder import Record
+
+
+def train(record: Record, *, resumes: bool, forgets: str = "") -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 19), nn.Dropout(0.2), nn.Linear(19, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    average = [parameter.detach().clone() for parameter in model.parameters()]
+    file, done = record.folder / "saved.pt", 0
+    if resumes:
+        saved = torch.load(file)
+        done, average = saved["done"], average if forgets == "average" else saved["average"]
+        model.load_state_dict(saved["model"])  # moments
+        if forgets != "moments":
+            optimizer.load_state_dict(saved["optimizer"])  # average, generator
+        if forgets != "generator":
+            torch.set_rng_state(saved["generator"])
+    with record():
+        for step in count(done + 1):
+            inputs = torch.randn(5, 7, generator=torch.Generator().manual_seed(step))
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for own, parameter in zip(average, model.parameters(), strict=True):
+                own.lerp_(parameter.detach(), 0.1)
+            if step == record.save_after:
+                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                states |= {"average": average, "generator": torch.get_rng_state(), "done": step}
+                torch.save(states, file)
+
+
+def resumed(cell: Cell, record: Record, forgets: str) -> None:
+    train(record, resumes=True, forgets=forgets)
+
+
+@script(resume=resumed)
+def loop(cell: Cell, record: Record, forgets: str) -> None:
+    train(record, resumes=False)

@@ -1,0 +1,39 @@
+"""State that a restart leaves out is told from a wrong operation, by the line that loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import restarted_loop
+from marked_lines import marked
+
+from pytest_precision import Cell, ParityError
+from pytest_precision.check.parity import Parity
+
+CELL = Cell(sequence="train2-save-load-train2")
+
+
+@pytest.mark.parametrize(
+    ("forgets", "words"),
+    [
+        ("moments", "the reference reads a float32 tensor of shape ["),
+        ("generator", "the reference reads the state of a generator of before the restart"),
+        ("average", "what was saved does not take the place of what this makes"),
+    ],
+)
+def test_the_last_line_that_loads_is_named(
+    parity_in: Callable[[Cell], Parity], forgets: str, words: str
+) -> None:
+    """No operation is wrong, so that the text says which one lacks the state, and of what."""
+    sides = (partial(restarted_loop.loop, forgets=one) for one in (forgets, ""))
+    with pytest.raises(ParityError) as failure:
+        parity_in(CELL).check(*sides, reference_cell=CELL.replace(sequence="train4"))
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert found.file == str(Path(restarted_loop.__file__).relative_to(Path.cwd()))
+    assert found.line == marked(Path(restarted_loop.__file__), forgets), found.text
+    assert found.kind == "missing"
+    assert words in found.text
