@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,17 +47,42 @@ def thread(values: torch.Tensor) -> None:
     values.mul_(0.5)
 
 
+def in_a_thread(values: torch.Tensor) -> None:
+    other = threading.Thread(target=thread, args=(values,))
+    other.start()
+    other.join()
+
+
+def of_a_deleted_file() -> Any:
+    """Import a module whose file is gone when it runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "scaling.py")
+        file.write_text("def scale(values):\n    values.mul_(0.5)\n")
+        spec = importlib.util.spec_from_file_location("scaling", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module.scale
+
+
+@torch.library.custom_op("hostile::halved", mutates_args=("values",))
+def halved(values: torch.Tensor) -> None:
+    values.add_(1.0).sub_(1.0).mul_(0.5)
+
+
+WAYS = {"deleted": of_a_deleted_file(), "custom": halved, "threaded": in_a_thread}
 scaled = "for parameter in parameters: parameter.grad.mul_(0.5)" + " " * 10_000
 for step in range(3):
     optimizer.zero_grad()
     inputs = torch.ones(8, 16) * (step + 1)
     if TRICK == "thread":
-        other = threading.Thread(target=thread, args=(inputs,))
-        other.start()
-        other.join()
+        in_a_thread(inputs)
     nn.functional.cross_entropy(forward(inputs), torch.arange(8) % 4).backward()
     if WRONG and step == 1 and TRICK == "exec":
         exec(scaled, {"parameters": [*model.parameters()]})
+    elif WRONG and step == 1 and TRICK in WAYS:
+        WAYS[TRICK](model[0].weight.grad)  # way
     elif WRONG and step == 1:
         for parameter in model.parameters():
             parameter.grad.mul_(0.5)  # wrong

@@ -12,7 +12,8 @@ WRONG = sys.argv[1]
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 4))
 betas = (0.9, 0.99) if WRONG == "beta" else (0.9, 0.95)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=betas)  # beta
+fused = WRONG == "fused"
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=betas, fused=fused)  # beta
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
 draws = torch.Generator().manual_seed(5)
 
@@ -39,7 +40,7 @@ for step in range(4):
         loss.backward()
     norm = 100.0 if WRONG == "clip" else 0.3
     nn.utils.clip_grad_norm_(model.parameters(), norm)  # clip, wipe
-    optimizer.step()
+    optimizer.step()  # fused
     if WRONG == "round" and step == 1:
         with torch.no_grad():
             for parameter in model.parameters():

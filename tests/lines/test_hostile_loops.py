@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from marked_lines import marked
 
 from pytest_precision import command
 from pytest_precision.check.parity import Parity
@@ -16,7 +17,7 @@ from pytest_precision.parity.culprit import Culprit
 ParityIn = Callable[[Cell], Parity]
 
 LOOP = Path(__file__).with_name("hostile.py")
-(MARKED,) = [n for n, line in enumerate(LOOP.read_text().splitlines(), 1) if "# wrong" in line]
+MARKED, WAY = marked(LOOP, "wrong"), marked(LOOP, "way")
 
 
 def culprit(parity: Parity, file: Path, trick: str) -> Culprit:
@@ -38,6 +39,26 @@ def test_the_line_is_named(parity_in: ParityIn, trick: str) -> None:
         MARKED,
         "extra",
     ), found.text
+
+
+def test_a_source_file_may_be_gone(parity_in: ParityIn) -> None:
+    """Its name and its line are known, and no text."""
+    found = culprit(parity_in(Cell(sequence="train3")), LOOP, "deleted")
+    assert (Path(found.file or "").name, found.line, found.source) == ("scaling.py", 2, ())
+
+
+def test_a_custom_operation_counts_as_one(parity_in: ParityIn) -> None:
+    """What it consists of is not seen, and the text says so."""
+    found = culprit(parity_in(Cell(sequence="train3")), LOOP, "custom")
+    assert (found.operation, found.line) == ("hostile.halved.default", WAY)
+    assert "hostile.halved.default, which counts as one operation, " in found.text
+
+
+def test_what_another_thread_writes_is_told_where_it_is_read(parity_in: ParityIn) -> None:
+    """Operations of other threads are not seen, and none of this one is blamed for theirs."""
+    found = culprit(parity_in(Cell(sequence="train3")), LOOP, "threaded")
+    assert (found.operation, found.kind) == ("aten.lerp_.Scalar", "inputs")
+    assert "it reads a value that it alone has, the reference what aten.mm" in found.text
 
 
 def test_code_from_a_string_has_a_line_and_no_source(parity_in: ParityIn) -> None:

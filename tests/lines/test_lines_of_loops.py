@@ -36,6 +36,7 @@ def verdict(parity: Parity, file: Path, wrong: str) -> Verdict:
         ("round", "cast", 0),
         ("twice", "setting", 0),
         ("mode", "setting", 0),
+        ("fused", "unknown", 0),
     ],
 )
 def test_the_wrong_line_is_named(parity_in: ParityIn, wrong: str, kind: str, away: int) -> None:
@@ -90,6 +91,39 @@ def test_a_loss_is_wrong_where_it_is_reduced(parity_in: ParityIn, tmp_path: Path
     assert found is not None
     assert (found.operation, found.line) == ("aten.sum.default", 10)
     assert "goes on with aten.mean.default" in found.text
+
+
+DIVIDED = """
+import sys
+import torch
+
+def loss_of(model, inputs):
+    return (model(inputs) - inputs).square().mean()
+
+torch.manual_seed(0)
+model = torch.nn.Linear(7, 7)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    for microbatch in range(3):
+        loss = loss_of(model, torch.randn(5, 7))
+        (loss / 3 if sys.argv[1] == "divided" else loss).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_division_is_missing_where_its_backward_starts(
+    parity_in: ParityIn, tmp_path: Path
+) -> None:
+    """The function that computes the loss is the same on both sides, and not to blame."""
+    file = tmp_path / "divided.py"
+    file.write_text(DIVIDED)
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell(sequence="train2")).check(command(file, "not"), command(file, "divided"))
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert (found.kind, found.line) == ("missing", 14), found.text
+    assert "the reference has aten.div" in found.text
 
 
 SCHEDULED = """

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from marked_lines import marked
 
 from pytest_precision.__main__ import main
 
@@ -39,7 +40,8 @@ def test_two_logs_name_the_line(
 ) -> None:
     """And the one with the other constants, whatever the script is started with."""
     said = compared(ours, record(tmp_path / "theirs", "nothing", "--lines"), capsys)
-    assert "loop.py:41: the reference multiplied by 0.3 here, this by 100.0" in said
+    line = f"loop.py:{marked(LOOP, 'clip')}"
+    assert f"{line}: the reference multiplied by 0.3 here, this by 100.0" in said
     assert 0 < (ours / "operations0.json").stat().st_size < 1024 * operations(ours)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import (
@@ -71,7 +71,10 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
         return _given(wrong, known)
     if wrong.call.operation.is_region:
         return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, known))
-    for judge in (_same_inputs, _lacking, _other_inputs, _collective, _without_counterpart):
+    for judge in (
+        *(_same_inputs, _lacking, _other_inputs, _lacking_at_start, _collective),
+        _without_counterpart,
+    ):
         found = judge(wrong, known)
         if found is not None:
             return found
@@ -169,6 +172,39 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     blamed = None if own or is_telling(mine) else made
     words = f"it reads {_whose(mine, known)}, the reference {_whose(theirs, known)}"
     return ErrorKind("inputs", words, other, None, blamed)
+
+
+def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
+    """Explain a backward that starts from a gradient of ones, where the reference goes on first.
+
+    A loss that is divided in another function than it is computed in has its division there.
+    """
+    call = wrong.call
+    if not call.operation.backward or len(call.read) != 1:
+        return None
+    start = _maker_of_number(call, wrong.calls)
+    if start is None or start.base != "ones_like":
+        return None
+    here = {(one.base, one.line) for one in wrong.calls}
+    for other in known.calls:
+        if (other.base, other.line, len(other.read)) == (call.base, call.line, 1):
+            lacked = _maker_of_number(other, known.calls)
+            if lacked is not None and (lacked.base, lacked.line) not in here:
+                words = f"the reference has {lacked.operation.name} before it{_at(lacked)}"
+                return ErrorKind("missing", words, lacked, None, start)
+    return None
+
+
+def _maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:
+    """Return what made the number of which all that an operation reads consists; None of others."""
+    value = call.read[0]
+    found = None
+    for one in calls:
+        if one.number < call.number and any(
+            (made.storage, made.element) == (value.storage, value.element) for made in one.results
+        ):
+            found = one
+    return found if value.uniform else None
 
 
 def _collective(wrong: Wrong, known: Known) -> ErrorKind | None:
