@@ -27,11 +27,6 @@ PLACEHOLDER = re.compile("\0([0-9]+)\0(\\.?)")
 Models = nn.Module | Mapping[str, nn.Module] | None
 
 
-def is_provisional(name: str) -> bool:
-    """Return whether a name stands for a place that has no name yet, as `settle` will give it."""
-    return "\0" in name
-
-
 class LoopNames:
     """Finds the modules of a loop as they are called, and names what they hold.
 

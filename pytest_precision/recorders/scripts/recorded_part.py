@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
-from pytest_precision.recorders.scripts.loop_names import is_provisional
 
 SHOWN_NAMES = 5
 """Names of tensors in a message."""
@@ -40,10 +39,11 @@ class RecordedPart:
         """Yield the observations of a tensor if it may belong to the part; else read nothing.
 
         Args:
-            names: of the logical tensors in it. In the first step, they may not be the last ones.
+            names: of the logical tensors in it. In the first step, they may be
+                placeholders of `LoopNames`, which have a zero in them.
             seen: of the tensor.
         """
-        if self._looks() and any(is_provisional(name) or self._wants(name) for name in names):
+        if self._looks() and any("\0" in name or self._wants(name) for name in names):
             for one in seen:
                 self._kinds.add(one.kind)
                 yield one
