@@ -57,6 +57,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def step_name(step: int) -> str:
+    """Return a train step in words; 0 is the state that training starts from."""
+    return f"step {step}" if step else "before the first step"
+
+
 def duration(seconds: float) -> str:
     """Return a duration in a readable unit: `0.4 s`, `12 s`, `4 min`, `2 h 5 min`."""
     if seconds < 9.95:

@@ -17,7 +17,7 @@ from pytest_precision.report.grid import by_test, fixed, grid
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain
-from pytest_precision.report.status import FAILING, STATUSES, count, duration
+from pytest_precision.report.status import FAILING, STATUSES, count, duration, step_name
 from pytest_precision.report.summary_links import SummaryLinks
 
 SUMMARY_BYTES = 900 * 1024
@@ -92,7 +92,7 @@ def preformatted(lines: Sequence[str]) -> str:
 def _row(reason: Reason, links: SummaryLinks) -> str:
     """Return a reason as a row: how many cells, what differs first, why, and where to look."""
     divergence = reason.check.entry.get("divergence", {})
-    first = [f"{divergence['kind']}, step {divergence['step']}"] if divergence else []
+    first = [f"{divergence['kind']}, {step_name(divergence['step'])}"] if divergence else []
     text, *below = reason.lines
     repeat = reason.check.entry.get("repeat")
     code = [f"<code>{_inert(line)}</code>" for line in ([repeat] if repeat else [])]

@@ -99,3 +99,10 @@ def test_it_is_cut_after_a_whole_section():
     assert 1000 < len(text.encode()) <= 2000
     assert_whole(text)
     assert text.endswith(" more sections did not fit here.\n")
+
+
+def test_a_difference_at_the_start_is_of_no_step():
+    """As of a learning rate, which differs before anything is trained."""
+    own = {"axes": {}, "reason": "why", "divergence": asdict(divergence(kind="lr", step=0))}
+    text = markdown_summary(report(cell("fail", {}, reason="why", entry=own)))
+    assert "<td>lr, before the first step</td>" in text

@@ -193,7 +193,7 @@ def _place(entry: Mapping[str, Any]) -> tuple[str, str, str]:
     divergence = entry.get("divergence")
     if not divergence:
         return "", "", ""
-    return divergence["kind"], str(divergence["step"]), divergence["name"]
+    return divergence["kind"], str(divergence["step"] or "start"), divergence["name"]
 
 
 def _facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
