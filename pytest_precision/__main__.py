@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_precision.commands import audit, bisect, compare, diff, init, record, report
+from pytest_precision.commands import audit, bisect, compare, diff, export, init, record, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="pytest_precision", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (record, compare, diff, bisect, init, report, audit):
+    for command in (record, compare, diff, bisect, export, init, report, audit):
         command.add_to(commands)
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     # Everything after `--` belongs to a script.

@@ -1,0 +1,65 @@
+"""Give a recording to other tools as safetensors, and take one from them.
+
+Beside FILE lies a sidecar of the same name with .json: which tensor is what, and from when.
+docs/reference/recording-format.md describes both.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_precision._visible import visible
+from pytest_precision.commands.output import say
+from pytest_precision.errors import RecordingError
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands `export` and `import` to a parser."""
+    for name, text, run in (
+        ("export", "write a recording as a safetensors file and a sidecar", export),
+        ("import", "make a recording of a safetensors file and its sidecar", take),
+    ):
+        parser = commands.add_parser(
+            name,
+            help=text,
+            description=__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        first, second = ("recording", "--out") if name == "export" else ("file", "--out")
+        parser.add_argument(first, metavar=first.upper(), type=Path)
+        parser.add_argument(
+            second, metavar="FILE" if name == "export" else "DIR", type=Path, required=True
+        )
+        parser.set_defaults(run=run, parser=parser)
+
+
+def export(given: argparse.Namespace) -> int:
+    """Write the files of a recording; return the exit status."""
+    from pytest_precision.recorders.exchange import export_recording
+
+    if given.out.suffix == ".json":
+        given.parser.error("expected --out to name a safetensors file but got one with .json")
+    try:
+        export_recording(given.recording, given.out)
+    except (RecordingError, OSError) as error:
+        given.parser.error(visible(str(error)))
+    say(visible(f"{given.out} and {given.out.with_suffix('.json')}"))
+    return 0
+
+
+def take(given: argparse.Namespace) -> int:
+    """Make a recording of the files of others; return the exit status."""
+    from pytest_precision.recorders.exchange import import_recording
+
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+        if any(given.out.iterdir()):
+            given.parser.error(f"expected a new or empty folder but got --out={given.out}")
+        import_recording(given.file, given.out)
+    except (RecordingError, OSError) as error:
+        given.parser.error(visible(str(error)))
+    say(visible(str(given.out)))
+    return 0
