@@ -101,20 +101,23 @@ def recorded_then(
         return refused(case, (same_data, agreement))
 
     rulings = {name: ruling for name, ruling in found.items() if ruling is not None}
-    return Moves(then.name, rulings, apart, _differences(cases.values(), then.packages()))
+    return Moves(then.name, rulings, apart, differences_in_time(cases.values(), then.packages()))
 
 
-def _differences(
+def differences_in_time(
     cases: Iterable[Case], packages: Mapping[str, list[str]]
 ) -> Mapping[str, list[str]]:
-    """Return what decides about bits, and packages, to how they are here and there."""
-    found = dict(packages)
+    """Return what decides about bits, and then packages, to how they are here and there.
+
+    Packages that one of the two lacks come last: they are many, and most of them decide nothing.
+    """
+    found: dict[str, list[str]] = {}
     for case in cases:
         here, there = (side.trace.header.environment for side in case.sides)
         for name in dict.fromkeys([*here, *there]):
             if here.get(name) != there.get(name):
                 found[name] = [here.get(name, "none"), there.get(name, "none")]
-    return found
+    return found | dict(sorted(packages.items(), key=lambda own: "none" in own[1]))
 
 
 def since_then(

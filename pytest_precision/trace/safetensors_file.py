@@ -19,7 +19,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import bytes_of, in_order
 from pytest_precision.trace.files import mapped, regular
 
-DTYPES = {
+SAFETENSORS_DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -53,7 +53,7 @@ def write_safetensors(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None
         ValueError: two have one name.
         OSError: the file cannot be written.
     """
-    names = {dtype: name for name, dtype in DTYPES.items()}
+    names = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
     header: dict[str, Any] = {}
     placed: list[_Placed] = []
     end = 0
@@ -101,7 +101,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _tensor(name: str, said: Any, data: Tensor) -> Tensor:
     try:
-        dtype, shape = DTYPES[said["dtype"]], [*map(_whole, said["shape"])]
+        dtype, shape = SAFETENSORS_DTYPES[said["dtype"]], [*map(_whole, said["shape"])]
         start, stop = map(_whole, said["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.check.moved import Moves, since
+from pytest_precision.check.moved import Moves, differences_in_time, since
 from pytest_precision.parity.verdict import Ruling
 
 LOST = Ruling(outcome="fail", gate="agreement", reason="the sides differ")
@@ -86,3 +86,9 @@ def test_what_is_to_be_done_is_said() -> None:
     assert "If that is meant, --precision-drift=report lets it pass." in drift.details
     kept = Moves("then", moves("c", apart=False).rulings, lambda: None, refresh="Make it anew.")
     assert "Make it anew." in since(PASS, kept)[0].details
+
+
+def test_packages_that_one_side_lacks_come_last() -> None:
+    """A failure lists a dozen, and an environment for development has many that decide nothing."""
+    packages = {"PyYAML": ["6", "none"], "torch": ["2.13", "2.9"], "attrs": ["none", "2"]}
+    assert [*differences_in_time([], packages)] == ["torch", "PyYAML", "attrs"]
