@@ -68,21 +68,18 @@ def explained(
 
 
 def counts_of(
-    found: Sequence[Any], loop: PlainLoop, step: int, size: int, near: float
+    found: Sequence[Any], single: Sequence[PlainMicrobatch], size: int, near: float
 ) -> list[float] | None:
     """Return how often each microbatch counts in all of the tensors; None if that explains little.
 
     Args:
         found: `judged.HeldGradient` ones of one kind and rank.
-        loop: with the weights of the step.
-        step: number of the train step.
+        single: what each microbatch gives; empty where they are too many to be kept.
         size: of the data-parallel dimension.
         near: what rounding leaves of a tensor at least.
     """
-    own = [one for one in loop.microbatches(step) if found[0].share in (None, one.number % size)]
-    if len(own) * sum(one.plain.numel() for one in found) > MOST_FITTED:
-        return None
-    return _fit(found, own, near)
+    own = [one for one in single if found[0].share in (None, one.number % size)]
+    return _fit(found, own, near) if own else None
 
 
 def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
