@@ -1,4 +1,4 @@
-"""Sixty defects that both sides may have, by class; ranks import them.
+"""Sixty-two defects that both sides may have, by class; ranks import them.
 
 Each is an engine; a check of one against itself agrees bit for bit, so that only what a side shows
 by itself can tell.
@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.layouts.replicated import MasterEngine
+from pytest_precision.workloads.batches import IGNORED
+from pytest_precision.workloads.recipe import TrainingRecipe
 
 MOE = partial(workloads.moe, experts=3, depth=1)
 
@@ -157,7 +160,7 @@ class DividedTwice(Weighted):
         return 1 / len(others)
 
 
-@of("accumulation", words="times what it should be")
+@of("accumulation", words="divided by all positions")
 class CountsPadding(Weighted):
     def weight(self, own: Any, others: list[Any]) -> float:
         return self.step_tokens / sum(one.targets.numel() for one in others)
@@ -190,6 +193,46 @@ class OneOfTheStepBefore(Named):
                 yield total / self.step_tokens
             else:
                 yield loss
+
+
+class Masked(Small):
+    """Has a mask of its own, and targets in all positions."""
+
+    def microbatches(self, cell: Cell, step: int) -> list[Any]:
+        made = super().microbatches(cell, step)
+        counted = [one.targets != IGNORED for one in made]
+        targets = [one.targets.clamp_min(0) for one in made]
+        return [
+            {"inputs": one.inputs, "targets": target, "mask": mask.float()}
+            for one, target, mask in zip(made, targets, counted, strict=True)
+        ]
+
+    def tokens(self, microbatch: Any) -> int:
+        return int(microbatch["mask"].sum())
+
+    def loss(self, model: torch.nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+        logits = model(microbatch["inputs"]).float().flatten(0, 1)
+        each = F.cross_entropy(logits, microbatch["targets"].flatten(), reduction="none")
+        return (each * microbatch["mask"].flatten()).sum(), self.tokens(microbatch)
+
+
+@of("accumulation", workload=Masked, words="a mask leaves out are in the loss")
+class IgnoresTheMask(Named):
+    def losses(self, step: int) -> Iterator[Tensor]:
+        for own, _ in zip(self.of_step(step), super().losses(step), strict=True):
+            own["mask"] = torch.ones_like(own["mask"])
+            yield self.workload.loss(self.forward_model, own)[0] / self.step_tokens
+
+
+@of("accumulation", workload=MOE, words="auxiliary loss is a mean of each microbatch alone")
+class AuxiliaryAlone(Named):
+    """The auxiliary loss is divided by the tokens of its microbatch, and not by those of all."""
+
+    def losses(self, step: int) -> Iterator[Tensor]:
+        for own, _ in zip(self.of_step(step), super().losses(step), strict=True):
+            together, tokens = self.workload.loss(self.forward_model, own)
+            plain, _ = TrainingRecipe.loss(self.workload, self.forward_model, own)
+            yield plain / self.step_tokens + (together - plain) / max(1, tokens)
 
 
 # --- experts ------------------------------------------------------------------------------------
@@ -472,7 +515,7 @@ class Tied(Experts):
             self.tied(gradient)
 
 
-@of("tied weights", workload=workloads.gpt)
+@of("tied weights", workload=workloads.gpt, words="2 times what it should be, as only the tied")
 class TiedTwice(Tied):
     def tied(self, gradient: Tensor) -> None:
         gradient.mul_(2)

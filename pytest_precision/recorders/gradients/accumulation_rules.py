@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.gradients.pieces import part
+from pytest_precision.recorders.gradients.fit import ROOM_OF_FIT, counts_of, fitted_counts
+from pytest_precision.recorders.gradients.loss_rules import wrong_loss
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
 MOST_FITTED = 1 << 25
@@ -24,9 +25,6 @@ BEFORE = 8
 
 ENOUGH = 4
 """Elements for each microbatch from which how often it counts follows; fewer fit anything."""
-
-ROOM_OF_FIT = 4
-"""How much more than one tensor may be off, all of a fit may leave."""
 
 
 def explained(
@@ -61,34 +59,23 @@ def explained(
         told = "" if kind == "loss" else _told(fitted, own, size, near)
         if not told and kind == "grad":
             told = _left(found, old.get(rank, {}), near)
+        if not told and kind != "loss":
+            told = wrong_loss(fitted, own, loop, step, size, near)
         if not told:
             told = _other_step(found, loop, step, size, near)
+        if told and loop.tied.issuperset(one.name for one in found):
+            told = f"{told}, as only the tied weight is"
         words += [told] * len(found)
     return words
-
-
-def counts_of(
-    found: Sequence[Any], single: Sequence[PlainMicrobatch], size: int, near: float
-) -> list[float] | None:
-    """Return how often each microbatch counts in all of the tensors; None if that explains little.
-
-    Args:
-        found: `judged.HeldGradient` ones of one kind and rank.
-        single: what each microbatch gives; empty where they are too many to be kept.
-        size: of the data-parallel dimension.
-        near: what rounding leaves of a tensor at least.
-    """
-    own = [one for one in single if found[0].share in (None, one.number % size)]
-    return _fit(found, own, near) if own else None
 
 
 def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
     """Recognize how often each microbatch counts, or that another rank's microbatches count."""
     dealt = [one for one in own if found[0].share in (None, one.number % size)]
-    counts = _fit(found, dealt, near)
+    counts = fitted_counts(found, dealt, near)
     if counts is not None:
         return next(_rules(counts, dealt, own, size, ROOM_OF_FIT * near), "")
-    counts = _fit(found, own, near) if len(dealt) < len(own) else None
+    counts = fitted_counts(found, own, near) if len(dealt) < len(own) else None
     if counts is None:
         return _factor(found, near)
     there = [
@@ -119,27 +106,6 @@ def _left(found: Sequence[Any], old: Mapping[str, Tensor], near: float) -> str:
     return f"{factor:.3g} times the gradient of the step before is left in it"
 
 
-def _fit(found: Sequence[Any], dealt: Sequence[PlainMicrobatch], near: float) -> list[float] | None:
-    """Return how often each microbatch counts, if that explains all of the tensors."""
-    columns = torch.stack([_joined(found, one.gradients) for one in dealt], 1)
-    got = torch.cat([one.got.reshape(-1) for one in found])
-    solved = torch.linalg.lstsq(columns, got.unsqueeze(1)).solution
-    left = float((columns @ solved - got.unsqueeze(1)).norm())
-    if not left <= ROOM_OF_FIT * near * float(got.norm()):
-        return None
-    return [float(value) for value in solved.reshape(-1)]
-
-
-def _joined(found: Sequence[Any], gradients: Mapping[str, Tensor]) -> Tensor:
-    parts = []
-    for one in found:
-        gradient = gradients.get(one.name)
-        if gradient is None:
-            gradient = torch.zeros(one.seen.shape, dtype=torch.float64)
-        parts.append(part(gradient, one.seen).reshape(-1))
-    return torch.cat(parts)
-
-
 def _rules(
     counts: Sequence[float],
     dealt: Sequence[PlainMicrobatch],
@@ -158,6 +124,7 @@ def _rules(
     """
     tokens = sum(one.tokens for one in own)
     here = sum(one.tokens for one in dealt)
+    positions = sum(one.positions for one in own)
 
     def like(expected: Sequence[float]) -> bool:
         return all(
@@ -181,6 +148,7 @@ def _rules(
         (float(tokens), "it is divided by the tokens twice"),
         (float(len(own)), "it is divided by the microbatches, too"),
         (float(len(dealt)), "it is divided by the rank's microbatches, too"),
+        (positions / tokens, "it is divided by all positions, also those that do not count"),
         (float(size), "it is divided by the ranks, too"),
         (1.0 / size, "it is multiplied by the ranks"),
     ):
@@ -233,8 +201,7 @@ def _other_step(found: Sequence[Any], loop: PlainLoop, step: int, size: int, nea
                 for one in found
             )
         else:
-            dealt = [one for one in given if found[0].share in (None, one.number % size)]
-            counts = _fit(found, dealt, near) if dealt else None
+            counts = counts_of(found, given, size, near)
             same = counts is not None and all(
                 abs(count - 1) <= ROOM_OF_FIT * near for count in counts
             )

@@ -7,18 +7,15 @@ also where its terms cancel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, Span
-from pytest_precision.recorders.gradients.accumulation_rules import (
-    MOST_FITTED,
-    counts_of,
-    explained,
-)
+from pytest_precision.recorders.gradients.accumulation_rules import MOST_FITTED, explained
+from pytest_precision.recorders.gradients.fit import counts_of
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined, part
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch, Sums
 from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
@@ -112,7 +109,8 @@ def judge_step(
         return
     size = max(own.dealt[1] for own in ranks)
     loop.put(weights, first.buffers, first.scale)
-    plain = Sums.of(loop.microbatches(first.step), size)
+    single: list[PlainMicrobatch] = []
+    plain = Sums.of(_keeping(loop.microbatches(first.step), single), size)
     # A step that has overflowed is skipped, and one that must not is no matter of rounding.
     held = [one for one in _held(ranks, plain) if one.is_finite]
     near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
@@ -122,13 +120,31 @@ def judge_step(
     if not beyond:
         return
     loop.put(weights, first.buffers, first.scale)
-    few = len(plain.losses) * sum(own.numel() for own in plain.total.values()) <= MOST_FITTED
-    single = [*loop.microbatches(first.step)] if few else []
-    again = Sums.of(single if few else loop.microbatches(first.step), size)
-    if any(not one._replace(got=_of(one, again)).off <= near for one in held):
+    if _differs(single[0], next(loop.microbatches(first.step)), near):
         log.silent = UNREPEATABLE
         return
+    single = single if len(single) == len(plain.losses) else []
     log.breaches = [*_breaches(beyond, held, loop, ranks, weights, near, before, single)]
+
+
+def _keeping(
+    given: Iterable[PlainMicrobatch], kept: list[PlainMicrobatch]
+) -> Iterator[PlainMicrobatch]:
+    """Yield microbatches, and keep the first one, and others as long as they can be fitted."""
+    elements = 0
+    for one in given:
+        elements += sum(gradient.numel() for gradient in one.gradients.values())
+        if not kept or elements <= MOST_FITTED:
+            kept.append(one)
+        yield one
+
+
+def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
+    """Return whether a microbatch gives something else once more; NaN is like anything."""
+    return abs(one.loss - again.loss) > near * abs(one.loss) or any(
+        float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
+        for name, gradient in one.gradients.items()
+    )
 
 
 def _held(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:

@@ -7,21 +7,27 @@ of delayed scaling, which are buffers. So what a format rounds is rounded on bot
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pytest_precision import modules
 from pytest_precision._torch.around import around_operations, operator_name
+from pytest_precision._torch.dispatch import tree_map
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.recorders.gradients.masks import is_masked, positions_of, unmasked
 from pytest_precision.workloads.base import Workload
+
+LossOf = Literal["whole", "unmasked", "auxiliary"]
 
 Gradients = dict[str, Tensor]
 """Logical tensor to its gradient, fp64."""
@@ -33,12 +39,14 @@ class PlainMicrobatch(NamedTuple):
     Attributes:
         number: among those of all ranks.
         tokens: that count in its loss.
+        positions: of its targets or its mask, with those that do not count.
         loss: over the tokens of the step.
         gradients: of that loss.
     """
 
     number: int
     tokens: int
+    positions: int
     loss: float
     gradients: Gradients
 
@@ -59,6 +67,22 @@ def without_collectives() -> Any:
         return func(*args, **kwargs)
 
     return around_operations(call)
+
+
+class OutputsDetached(nn.Module):
+    """Calls a model, and cuts what it returns off its graph: what modules keep stays on it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model with its own arguments."""
+        return tree_map(_detached, self.model(*args, **kwargs))
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
 
 class PlainLoop:
@@ -87,11 +111,23 @@ class PlainLoop:
         """Return the unit roundoff of what is computed."""
         return float(torch.finfo(self._dtype).eps) / 2
 
+    @cached_property
+    def tied(self) -> frozenset[str]:
+        """Return the names of weights that the model has under more than one."""
+        names: dict[int, list[str]] = defaultdict(list)
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            names[id(parameter)].append(name)
+        return frozenset(name for own in names.values() if len(own) > 1 for name in own)
+
     def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
         """List what `weights` does not name of parameters and their bytes, and `buffers` not."""
         known, kept = {*weights}, {*buffers}
         parameters = (name for name, _ in self._stored() if name not in known)
         return [*parameters, *(name for name, _ in self._model.named_buffers() if name not in kept)]
+
+    def is_masked(self, step: int) -> bool:
+        """Return whether a mask leaves something out of the microbatches of a step."""
+        return any(map(is_masked, self._workload.microbatches(self._cell, step)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what holds the weights: parameters, or the bytes and scales of quantized ones."""
@@ -129,24 +165,33 @@ class PlainLoop:
         for name, buffer in self._model.named_buffers():
             buffer.copy_(buffers[name])
 
-    def microbatches(self, step: int) -> Iterator[PlainMicrobatch]:
-        """Yield loss and gradients of each microbatch of a step, at the weights given to `put`."""
+    def microbatches(self, step: int, of: LossOf = "whole") -> Iterator[PlainMicrobatch]:
+        """Yield loss and gradients of each microbatch of a step, at the weights given to `put`.
+
+        Args:
+            step: number of the train step.
+            of: the whole loss; that without masks; or the auxiliary losses alone, which are what
+                does not follow from what the model returns.
+        """
         given = [*self._workload.microbatches(self._cell, step)]
         tokens = [self._workload.tokens(one) for one in given]
+        forward = OutputsDetached(self._forward) if of == "auxiliary" else self._forward
         for number, one in enumerate(given):
             self._model.zero_grad()
             modules.begin_microbatch(self._model, step + self._bits, number, first=number == 0)
             with nullcontext() if self._tried else without_collectives():
-                total, _ = self._workload.loss(self._forward, one)
+                total, _ = self._workload.loss(forward, unmasked(one) if of == "unmasked" else one)
                 loss = total / sum(tokens)
-                (loss * self._scale).backward()  # type: ignore[no-untyped-call]
+                if of != "auxiliary" or loss.requires_grad:
+                    (loss * self._scale).backward()  # type: ignore[no-untyped-call]
             self._tried = True
             gradients = {
                 name: parameter.grad.to("cpu", torch.float64) / self._scale
                 for name, parameter in self._model.named_parameters()
                 if parameter.grad is not None
             }
-            yield PlainMicrobatch(number, tokens[number], float(loss.detach()), gradients)
+            value = float(loss.detach())
+            yield PlainMicrobatch(number, tokens[number], positions_of(one), value, gradients)
 
 
 class Sums(NamedTuple):

@@ -1,0 +1,69 @@
+"""Loss rules: which other loss gives the gradients that a side has, of the same microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_precision.recorders.gradients.fit import (
+    NEAR_ONE,
+    counts_of,
+    fitted_counts,
+)
+from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
+
+
+def wrong_loss(
+    found: Sequence[Any],
+    own: Sequence[PlainMicrobatch],
+    loop: PlainLoop,
+    step: int,
+    size: int,
+    near: float,
+) -> str:
+    """Tell which loss explains all of the tensors; empty if none that is known does.
+
+    Args:
+        found: `judged.HeldGradient` ones of one kind and rank.
+        own: all microbatches of the step.
+        loop: with the weights of the step.
+        step: number of the train step.
+        size: of the data-parallel dimension.
+        near: what rounding leaves of a tensor at least.
+    """
+    if loop.is_masked(step):
+        counts = counts_of(found, [*loop.microbatches(step, "unmasked")], size, near)
+        if counts is not None and max(counts) - min(counts) <= NEAR_ONE * max(counts):
+            return "positions that a mask leaves out are in the loss"
+    dealt = [one for one in own if found[0].share in (None, one.number % size)]
+    numbers = {one.number for one in dealt}
+    auxiliary = [
+        one
+        for one in loop.microbatches(step, "auxiliary")
+        if one.number in numbers and one.gradients
+    ]
+    counts = fitted_counts(found, [*dealt, *auxiliary], near) if auxiliary else None
+    if counts is None or any(abs(count - 1) > NEAR_ONE for count in counts[: len(dealt)]):
+        return ""
+    times = [1 + count for count in counts[len(dealt) :]]
+    return f"the auxiliary loss {_told(times, auxiliary, own)}"
+
+
+def _told(
+    times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
+) -> str:
+    """Say how often the auxiliary losses of microbatches count."""
+    tokens = sum(one.tokens for one in own)
+
+    def like(expected: Sequence[float]) -> bool:
+        pairs = zip(times, expected, strict=True)
+        return all(abs(time - wanted) <= NEAR_ONE * wanted for time, wanted in pairs)
+
+    if all(one.tokens for one in auxiliary):
+        if like([tokens / one.tokens for one in auxiliary]):
+            return "is a mean of each microbatch alone"
+        if like([tokens / one.tokens / len(own) for one in auxiliary]):
+            return "is a mean of the means of microbatches"
+    if like([times[0]] * len(times)):
+        return f"counts {times[0]:.3g} times"
+    return f"of its microbatches counts {', '.join(f'{one:.3g}' for one in times)} times"
