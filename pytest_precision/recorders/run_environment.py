@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from pytest_precision import te
-from pytest_precision.formats.backend import decide
+from pytest_precision.formats.backend import decide, installed_version
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.trace.store import WARN_ONLY
@@ -80,7 +80,9 @@ def _deterministic() -> str:
 def _of_gpu() -> dict[str, str]:
     """Return what a GPU and its libraries are: another one may add in another order."""
     major, minor = torch.cuda.get_device_capability()
+    engine = installed_version()
     return {
+        **({"transformer_engine": engine} if engine else {}),
         "gpu": torch.cuda.get_device_name(),
         "capability": f"{major}.{minor}",
         "cuda": str(torch.version.cuda),

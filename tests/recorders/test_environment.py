@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_precision.formats.backend import installed_version
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.run_environment import environment_of
 
@@ -45,6 +46,7 @@ def test_a_gpu_is_told_with_its_libraries(monkeypatch: pytest.MonkeyPatch) -> No
     assert found["gpu"] == "NVIDIA H100 80GB HBM3"
     assert (found["capability"], found["nccl"]) == ("9.0", "2.28.3")
     assert {"cuda", "cudnn", "driver"} <= set(found)
+    assert found.get("transformer_engine") == installed_version()
 
 
 def test_a_run_on_the_cpu_has_no_gpu() -> None:
