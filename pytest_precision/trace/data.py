@@ -133,7 +133,7 @@ def _parts(value: Any, within: frozenset[int]) -> Iterator[Any]:
     elif value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
         yield f"{type(value).__name__} {value!r};".encode()
     elif id(value) not in within:
-        inner = parts_of(value)
+        inner = contents_of(value)
         yield f"{type(value).__name__} of {len(inner)}:".encode()
         for key, part in inner:
             yield from _parts(key, within)
@@ -151,7 +151,7 @@ def _tensor(tensor: Tensor, within: frozenset[int]) -> Iterator[Any]:
         yield bytes_of(held)
 
 
-def parts_of(value: Any) -> list[tuple[object, Any]]:
+def contents_of(value: Any) -> list[tuple[object, Any]]:
     """List what a container or an object holds, each with its key, index or name."""
     if isinstance(value, Mapping):
         return [*value.items()]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision.trace.data import parts_of
+from pytest_precision.trace.data import contents_of
 
 
 def positions_of(microbatch: Any) -> int:
@@ -45,5 +45,5 @@ def _tensors(value: Any, within: frozenset[int] = frozenset()) -> Iterator[Tenso
     if isinstance(value, Tensor):
         yield value
     elif id(value) not in within:
-        for _, part in parts_of(value):
+        for _, part in contents_of(value):
             yield from _tensors(part, within | {id(value)})
