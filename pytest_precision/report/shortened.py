@@ -54,9 +54,13 @@ def _show(longrepr: Any, brief: Sequence[str], width: int) -> None:
     entry.reprfuncargs = None  # the title names the cell, and the lines what was checked
 
 
+TO_COPY = ("Repeat with:", "Draw again with:", "To have this cell,", "python ")
+"""How lines begin with what a reader copies, which is never wrapped."""
+
+
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap a sentence; rows of a table fit, and a command is to be copied whole."""
-    if len(text) <= width or text.strip().startswith(("Repeat with:", "python ")):
+    """Wrap a sentence; rows of a table fit, and what is to be copied stays whole."""
+    if len(text) <= width or text.strip().startswith(TO_COPY):
         return [text]
     indent = " " * (2 + len(text) - len(text.lstrip()))
     return textwrap.wrap(

@@ -13,6 +13,7 @@ import torch
 from pytest_precision import bitwise, layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.check.side import Side
+from pytest_precision.check.terms import Terms
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
@@ -40,7 +41,7 @@ def nadam(workload: Workload, cell: Cell) -> Engine:
 
 
 def log_of(parity: Parity, layout: Callable[..., Engine], folder: Path) -> UpdateLog:
-    run, _ = parity._sides(layout, nadam, SLOWLY, None)
+    run = parity._sides.alone(layout, SLOWLY, parity.cell, Terms.of(None))
     folder.mkdir()
     parity.ranks.run(run.cell.world_size, Side.record, run, str(folder), None)
     return UpdateLog.read(folder, run.cell.world_size)
@@ -85,7 +86,7 @@ def test_report_has_a_table_to_plot(parity_in: ParityIn) -> None:
     entry = json.loads(json.dumps(verdict.as_dict(), allow_nan=False))
     curves = entry["curves"]
     assert curves["step"] == [1, 2, 3, 4]
-    assert list(curves) == ["step", "loss", "lost_updates", "absorbed"]
+    assert list(curves) == ["step", "loss", "grad_norm", "lost_updates", "absorbed"]
     for column in list(curves.values())[1:]:
         assert column["candidate"] == pytest.approx(column["reference"])
         assert len(column["candidate"]) == 4

@@ -47,7 +47,7 @@ def test_a_failure_is_the_simplest_cell_to_paste(pytester: pytest.Pytester) -> N
     found.assert_outcomes(passed=5, failed=1, skipped=1)
     found.stdout.fnmatch_lines(
         [
-            "*drawn: exp_avg differs after eval, which follows step 1, all zero*",
+            "E   exp_avg differs after eval, which follows step 1, all zero*",
             "*To have this cell, paste above the test: @pytest.mark.precision_matrix("
             "precision=[[]'fp32'[]], sequence=[[]'train-eval'[]], width=[[]1[]])",
             "*Draw again with: pytest --precision-matrix --precision-fuzz 5 *[[]drawn[]]*",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.gradients.fit import ROOM_OF_FIT, counts_of, fitted_counts
+from pytest_precision.recorders.gradients.fit import ROOM_OF_FIT, fit_by, fit_by_dealt
 from pytest_precision.recorders.gradients.loss_rules import wrong_loss
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
@@ -72,16 +72,16 @@ def explained(
 def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
     """Recognize how often each microbatch counts, or that another rank's microbatches count."""
     dealt = [one for one in own if found[0].share in (None, one.number % size)]
-    counts = fitted_counts(found, dealt, near)
-    if counts is not None:
-        return next(_rules(counts, dealt, own, size, ROOM_OF_FIT * near), "")
-    counts = fitted_counts(found, own, near) if len(dealt) < len(own) else None
-    if counts is None:
+    fit = fit_by(found, dealt, near)
+    if fit is not None:
+        return next(_rules(fit.counts, dealt, own, size, ROOM_OF_FIT * near), "")
+    fit = fit_by(found, own, near) if len(dealt) < len(own) else None
+    if fit is None:
         return _factor(found, near)
     there = [
         one.number
-        for one, count in zip(own, counts, strict=True)
-        if abs(count) > ROOM_OF_FIT * near
+        for one, count in zip(own, fit.counts, strict=True)
+        if one.tokens and abs(count) > ROOM_OF_FIT * near
     ]
     expected = [one.number for one in dealt]
     return f"it is of microbatches {_listed(there)} instead of {_listed(expected)}"
@@ -201,9 +201,9 @@ def _other_step(found: Sequence[Any], loop: PlainLoop, step: int, size: int, nea
                 for one in found
             )
         else:
-            counts = counts_of(found, given, size, near)
-            same = counts is not None and all(
-                abs(count - 1) <= ROOM_OF_FIT * near for count in counts
+            fit = fit_by_dealt(found, given, size, near)
+            same = fit is not None and all(
+                abs(count - 1) <= ROOM_OF_FIT * near for count in fit.counts
             )
         if same:
             return (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.recorders.gradients.accumulation_rules import MOST_FITTED, explained
-from pytest_precision.recorders.gradients.fit import counts_of
+from pytest_precision.recorders.gradients.fit import fit_by_dealt
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined, part
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch, Sums
 from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
@@ -228,8 +228,8 @@ def _miscounted(
     """
     for kind, rank in dict.fromkeys((one.kind, one.rank) for one in beyond if one.kind != "loss"):
         own = [one for one in held if (one.kind, one.rank) == (kind, rank)]
-        counts = counts_of(own, single, size, near) or ()
-        if any(abs(count - 1) > MISCOUNTED for count in counts):
+        fit = fit_by_dealt(own, single, size, near)
+        if fit and fit.is_clear and any(abs(count - 1) > MISCOUNTED for count in fit.counts):
             yield kind, rank
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pytest_precision.recorders.gradients.fit import (
     NEAR_ONE,
-    counts_of,
-    fitted_counts,
+    fit_by,
+    fit_by_dealt,
 )
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
@@ -32,8 +32,8 @@ def wrong_loss(
         near: what rounding leaves of a tensor at least.
     """
     if loop.is_masked(step):
-        counts = counts_of(found, [*loop.microbatches(step, "unmasked")], size, near)
-        if counts is not None and max(counts) - min(counts) <= NEAR_ONE * max(counts):
+        fit = fit_by_dealt(found, [*loop.microbatches(step, "unmasked")], size, near)
+        if fit and max(fit.counts) - min(fit.counts) <= NEAR_ONE * max(fit.counts):
             return "positions that a mask leaves out are in the loss"
     dealt = [one for one in own if found[0].share in (None, one.number % size)]
     numbers = {one.number for one in dealt}
@@ -42,10 +42,10 @@ def wrong_loss(
         for one in loop.microbatches(step, "auxiliary")
         if one.number in numbers and one.gradients
     ]
-    counts = fitted_counts(found, [*dealt, *auxiliary], near) if auxiliary else None
-    if counts is None or any(abs(count - 1) > NEAR_ONE for count in counts[: len(dealt)]):
+    fit = fit_by(found, [*dealt, *auxiliary], near) if auxiliary else None
+    if fit is None or any(abs(count - 1) > NEAR_ONE for count in fit.counts[: len(dealt)]):
         return ""
-    times = [1 + count for count in counts[len(dealt) :]]
+    times = [1 + count for count in fit.counts[len(dealt) :]]
     return f"the auxiliary loss {_told(times, auxiliary, own)}"
 
 
