@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import xxhash
 
+from pytest_precision._whole_file import put_whole
 from pytest_precision.check.baseline_text import FIRST_LINE, CheckBaseline
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.parity.verdict import cell_of
@@ -93,9 +94,7 @@ class BaselinePlace:
         if path.exists() and path.read_text() == text:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".partial{os.getpid()}")
-        partial.write_text(text)
-        os.replace(partial, path)
+        put_whole(path, text, writer=os.getpid())
         return True
 
     def _lacking(self, key: Mapping[str, str]) -> str:
@@ -130,7 +129,17 @@ def all_baselines(folder: Path) -> list[Path]:
     return sorted(folder.rglob(f"*.{_KEYED}.txt"))
 
 
-def test_of_baseline(path: Path) -> str:
+def key_digest_of(path: Path) -> str:
+    """Return the digest of an environment that the name of a baseline ends with."""
+    return path.stem.rpartition(".")[2]
+
+
+def shown_from(root: Path, path: Path) -> str:
+    """Return a path from pytest's root, or the whole one of a file elsewhere."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def maker_of_baseline(path: Path) -> str:
     """Return pytest's id of the test that has made a baseline; empty where it does not say so."""
     with open(path, errors="replace") as lines:
         first, second = next(lines, ""), next(lines, "")

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.check.baseline_files import FOLDER, BaselinePlace
+from pytest_precision.check.baseline_files import FOLDER, BaselinePlace, shown_from
 from pytest_precision.check.baseline_text import CheckBaseline, KeptSide
 from pytest_precision.check.baseline_trace import kept_side, trace_of
 from pytest_precision.check.gate import gate
-from pytest_precision.check.moved import Moves, since
+from pytest_precision.check.moved import TIME_GATES, Moves, since
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.options import Settings
@@ -102,7 +102,7 @@ class KeptCheck:
         if now.outcome not in ("pass", "fail") or (self.update and now.outcome == "fail"):
             return now, {}
         key = _key({name: recording for name, (_, recording) in sides.items()})
-        told: dict[str, Any] = {"file": _shown(self.place.file(key), self.terms.root)}
+        told: dict[str, Any] = {"file": shown_from(self.terms.root, self.place.file(key))}
         mine = CheckBaseline(
             self.place.test,
             key,
@@ -210,7 +210,7 @@ def golden(now: Ruling, moved: Mapping[str, Ruling], advice: str) -> Ruling | No
     return replace(found, reason=reason, details=(*found.details, advice))
 
 
-MOVED_GATES = ("moved", "drifted", golden.__name__)
+MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))
 """Gates that refuse a side for its baseline."""
 
 
@@ -222,7 +222,3 @@ def _key(sides: Mapping[str, Recording]) -> dict[str, str]:
             if name not in NOT_DECISIVE and key.setdefault(name, value) != value:
                 key[f"{side}.{name}"] = value
     return key
-
-
-def _shown(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -28,17 +28,15 @@ def add_to(commands: Any) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        first, second = ("recording", "--out") if name == "export" else ("file", "--out")
-        parser.add_argument(first, metavar=first.upper(), type=Path)
-        parser.add_argument(
-            second, metavar="FILE" if name == "export" else "DIR", type=Path, required=True
-        )
+        source, made = ("recording", "FILE") if name == "export" else ("file", "DIR")
+        parser.add_argument(source, metavar=source.upper(), type=Path)
+        parser.add_argument("--out", metavar=made, type=Path, required=True)
         parser.set_defaults(run=run, parser=parser)
 
 
 def export(given: argparse.Namespace) -> int:
     """Write the files of a recording; return the exit status."""
-    from pytest_precision.recorders.exchange import export_recording
+    from pytest_precision.recorders.exchange import export_recording, sidecar_of
 
     if given.out.suffix == ".json":
         given.parser.error("expected --out to name a safetensors file but got one with .json")
@@ -46,7 +44,7 @@ def export(given: argparse.Namespace) -> int:
         export_recording(given.recording, given.out)
     except (RecordingError, OSError) as error:
         given.parser.error(visible(str(error)))
-    say(visible(f"{given.out} and {given.out.with_suffix('.json')}"))
+    say(visible(f"{given.out} and {sidecar_of(given.out)}"))
     return 0
 
 

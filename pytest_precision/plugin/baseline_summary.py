@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.check.baseline_files import all_baselines, test_of_baseline
+from pytest_precision.check.baseline_files import (
+    all_baselines,
+    key_digest_of,
+    maker_of_baseline,
+    shown_from,
+)
 from pytest_precision.options import Settings
 from pytest_precision.report.status import count
 
@@ -58,11 +63,11 @@ class BaselineSummary:
 
     def _unused(self) -> Iterator[str]:
         """Yield the files of this environment, of tests that were looked at, without a check."""
-        keys = {Path(file).suffixes[-2:][0] for file in self._states}
+        keys = {key_digest_of(Path(file)) for file in self._states}
         for path in all_baselines(self._folder):
-            name = str(path.relative_to(self._root) if path.is_relative_to(self._root) else path)
-            here = path.suffixes[-2:][0] in keys and name not in self._states
-            if here and test_of_baseline(path).partition("::")[0] in self._test_files:
+            name = shown_from(self._root, path)
+            here = key_digest_of(path) in keys and name not in self._states
+            if here and maker_of_baseline(path).partition("::")[0] in self._test_files:
                 yield name
 
     def _whole(self, config: pytest.Config) -> bool:

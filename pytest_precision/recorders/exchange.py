@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision._whole_file import put_whole
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Chunk, Observation, Place, Span
 from pytest_precision.errors import RecordingError, expected_but_got
@@ -75,7 +76,7 @@ def export_recording(folder: Path, file: Path) -> None:
         "unobservable": header.unobservable,
         "moments": moments,
     }
-    _sidecar(file).write_text(json.dumps(said, indent=1) + "\n")
+    put_whole(sidecar_of(file), json.dumps(said, indent=1) + "\n")
 
 
 def import_recording(file: Path, folder: Path) -> None:
@@ -102,7 +103,7 @@ def import_recording(file: Path, folder: Path) -> None:
 
 
 def _import(file: Path, folder: Path) -> None:
-    said = sound_object("the sidecar", json.loads(_sidecar(file).read_text()))
+    said = sound_object("the sidecar", json.loads(sidecar_of(file).read_text()))
     sound_whole("sidecar", said.get("sidecar"), SIDECAR, SIDECAR)
     ranks = sound_whole("world_size", said.get("world_size", 1), 1, RECORDED_RANKS)
     texts = {
@@ -116,7 +117,7 @@ def _import(file: Path, folder: Path) -> None:
         step, phase = min(unknown)
         phases = f"init at step 0, {', '.join(STEP_PHASES)}, or {END} of the last step"
         raise ValueError(expected_but_got(phases, f"{phase!r} at step {step}"))
-    manifest = Manifest.now(_sidecar(file), (), steps, range(steps + 1))
+    manifest = Manifest.now(sidecar_of(file), (), steps, range(steps + 1))
     manifest.write(folder, ranks)
     for rank in range(ranks):
         with TraceWriter(folder, rank) as writer:
@@ -182,5 +183,6 @@ def _row(entry: Entry, key: str) -> dict[str, Any]:
     return row
 
 
-def _sidecar(file: Path) -> Path:
+def sidecar_of(file: Path) -> Path:
+    """Return the file that says what the tensors of a safetensors file are."""
     return file.with_suffix(".json")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision._whole_file import put_whole
 from pytest_precision.errors import expected_but_got
 
 
@@ -26,9 +27,7 @@ def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
         value: what.
         writer: tells processes apart that may write the same file at the same time.
     """
-    partial = path.with_suffix(f".partial{writer}")
-    partial.write_text(json.dumps(value))
-    os.replace(partial, path)
+    put_whole(path, json.dumps(value), writer=writer)
 
 
 class TraceFiles:

@@ -19,9 +19,9 @@ ParityIn = Callable[[Cell], Parity]
 LOOP = Path(__file__).with_name("loop.py")
 
 
-def verdict(parity: Parity, file: Path, wrong: str) -> Verdict:
+def verdict(parity: Parity, file: Path, wrong: str, right: str = "nothing") -> Verdict:
     with pytest.raises(ParityError) as failure:
-        parity.check(command(file, wrong), command(file, "nothing"))
+        parity.check(command(file, wrong), command(file, right))
     return failure.value.verdict
 
 
@@ -85,9 +85,7 @@ def test_a_loss_is_wrong_where_it_is_reduced(parity_in: ParityIn, tmp_path: Path
     """The backward of a sum lacks a division, so that the wrong loss leads to no wrong gradient."""
     file = tmp_path / "reduced.py"
     file.write_text(REDUCED)
-    with pytest.raises(ParityError) as failure:
-        parity_in(Cell(sequence="train2")).check(command(file, "sum"), command(file, "mean"))
-    found = failure.value.verdict.culprit
+    found = verdict(parity_in(Cell(sequence="train2")), file, "sum", "mean").culprit
     assert found is not None
     assert (found.operation, found.line) == ("aten.sum.default", 10)
     assert "goes on with aten.mean.default" in found.text
@@ -118,9 +116,7 @@ def test_a_division_is_missing_where_its_backward_starts(
     """The function that computes the loss is the same on both sides, and not to blame."""
     file = tmp_path / "divided.py"
     file.write_text(DIVIDED)
-    with pytest.raises(ParityError) as failure:
-        parity_in(Cell(sequence="train2")).check(command(file, "not"), command(file, "divided"))
-    found = failure.value.verdict.culprit
+    found = verdict(parity_in(Cell(sequence="train2")), file, "not", "divided").culprit
     assert found is not None
     assert (found.kind, found.line) == ("missing", 14), found.text
     assert "the reference has aten.div" in found.text

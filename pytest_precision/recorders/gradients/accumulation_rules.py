@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.gradients.fit import ROOM_OF_FIT, fit_by, fit_by_dealt
+from pytest_precision.recorders.gradients.fit import ROOM_OF_FIT, dealt_to, fit_by, fit_by_dealt
 from pytest_precision.recorders.gradients.loss_rules import wrong_loss
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
@@ -35,6 +35,7 @@ def explained(
     size: int,
     near: float,
     old: Mapping[int, Mapping[str, Tensor]],
+    single: Sequence[PlainMicrobatch],
 ) -> list[str]:
     """Return, for each wrong tensor, which wrong rule explains all of its kind and rank, if any.
 
@@ -46,8 +47,9 @@ def explained(
         size: of the data-parallel dimension.
         near: what rounding leaves of a tensor at least.
         old: rank to the gradients that it has shown of the last such step.
+        single: all microbatches of the step; empty where they are too many to be kept.
     """
-    own = [*loop.microbatches(step)]
+    own = [*(single or loop.microbatches(step))]
     if len(own) * sum(one.plain.numel() for one in wrong) > MOST_FITTED:
         return [""] * len(wrong)
     words: list[str] = []
@@ -71,7 +73,7 @@ def explained(
 
 def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
     """Recognize how often each microbatch counts, or that another rank's microbatches count."""
-    dealt = [one for one in own if found[0].share in (None, one.number % size)]
+    dealt = dealt_to(found, own, size)
     fit = fit_by(found, dealt, near)
     if fit is not None:
         return next(_rules(fit.counts, dealt, own, size, ROOM_OF_FIT * near), "")

@@ -55,8 +55,15 @@ def fit_by_dealt(
         size: of the data-parallel dimension.
         near: what rounding leaves of a tensor at least.
     """
-    own = [one for one in single if found[0].share in (None, one.number % size)]
+    own = dealt_to(found, single, size)
     return fit_by(found, own, near) if own else None
+
+
+def dealt_to(
+    found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int
+) -> list[PlainMicrobatch]:
+    """Return the microbatches of the rank whose sum the tensors are; all, for sums over ranks."""
+    return [one for one in own if found[0].share in (None, one.number % size)]
 
 
 def fit_by(

@@ -210,7 +210,7 @@ def _breaches(
     if not wrong:
         return
     old = {rank: {seen.name: seen.tensor for seen in own.grad} for rank, own in enumerate(before)}
-    words = explained([one for one, _ in wrong], held, loop, first.step, size, near, old)
+    words = explained([one for one, _ in wrong], held, loop, first.step, size, near, old, single)
     for (one, bound), told in zip(wrong, words, strict=True):
         yield GradientBreach(first.step, one.kind, one.name, one.rank, one.off, bound, told)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_precision.recorders.gradients.fit import (
     NEAR_ONE,
+    dealt_to,
     fit_by,
     fit_by_dealt,
 )
@@ -35,7 +36,7 @@ def wrong_loss(
         fit = fit_by_dealt(found, [*loop.microbatches(step, "unmasked")], size, near)
         if fit and max(fit.counts) - min(fit.counts) <= NEAR_ONE * max(fit.counts):
             return "positions that a mask leaves out are in the loss"
-    dealt = [one for one in own if found[0].share in (None, one.number % size)]
+    dealt = dealt_to(found, own, size)
     numbers = {one.number for one in dealt}
     auxiliary = [
         one

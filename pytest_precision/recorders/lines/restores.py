@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_precision.recorders.lines.frames import Frames
+from pytest_precision.recorders.lines.settings import called_through
 from pytest_precision.trace.operations import OperationLog, Setting
 
 RESTORING = ((torch, "load"), (nn.Module, "load_state_dict"), (Optimizer, "load_state_dict"))
@@ -38,25 +39,14 @@ class RestoreWatch:
         """Note what is called inside."""
         with ExitStack() as stack:
             for holder, name in RESTORING:
-                stack.enter_context(self._around(holder, name))
+                stack.enter_context(called_through(holder, name, partial(self._restored, name)))
             yield
 
-    @contextmanager
-    def _around(self, holder: Any, name: str) -> Iterator[None]:
-        original = getattr(holder, name)
-
-        @wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if self.active:
-                self._note(name)
-            return result
-
-        setattr(holder, name, wrapper)
-        try:
-            yield
-        finally:
-            setattr(holder, name, original)
+    def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if self.active:
+            self._note(name)
+        return result
 
     def _note(self, name: str) -> None:
         line = self._frames.stack().line

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -37,9 +38,9 @@ class SettingsWatch:
     def followed(self) -> Iterator[None]:
         """Note what is set inside."""
         with ExitStack() as stack:
-            stack.enter_context(_replaced(Optimizer, "add_param_group", self._added))
-            stack.enter_context(_replaced(nn.Module, "__setattr__", self._attribute))
-            stack.enter_context(_replaced(LRScheduler, "step", self._scheduled))
+            stack.enter_context(called_through(Optimizer, "add_param_group", self._added))
+            stack.enter_context(called_through(nn.Module, "__setattr__", self._attribute))
+            stack.enter_context(called_through(LRScheduler, "step", self._scheduled))
             yield
 
     def watch(self, optimizer: Optimizer) -> None:
@@ -80,12 +81,12 @@ class SettingsWatch:
             path = self._modules.get(module, type(module).__name__)
             self._note(name, path or "the model", value)
 
-    def _scheduled(self, original: Any, scheduler: LRScheduler, *args: Any) -> None:
+    def _scheduled(self, original: Any, scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
         """Step a scheduler, and remember the last line of the user's that it has called."""
         before = sys.getprofile()
         sys.setprofile(self._returned)
         try:
-            original(scheduler, *args)
+            original(scheduler, *args, **kwargs)
         finally:
             sys.setprofile(before)
             self._computed = None
@@ -120,11 +121,13 @@ class _Watched(dict[str, Any]):
 
 
 @contextmanager
-def _replaced(holder: Any, name: str, instead: Any) -> Iterator[None]:
+def called_through(holder: Any, name: str, instead: Any) -> Iterator[None]:
+    """Call `instead` with a function and its arguments, wherever that function is called."""
     original = getattr(holder, name)
 
-    def wrapper(*args: Any) -> Any:
-        return instead(original, *args)
+    @wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return instead(original, *args, **kwargs)
 
     setattr(holder, name, wrapper)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytest_precision.parity.culprit import ModuleErrors
@@ -57,28 +57,28 @@ def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]
     Four colours divide the errors of the table by their size. Rounding makes all of them about as
     large, so that less than a factor of ten is no reason for another colour.
     """
-    both = [error for one in modules for error in (one.forward, one.backward)]
-    errors = [error for error in both if error and math.isfinite(error)]
-    least = min(errors, default=1.0)
-    decades = max(1.0, math.log10(max(errors, default=1.0) / least))
-    return [
-        (
-            one.module,
-            error_heat(one.forward, least, decades),
-            error_heat(one.backward, least, decades),
-        )
-        for one in modules
-    ]
+    heat = error_heat(error for one in modules for error in (one.forward, one.backward))
+    return [(one.module, heat(one.forward), heat(one.backward)) for one in modules]
 
 
-def error_heat(error: Any, least: float, decades: float) -> Heat:
-    """Return the field of a relative L2 error, by its place in so many decades from the least."""
-    if not isinstance(error, (int, float)):
-        return Heat(".", NO_FINDING["."], "")
-    if error == 0:
-        return Heat("=", NO_FINDING["="], "")
-    share = math.log10(error / least) / decades if math.isfinite(error) else 1.0
-    return Heat(f"{error:.2g}", f"heat{min(4, 1 + int(4 * share))}", "")
+def error_heat(errors: Iterable[Any]) -> Callable[[Any], Heat]:
+    """Return the function that makes the field of a relative L2 error, by its place among all.
+
+    The largest has the strongest colour, and one that is no number says that it was not seen.
+    """
+    known = [one for one in errors if type(one) in (int, float) and one and math.isfinite(one)]
+    least = min(known, default=1.0)
+    decades = max(1.0, math.log10(max(known, default=1.0) / least))
+
+    def heat(error: Any) -> Heat:
+        if not isinstance(error, (int, float)):
+            return Heat(".", NO_FINDING["."], "")
+        if error == 0:
+            return Heat("=", NO_FINDING["="], "")
+        share = math.log10(error / least) / decades if math.isfinite(error) else 1.0
+        return Heat(f"{error:.2g}", f"heat{min(4, 1 + int(4 * share))}", "")
+
+    return heat
 
 
 def _dtypes(pairs: Iterable[Sequence[str]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -32,14 +31,8 @@ def tensor_heats(spread: Mapping[str, Any] | None) -> list[TensorHeats]:
 
 
 def _table(kind: str, of: Mapping[str, Any], columns: list[str]) -> TensorHeats:
-    numbers = [error for row in of["rel_l2"] for error in row if type(error) in (int, float)]
-    errors = [error for error in numbers if error]
-    least, largest = min(errors, default=1.0), max(errors, default=1.0)
-    decades = max(1.0, math.log10(largest / least))
-    rows = [
-        (name, [error_heat(error, least, decades) for error in row])
-        for name, row in zip(of["name"], of["rel_l2"], strict=True)
-    ]
+    heat = error_heat(error for row in of["rel_l2"] for error in row)
+    rows = [(name, [*map(heat, row)]) for name, row in zip(of["name"], of["rel_l2"], strict=True)]
     return TensorHeats(kind, _words(of), columns, rows)
 
 

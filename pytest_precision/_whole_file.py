@@ -1,0 +1,22 @@
+"""Whole file: text that is moved into its place, so that no partial file looks whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
+    """Write text into a file beside its place, and move it there.
+
+    Args:
+        path: where to.
+        text: what.
+        writer: tells processes apart that may write the same file at the same time.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    partial = path.with_suffix(f".partial{writer}")
+    partial.write_text(text)
+    os.replace(partial, path)
