@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from pytest_precision.engine import attributes, further, groups
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.changes import Changes
 from pytest_precision.engine.observation import Observation
+from pytest_precision.recorders.scripts.in_memory import found_in_memory
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.model_copies import Copies
 
@@ -57,10 +57,12 @@ class LoopObjects:
     def look(self) -> None:
         """Look for schedulers and averages in memory."""
         own = {id(one) for one in self._optimizers}
-        for one in _schedulers():
+        alive = found_in_memory()
+        for one in alive.schedulers:
             if id(one.optimizer) in own and not any(one is other for other in self._schedulers):
                 self._schedulers.append(one)
-        self.copies.look({id(tensor) for one in self._optimizers for tensor in _tensors_of(one)})
+        tensors = {id(tensor) for one in self._optimizers for tensor in _tensors_of(one)}
+        self.copies.look(alive.holders, without=tensors)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules of all models by name."""
@@ -94,9 +96,3 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[Tensor]:
         yield from (value for value in values if isinstance(value, Tensor))
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-def _schedulers() -> list[LRScheduler]:
-    everything = gc.get_objects()
-    kinds = {kind for kind in {*map(type, everything)} if issubclass(kind, LRScheduler)}
-    return [one for one in everything if type(one) in kinds]

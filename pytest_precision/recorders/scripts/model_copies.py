@@ -6,9 +6,8 @@ shapes of the model's weights, or as a module that is called and not trained.
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,16 +71,17 @@ class Copies:
             if next(module.parameters(), None) is not None and not self._shares(module):
                 self._adopt(module).moved = True
 
-    def look(self, without: set[int]) -> None:
+    def look(self, alive: Iterable[Any], without: set[int]) -> None:
         """Look for copies of the weights.
 
         Args:
+            alive: modules, and lists and dicts that may hold tensors.
             without: ids of tensors that belong to an optimizer.
         """
         known = self._known() | without
         shapes = self._weights()
         taken: set[int] = set()
-        fitting = [one for one in _alive() if _shapes_of(one) in shapes and not _ids(one) & known]
+        fitting = [one for one in alive if _shapes_of(one) in shapes and not _ids(one) & known]
         for one in sorted(fitting, key=_depth, reverse=True):
             ids = _ids(one)
             if not ids & taken:
@@ -143,16 +143,6 @@ class Copies:
                 names = [self._names.of(one) or str(place) for place, one in enumerate(some)]
                 found.setdefault(tuple(one.shape for one in some), names)
         return {shapes: names for shapes, names in found.items() if len(shapes) >= LEAST_TENSORS}
-
-
-def _alive() -> list[Any]:
-    """List the modules, lists and dicts in memory, in an order that differs from run to run."""
-    everything = gc.get_objects()
-    modules = {kind for kind in {*map(type, everything)} if issubclass(kind, nn.Module)}
-    found = [one for one in everything if type(one) in modules]
-    return found + [
-        one for one in everything if type(one) in (list, dict) and len(one) >= LEAST_TENSORS
-    ]
 
 
 def _depth(one: Any) -> tuple[int, bool]:
