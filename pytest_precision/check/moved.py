@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from pytest_precision.check.accuracy import Accuracies, accuracy_lines, as_builtins, measured
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import agreement, refused, same_data
-from pytest_precision.check.recordings import MakeRecordings
+from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.errors import RanksSkipped, SideFailed
 from pytest_precision.parity.verdict import Ruling
@@ -51,6 +52,7 @@ class Moves:
         apart: returns how both sides differed from each other then; None if they agreed.
         differences: what decides about bits, and packages, to how they are here and there.
         refresh: what to do where the new numbers are meant; empty if only a drift can be.
+        measure: returns how accurate both sides are now and then; nothing where nobody can say.
     """
 
     name: str
@@ -58,6 +60,12 @@ class Moves:
     apart: Callable[[], Ruling | None]
     differences: Mapping[str, list[str]] = field(default_factory=dict)
     refresh: str = ""
+    measure: Callable[[], Accuracies] = dict
+
+    @cached_property
+    def accuracy(self) -> Accuracies:
+        """Return how accurate both sides are now and then; it is measured when it is asked for."""
+        return self.measure()
 
     @cached_property
     def disagreement(self) -> Ruling | None:
@@ -67,7 +75,9 @@ class Moves:
     def as_dict(self) -> dict[str, Any]:
         """Return it as builtins, for report.json."""
         moved = {name: ruling.reason for name, ruling in self.rulings.items()}
-        return {"name": self.name, "moved": moved, "environment": dict(self.differences)}
+        found = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
+        measured = self.__dict__.get("accuracy")
+        return found if not measured else found | {"accuracy": as_builtins(measured)}
 
 
 def recorded_then(
@@ -86,11 +96,12 @@ def recorded_then(
         SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`.
     """
     cases: dict[str, Case] = {}
+    made: dict[str, Recordings] = {}
     for side, recording in zip(sides, now.sides, strict=True):
         names = recording.name, f"{recording.name} at {then.name}"
         # What a side computed then is compared, and not judged by itself.
         theirs = replace(side, then=then.name, gradients=False)
-        own = record(side, theirs, then=then.ranks, names=names)
+        own = made[recording.name] = record(side, theirs, then=then.ranks, names=names)
         cases[recording.name] = now.beside(recording, stack.enter_context(closing(own)))
     found = {name: refused(case, (same_data, agreement)) for name, case in cases.items()}
 
@@ -101,7 +112,8 @@ def recorded_then(
         return refused(case, (same_data, agreement))
 
     rulings = {name: ruling for name, ruling in found.items() if ruling is not None}
-    return Moves(then.name, rulings, apart, differences_in_time(cases.values(), then.packages()))
+    differences = differences_in_time(cases.values(), then.packages())
+    return Moves(then.name, rulings, apart, differences, measure=lambda: measured(made))
 
 
 def differences_in_time(
@@ -186,13 +198,16 @@ def drifted(now: Ruling, moves: Moves) -> Ruling | None:
         return None
     ruling = found["candidate"]
     reason = f"both sides moved since {moves.name} and still agree: {ruling.reason}"
+    accurate = [*accuracy_lines(moves.accuracy, moves.name)]
     details = [
         "What both have in common moved: the environment, or shared code.",
+        *accurate,
         *_environment(moves),
         moves.refresh or "If that is meant, --precision-drift=report lets it pass.",
     ]
     moved_ruling = _of_move(ruling, "candidate", moves.name, details)
-    return replace(moved_ruling, outcome="drift", reason=reason)
+    brief = *accurate, *ruling.brief
+    return replace(moved_ruling, outcome="drift", reason=reason, brief=brief)
 
 
 TIME_GATES = (moved, drifted)

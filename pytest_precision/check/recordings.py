@@ -22,12 +22,13 @@ from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import INIT, Window
-from pytest_precision.trace.segment_folders import recorded_segments
+from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Window
+from pytest_precision.trace.segment_folders import folder_of, recorded_segments
 from pytest_precision.trace.wanted import Wanted
 
 if TYPE_CHECKING:
     from pytest_precision.trace.recording import Recording
+    from pytest_precision.trace.step_accuracy import StepAccuracy
 
 
 class Recordings:
@@ -155,6 +156,27 @@ class Recordings:
             theirs = wanted._replace(op=trains[wanted.step - 1])
         reference = self._kept(replace(self.reference, logged=theirs), window)
         return self._own(replace(self.candidate, logged=wanted), window), reference
+
+    def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
+        """Record the first step of the candidate and of the reference beside the same in fp64.
+
+        Raises:
+            SideFailed, RanksSkipped, WorldSizeError: see `both`.
+            OSError, ValueError: what was recorded cannot be read.
+        """
+        from pytest_precision.trace.step_accuracy import StepAccuracy
+
+        theirs = self._kept(replace(self.reference, beside_exact=True), BEFORE_TRAINING)
+        ours = self._own(replace(self.candidate, beside_exact=True), BEFORE_TRAINING)
+        segments = (
+            recorded_segments(side.cell, BEFORE_TRAINING)[-1]
+            for side in (self.candidate, self.reference)
+        )
+        found = (
+            StepAccuracy.read(folder_of(folder, segment.number))
+            for folder, segment in zip((ours, theirs), segments, strict=True)
+        )
+        return next(found), next(found)
 
     def close(self) -> None:
         """Remove what the candidate recorded, and a reference that cannot be kept."""

@@ -37,6 +37,8 @@ class Side:
         noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
         start: number of another start, see `recorders.perturb.perturbation`; 0 for the usual one.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
+        beside_exact: whether the first train step is recorded beside the same step in fp64, in
+            place of a trace.
         gradients: whether losses and gradients are computed once more, by the workload itself.
         then: the commit or installation whose code runs, in words; empty for this one.
     """
@@ -54,6 +56,7 @@ class Side:
     noise: int = 0
     start: int = 0
     logged: Wanted | None = None
+    beside_exact: bool = False
     gradients: bool = True
     then: str = ""
 
@@ -131,6 +134,11 @@ class Side:
                 return record_script(layout, self.cell, into, window, segment)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
+            if self.beside_exact:
+                from pytest_precision.recorders.first_step import record_first_step
+
+                segment = segment or self.cell.segments[0]
+                return record_first_step(layout, other, workload, self.cell, into, segment)
             perturbation = Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start)
             if self.logged is not None:
                 from pytest_precision.recorders.logged_run import log_layout

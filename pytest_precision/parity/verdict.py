@@ -121,7 +121,8 @@ class Figures:
         mutants: known defects that were planted into a candidate that passed, as
             `mutation.mutants` lists them; None where that was not asked for.
         then: the commit or installation that both sides were compared with: its `name`, the sides
-            that have `moved`, and how the `environment` differs; None where none was asked for.
+            that have `moved`, how the `environment` differs and, of a drift, how the `accuracy`
+            does; None where none was asked for.
     """
 
     observations: int = 0

@@ -55,3 +55,6 @@ SPREAD = 6
 
 EVERYTHING = Window(0, sys.maxsize)
 """All values of a run."""
+
+BEFORE_TRAINING = Window(0, 0)
+"""The segments in which no step has been trained when they begin."""

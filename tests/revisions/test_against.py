@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from textwrap import dedent
 
 import psutil
 import pytest
@@ -142,6 +143,78 @@ def test_without_git_and_under_a_launcher_it_is_a_usage_error(repository: Reposi
     done = run(repository, "--precision-against=HEAD")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "not a git repository" in done.stderr
+
+
+def test_a_drift_is_held_to_fp64(tmp_path: Path) -> None:
+    """What rounds more than it did is less accurate; a sum in another order is not."""
+    made = Repository(tmp_path / "mine")
+    (made.root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    helpers = """
+        from torch.nn.functional import linear
+
+        def first(module, args, output):
+            return {first}
+
+        def second(module, args, output):
+            return {second}
+        """
+    usual = {"first": "output", "second": "output"}
+    layouts = """
+        from torch import nn
+        from pytest_precision import layouts
+        import helpers
+
+        def made(workload, cell, hook):
+            engine = layouts.adamw(workload, cell)
+            for module in engine.model.modules():
+                if isinstance(module, nn.Linear):
+                    module.register_forward_hook(getattr(helpers, hook))
+            return engine
+
+        def rounding(workload, cell):
+            return made(workload, cell, "first")
+
+        def rounding_too(workload, cell):
+            return made(workload, cell, "first")
+
+        def summing(workload, cell):
+            return made(workload, cell, "second")
+
+        def summing_too(workload, cell):
+            return made(workload, cell, "second")
+        """
+    made.commit("one", mine=dedent(layouts), helpers=dedent(helpers).format(**usual))
+    now = {
+        "first": "output + (output.bfloat16().float() - output).detach()",
+        "second": "linear(args[0][..., ::2], module.weight[:, ::2], module.bias)"
+        " + linear(args[0][..., 1::2], module.weight[:, 1::2])",
+    }
+    made.write(
+        helpers=dedent(helpers).format(**now),
+        test_rounding=cell_of("rounding", "mine:rounding", "mine:rounding_too"),
+        test_summing=cell_of("summing", "mine:summing", "mine:summing_too"),
+    )
+    done = run(made, "--precision-against=HEAD")
+    found = cells(made)
+    assert {name: cell["outcome"] for name, cell in found.items()} == {
+        "test_rounding": "drift",
+        "test_summing": "drift",
+    }, done.stdout
+    ratios = {
+        (name, kind): own["ratio"]
+        for name, cell in found.items()
+        for kind, own in cell["then"]["accuracy"]["candidate"].items()
+    }
+    assert ratios["test_rounding", "gradients"] > 100
+    assert ratios["test_rounding", "updates"] > 100
+    assert 0.5 < ratios["test_summing", "gradients"] < 2
+    lines = {
+        name: [line for line in cell["details"] if "gradients of the first step" in line]
+        for name, cell in found.items()
+    }
+    assert "Both sides' gradients" in lines["test_rounding"][0]
+    assert "The new ones are less accurate" in lines["test_rounding"][0]
+    assert "The new ones are as accurate as the old ones" in lines["test_summing"][0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -99,6 +100,14 @@ class GradientOracle:
         if self._steps and self._steps[-1].step == step and not engine.fused_step:
             self._look(lambda: self._keep_reduced(engine))
 
+    def updating(self, weights: Callable[[], list[Observation]]) -> None:
+        """Keep the weights that the optimizer updates, before it does or after."""
+        if self._steps:
+            kept = self._look(
+                lambda: [replace(one, tensor=one.tensor.clone()) for one in weights()]
+            )
+            self._steps[-1].updated += (kept or [],)
+
     def _keep_reduced(self, engine: Engine) -> None:
         seen = engine.observe("reduce_grads", Capture())
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
@@ -121,17 +130,27 @@ class GradientOracle:
         """Judge the steps by what all ranks have kept of them; a collective, and rank 0 writes."""
         if not self._whole:
             return
+        ranks = self.gathered(rank)
+        if rank == 0:
+            if not self._log.silent:
+                self._judge(ranks)
+            self._log.write(folder)
+
+    def gathered(self, rank: int) -> list[list[ShownStep]]:
+        """Return on rank 0 what all ranks have kept of each step; a collective."""
         # Pickled here, since one rank that raised in a collective would have the others wait.
         packed = self._look(lambda: pickle.dumps(self._steps)) or pickle.dumps([])
         own = self._log.silent, packed
         ranks = [own] * dist.get_world_size()
         if len(ranks) > 1:
             dist.gather_object(own, ranks if rank == 0 else None, dst=0)
-        if rank == 0:
-            self._log.silent = next((reason for reason, _ in ranks if reason), "")
-            if not self._log.silent:
-                self._judge([pickle.loads(steps) for _, steps in ranks])
-            self._log.write(folder)
+        self._log.silent = next((reason for reason, _ in ranks if reason), "")
+        return [pickle.loads(steps) for _, steps in ranks] if rank == 0 else []
+
+    @property
+    def silent(self) -> str:
+        """Return why nothing can be computed once more; empty if something can."""
+        return self._log.silent
 
     def _judge(self, ranks: list[list[ShownStep]]) -> None:
         if not self._steps:

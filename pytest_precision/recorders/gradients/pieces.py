@@ -26,6 +26,7 @@ class ShownStep:
         losses: of its microbatches.
         grad: its own sums.
         reduced: the sums over all ranks.
+        updated: what the optimizer updates, before it does and after; only where that is asked.
     """
 
     step: int
@@ -36,6 +37,7 @@ class ShownStep:
     losses: list[Observation] = field(default_factory=list)
     grad: list[Observation] = field(default_factory=list)
     reduced: list[Observation] = field(default_factory=list)
+    updated: tuple[list[Observation], ...] = ()
 
 
 def resident_pieces(engine: Engine) -> list[Observation]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -91,18 +91,21 @@ class PlainLoop:
     Args:
         workload: gives model, microbatches and loss.
         cell: says in which dtype is computed.
+        exact: whether all is stored and computed in fp64 instead, and nothing is quantized.
 
     Raises:
         RuntimeError: the model talks to other ranks, here or in its first microbatch.
     """
 
-    def __init__(self, workload: Workload, cell: Cell) -> None:
+    def __init__(self, workload: Workload, cell: Cell, *, exact: bool = False) -> None:
         self._workload, self._cell = workload, cell
         self._tried, self._scale, self._bits = cell.world_size == 1, 1.0, 0
         with without_collectives():
             self._model = workload.model(cell)
         self._dtype = DTYPE_OF_NAME.get(cell.precision, torch.bfloat16)
-        if PRECISIONS[cell.precision].quantized:
+        if exact:
+            self._model, self._dtype = self._model.double(), torch.float64
+        elif PRECISIONS[cell.precision].quantized:
             self._model, _ = resident(self._model, replace(cell, grad_accum_fusion=False))
         self._forward = compute_in(self._model, self._dtype)
 
@@ -165,6 +168,10 @@ class PlainLoop:
         for name, buffer in self._model.named_buffers():
             buffer.copy_(buffers[name])
 
+    def _computing(self) -> AbstractContextManager[None]:
+        """Return a context in which losses and gradients are computed."""
+        return nullcontext()
+
     def microbatches(self, step: int, of: LossOf = "whole") -> Iterator[PlainMicrobatch]:
         """Yield loss and gradients of each microbatch of a step, at the weights given to `put`.
 
@@ -179,7 +186,7 @@ class PlainLoop:
         for number, one in enumerate(given):
             self._model.zero_grad()
             modules.begin_microbatch(self._model, step + self._bits, number, first=number == 0)
-            with nullcontext() if self._tried else without_collectives():
+            with self._computing(), nullcontext() if self._tried else without_collectives():
                 total, _ = self._workload.loss(forward, unmasked(one) if of == "unmasked" else one)
                 loss = total / sum(tokens)
                 if of != "auxiliary" or loss.requires_grad:

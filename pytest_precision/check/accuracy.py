@@ -1,0 +1,187 @@
+"""Accuracy in time: is what a side computes now as near to fp64 as what it computed then?
+
+Numbers that moved are no worse for it: a sum in another order is as good. What is worse is further
+from the same step in exact arithmetic than it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from pytest_precision.check.recordings import Recordings
+from pytest_precision.errors import RanksSkipped, SideFailed
+from pytest_precision.trace.step_accuracy import OfTensors, StepAccuracy
+
+AS_ACCURATE = {"gradients": 2.0, "updates": 4.0}
+"""Factor of an error that is no loss of accuracy, for each kind. Sums in another order reach 1.2 in
+gradients of the package's workloads, and 2.6 in updates, in which Adam divides by what is small."""
+
+SAME_EXACT = 2.0**-30
+"""How far two exact steps may be apart that compute the same: fp64, whose sums have another order,
+and whose small terms cancel."""
+
+
+class Off(NamedTuple):
+    """How far a tensor, or all of them, is from another one: squared norms."""
+
+    error: float
+    size: float
+
+    @property
+    def share(self) -> float:
+        """Return the error as a share of the size."""
+        return math.sqrt(self.error / self.size) if self.size else math.sqrt(self.error)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far one kind of result is from fp64 in two versions of one side.
+
+    Attributes:
+        here: norm of the error of all tensors now, as a share of that of the exact ones.
+        there: likewise then.
+        tensor: the one whose error grew most; empty if none did.
+        tensor_here, tensor_there: likewise of that one.
+        exact_moved: how far the exact ones are from those of then, as a share.
+    """
+
+    here: float
+    there: float
+    tensor: str
+    tensor_here: float
+    tensor_there: float
+    exact_moved: float
+
+    @classmethod
+    def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
+        """Return the accuracy of tensors that both versions have."""
+        names = [name for name in here if name in there]
+        now, then = ({name: _off(*own[name]) for name in names} for own in (here, there))
+        grown = {name: now[name].error - then[name].error for name in names}
+        most = max(names, key=lambda name: grown[name], default="")
+        moved = _all(_off(here[name].exact, there[name].exact) for name in names)
+        worst = most if most and grown[most] > 0 else ""
+        return cls(
+            _all(now.values()).share,
+            _all(then.values()).share,
+            worst,
+            now[worst].share if worst else 0.0,
+            then[worst].share if worst else 0.0,
+            moved.share,
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        """Return how many times as far they are now; None if they were exact."""
+        return factor(self.here, self.there)
+
+    def words(self, kind: str, then: str) -> str:
+        """Return a sentence about tensors of a kind."""
+        said = (
+            f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
+            f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"
+        )
+        if self.exact_moved > SAME_EXACT:
+            return (
+                f"{said}. The exact ones differ by {self.exact_moved:.2g}, too: it is not rounding "
+                "alone that moved"
+            )
+        limit = AS_ACCURATE[kind]
+        if self.ratio is not None and self.ratio <= limit:
+            better = "more accurate than" if self.ratio < 1 / limit else "as accurate as"
+            return f"{said}. The new ones are {better} the old ones"
+        where = ""
+        if self.tensor:
+            grown = _times(factor(self.tensor_here, self.tensor_there))
+            where = f", most in {self.tensor}, {grown} as far"
+        return f"{said}{where}. The new ones are less accurate"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as builtins, for report.json."""
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def factor(here: float, there: float) -> float | None:
+    """Return how many times as large an error is; None if there was none."""
+    if there:
+        return here / there
+    return None if here else 1.0
+
+
+Accuracies = Mapping[str, Mapping[str, Accuracy | str]]
+"""Each side to how accurate each kind is now and then, or why that is unknown."""
+
+
+def measured(made: Mapping[str, Recordings]) -> Accuracies:
+    """Return how accurate sides that have a workload are now and then.
+
+    Args:
+        made: each side to its recordings: as the candidate now, and as the reference then.
+    """
+    found: dict[str, dict[str, Accuracy | str]] = {}
+    for name, own in made.items():
+        if own.candidate.workload is None:
+            continue
+        try:
+            found[name] = _compared(*own.beside_exact())
+        except (RanksSkipped, SideFailed, OSError, ValueError) as error:
+            found[name] = dict.fromkeys(AS_ACCURATE, str(error))
+    return found
+
+
+def _compared(here: StepAccuracy, there: StepAccuracy) -> dict[str, Accuracy | str]:
+    found: dict[str, Accuracy | str] = {}
+    for kind in AS_ACCURATE:
+        silent = here.silent.get(kind) or there.silent.get(kind)
+        found[kind] = silent or Accuracy.of(here.tensors[kind], there.tensors[kind])
+    return found
+
+
+def as_builtins(found: Accuracies) -> dict[str, Any]:
+    """Return accuracies as builtins, for report.json."""
+    return {
+        name: {
+            kind: {"silent": one} if isinstance(one, str) else one.as_dict()
+            for kind, one in own.items()
+        }
+        for name, own in found.items()
+    }
+
+
+def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
+    """Yield what a failure says about them; sides with the same numbers are said once.
+
+    Args:
+        found: see `measured`.
+        then: what messages call the other version.
+    """
+    said: dict[str, list[str]] = {}
+    for name, own in found.items():
+        for kind, one in own.items():
+            words = (
+                f"{kind} of the first step are not held to fp64: {one}"
+                if isinstance(one, str)
+                else one.words(kind, then)
+            )
+            said.setdefault(words, []).append(name)
+    for words, names in said.items():
+        whose = "Both sides'" if len(names) == 2 else f"The {names[0]}'s"
+        yield f"{whose} {words}."
+
+
+def _off(got: Tensor, exact: Tensor) -> Off:
+    return Off(float((got - exact).norm()) ** 2, float(exact.norm()) ** 2)
+
+
+def _all(offs: Iterable[Off]) -> Off:
+    errors, sizes = zip((0.0, 0.0), *offs, strict=True)
+    return Off(sum(errors), sum(sizes))
+
+
+def _times(ratio: float | None) -> str:
+    return "infinitely many times" if ratio is None else f"{ratio:.2g} times"

@@ -1,0 +1,189 @@
+"""First step: a layout's first train step beside the same step in fp64, from the same state.
+
+What a side rounds shows as its distance from the exact step, whoever it is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.observation import Observation
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.segments import Segment
+from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout
+from pytest_precision.recorders.gradients.exact_loop import ExactLoop
+from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
+from pytest_precision.recorders.gradients.pieces import ShownStep, joined
+from pytest_precision.recorders.gradients.plain import Gradients, Sums
+from pytest_precision.recorders.oracle.plan import UpdatePlan
+from pytest_precision.recorders.oracle.rounding import NO_ROUNDING
+from pytest_precision.recorders.oracle.update import Roundings, State
+from pytest_precision.recorders.oracle.update_oracle import CLIP_EPS
+from pytest_precision.recorders.perturb.perturbation import NONE
+from pytest_precision.recorders.run_environment import with_backend
+from pytest_precision.recorders.weights import Weight
+from pytest_precision.trace.moment import Window
+from pytest_precision.trace.segment_folders import folder_of
+from pytest_precision.trace.step_accuracy import BesideExact, StepAccuracy
+from pytest_precision.workloads.base import Workload
+
+FIRST_STEP = Window(1, 1)
+"""The steps that are run."""
+
+
+def record_first_step(
+    layout: Layout,
+    other: Layout,
+    workload: Any,
+    cell: Cell,
+    folder: Path,
+    segment: Segment,
+) -> int:
+    """Run a layout up to its first train step, and write that beside the same step in fp64.
+
+    Args:
+        layout: see `record_engine`, like the next five.
+        other: makes the engine after a `swap`.
+        workload: makes the workload.
+        cell: its sequence is run.
+        folder: an existing one.
+        segment: the operations that are run.
+
+    Returns:
+        a number above 0, as `record_engine` does.
+    """
+    cell, _ = with_backend(cell)
+    place, rank = folder_of(folder, segment.number), dist.get_rank()
+    place.mkdir(exist_ok=True)
+    run = FirstStepRun(layout, other, workload(), cell, folder, segment)
+    run.run()
+    ranks = run.gradients.gathered(rank)
+    if rank == 0 and run.step:
+        silent = run.gradients.silent
+        found = StepAccuracy(silent=dict.fromkeys(KINDS, silent)) if silent else run.judged(ranks)
+        found.write(folder)
+    return 1
+
+
+KINDS = ("gradients", "updates")
+"""What a step makes."""
+
+
+class FirstStepRun(EngineRecorder):
+    """A run that keeps what its first train step starts from and makes."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        other: Layout,
+        workload: Workload,
+        cell: Cell,
+        folder: Path,
+        segment: Segment,
+    ) -> None:
+        super().__init__(layout, other, workload, cell, folder, FIRST_STEP, segment, NONE)
+        self.gradients = GradientOracle(workload, self.cell, whole=True)
+
+    def observe(self, phase: str) -> None:
+        """Observe nothing: the run before has."""
+
+    @contextmanager
+    def _updating(self, call: str) -> Iterator[None]:
+        if call != "optimizer_step":
+            yield
+            return
+        self.gradients.updating(lambda: effective_weights(self.engine))
+        yield
+        self.gradients.updating(lambda: effective_weights(self.engine))
+
+    def judged(self, ranks: list[list[ShownStep]]) -> StepAccuracy:
+        """Return the step beside the exact one, by what all ranks have kept of it."""
+        devices = [torch.cuda.current_device()] if self.cell.device == "cuda" else []
+        with torch.random.fork_rng(devices):
+            try:
+                return beside_exact(self.workload, self.cell, [own[0] for own in ranks])
+            except Exception as error:  # of a model that only its layout can call
+                words = f"the step in fp64 raised {type(error).__name__}: {error}"
+                return StepAccuracy(silent=dict.fromkeys(KINDS, words))
+
+
+@torch.no_grad()
+def effective_weights(engine: Engine) -> list[Observation]:
+    """Return pieces of what the optimizer updates, as the weights that they represent."""
+    return [piece for one in Weight.of(engine) for piece in one.pieces(one.effective())]
+
+
+def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
+    """Return one step beside the same in fp64, from the weights that its forward has read.
+
+    Args:
+        workload: computes it once more.
+        cell: where it was trained.
+        ranks: what each rank shows of it.
+    """
+    first = ranks[0]
+    loop = ExactLoop(workload, cell)
+    weights = joined([seen for own in ranks for seen in own.weights])
+    lacking = loop.lacking(weights, first.buffers)
+    if lacking:
+        words = f"its engine shows no whole {lacking[0]}"
+        return StepAccuracy(silent=dict.fromkeys(KINDS, words))
+    loop.put(weights, first.buffers)
+    exact = Sums.of(loop.microbatches(first.step), 1).total
+    silent: dict[str, str] = {}
+    reduced = joined([seen for own in ranks for seen in own.reduced])
+    gradients = {
+        name: BesideExact(got / first.scale, exact[name])
+        for name, got in reduced.items()
+        if name in exact
+    }
+    if not gradients:
+        silent["gradients"] = "its engine shows no reduced gradients"
+    updates: dict[str, BesideExact] = {}
+    if workload.optimizer_rule is None:
+        silent["updates"] = f"{type(workload).__name__} declares no optimizer_rule"
+    elif callable(workload.clip):
+        silent["updates"] = f"{type(workload).__name__} clips by a rule of its own"
+    else:
+        before, after = (
+            joined([seen for own in ranks for seen in own.updated[number]]) for number in (0, 1)
+        )
+        plan = UpdatePlan(workload, workload.optimizer_rule, cell)
+        moved = exact_updates(plan, exact, before, workload.max_norm)
+        updates = {
+            name: BesideExact(after[name] - before[name], own) for name, own in moved.items()
+        }
+    return StepAccuracy({"gradients": gradients, "updates": updates}, silent)
+
+
+def exact_updates(
+    plan: UpdatePlan, gradients: Gradients, weights: dict[str, Tensor], max_norm: float | None
+) -> dict[str, Tensor]:
+    """Return by how much a first update moves each weight, fp64.
+
+    Args:
+        plan: the rule of the workload, and the numbers of its groups.
+        gradients: exact ones.
+        weights: before the update.
+        max_norm: to which gradients are clipped; None for no clipping.
+    """
+    norm = float(torch.stack([own.norm() for own in gradients.values()]).norm())
+    factor = 1.0 if max_norm is None else min(1.0, max_norm / (norm + CLIP_EPS))
+    moments = plan.formula.moments
+    storage = Roundings((NO_ROUNDING,) * len(moments), *[NO_ROUNDING] * 3)
+    moved: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if name in gradients and name in plan.groups:
+            scalars = plan.formula.arithmetics[0](plan.at(0)[plan.groups[name]], 1)
+            zero = (torch.zeros_like(weight),) * len(moments)
+            old = State(zero, weight, gradients[name] * factor)
+            moved[name] = scalars.stepped(old, storage)[-1].exact - weight
+    return moved

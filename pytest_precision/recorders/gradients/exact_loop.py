@@ -1,0 +1,71 @@
+"""Exact loop: the plain loop in fp64, whatever a workload rounds on its way.
+
+Weights and buffers are fp64, and so is what is cast to fewer bits in between: two releases of a
+model that only round otherwise have the same exact gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision._torch.around import around_operations, draws_random_numbers, writes
+from pytest_precision._torch.dispatch import tree_leaves, tree_map
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.gradients.plain import PlainLoop
+from pytest_precision.workloads.base import Workload
+
+
+class ExactLoop(PlainLoop):
+    """The workload's own model and loss in fp64, at weights that are given.
+
+    Args:
+        workload: gives model, microbatches and loss.
+        cell: where the side is trained; its precision makes no difference.
+
+    Raises:
+        RuntimeError: the model talks to other ranks, here or in its first microbatch.
+    """
+
+    def __init__(self, workload: Workload, cell: Cell) -> None:
+        super().__init__(workload, cell, exact=True)
+
+    def _computing(self) -> AbstractContextManager[None]:
+        return in_fp64()
+
+
+@contextmanager
+def in_fp64() -> Iterator[None]:
+    """Have each operation inside compute and return fp64 where it would compute fewer bits."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with around_operations(_in_fp64):
+            yield
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def _in_fp64(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if draws_random_numbers(func):
+        return func(*args, **kwargs)
+    asked = kwargs.get("dtype")
+    if asked is not None and asked.is_floating_point:
+        kwargs = {**kwargs, "dtype": torch.float64}
+    floats = {one.dtype for one in tree_leaves((args, kwargs)) if _is_float(one)}
+    # A view has one tensor, and what is written to stays what it is.
+    if len(floats) > 1 and torch.float64 in floats and not writes(func):
+        args, kwargs = tree_map(_widened, (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _widened(leaf: Any) -> Any:
+    return leaf.double() if _is_float(leaf) else leaf
