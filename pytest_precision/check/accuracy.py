@@ -78,7 +78,7 @@ class Accuracy:
     @property
     def ratio(self) -> float | None:
         """Return how many times as far they are now; None if they were exact."""
-        return factor(self.here, self.there)
+        return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
         """Return a sentence about tensors of a kind."""
@@ -97,7 +97,7 @@ class Accuracy:
             return f"{said}. The new ones are {better} the old ones"
         where = ""
         if self.tensor:
-            grown = _times(factor(self.tensor_here, self.tensor_there))
+            grown = _times(_grown(self.tensor_here, self.tensor_there))
             where = f", most in {self.tensor}, {grown} as far"
         return f"{said}{where}. The new ones are less accurate"
 
@@ -106,7 +106,7 @@ class Accuracy:
         return {**asdict(self), "ratio": self.ratio}
 
 
-def factor(here: float, there: float) -> float | None:
+def _grown(here: float, there: float) -> float | None:
     """Return how many times as large an error is; None if there was none."""
     if there:
         return here / there

@@ -47,9 +47,8 @@ def notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
     """Say what sides do that no loop should, and how to get elements where digests were kept."""
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
-        yield f"Digests alone were kept of step {step}; to see elements, record both again:"
-        yield from (
-            f"  {s.manifest.again(str(step))}" for s in case.sides if s.manifest is not None
-        )
+        made = [side.manifest for side in case.sides if side.manifest is not None]
+        yield f"Digests alone were kept of step {step}; to see elements, record again:"
+        yield from (f"  {one.again(str(step))}" for one in made if not one.is_imported)
     for side in closer.sides:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)

@@ -78,6 +78,10 @@ def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: P
         root: the folder that files are named from.
     """
     lacking = [side for side in sides if not _has_logs(side)]
+    imported = [s.name for s in lacking if s.manifest is not None and s.manifest.is_imported]
+    if imported:
+        told = f"No line is named: the {imported[0]} was imported, and files have no operations"
+        return Named(None, told)
     commands = [side.manifest.again(lines=True) for side in lacking if side.manifest is not None]
     if lacking:
         told = f"To name the line, record with: {'; '.join(commands)}" if commands else ""

@@ -52,6 +52,7 @@ class Moves:
         apart: returns how both sides differed from each other then; None if they agreed.
         differences: what decides about bits, and packages, to how they are here and there.
         refresh: what to do where the new numbers are meant; empty if only a drift can be.
+        alone: whether there is one side, whose reference is a baseline.
         measure: returns how accurate both sides are now and then; nothing where nobody can say.
     """
 
@@ -60,6 +61,7 @@ class Moves:
     apart: Callable[[], Ruling | None]
     differences: Mapping[str, list[str]] = field(default_factory=dict)
     refresh: str = ""
+    alone: bool = False
     measure: Callable[[], Accuracies] = dict
 
     @cached_property
@@ -81,12 +83,12 @@ class Moves:
 
 
 def recorded_then(
-    now: Case, sides: tuple[Side, Side], then: Then, record: MakeRecordings, stack: ExitStack
+    now: Case, sides: tuple[Side, ...], then: Then, record: MakeRecordings, stack: ExitStack
 ) -> Moves:
-    """Record both sides of a case at the other revision, and return how they moved.
+    """Record the sides of a case at the other revision, and return how they moved.
 
     Args:
-        now: both sides now.
+        now: both sides now, or the candidate alone.
         sides: what they were recorded from.
         then: the other commit or installation.
         record: makes the recordings of a side now and at the other revision.
@@ -97,7 +99,7 @@ def recorded_then(
     """
     cases: dict[str, Case] = {}
     made: dict[str, Recordings] = {}
-    for side, recording in zip(sides, now.sides, strict=True):
+    for side, recording in zip(sides, now.judged, strict=True):
         names = recording.name, f"{recording.name} at {then.name}"
         # What a side computed then is compared, and not judged by itself.
         theirs = replace(side, then=then.name, gradients=False)
@@ -106,6 +108,8 @@ def recorded_then(
     found = {name: refused(case, (same_data, agreement)) for name, case in cases.items()}
 
     def apart() -> Ruling | None:
+        if len(cases) == 1:
+            return None
         ours, theirs = (case.reference for case in cases.values())
         case = Case(replace(ours, name="candidate"), theirs, now.terms._replace(lines=False))
         case.noise = now.noise
@@ -113,7 +117,10 @@ def recorded_then(
 
     rulings = {name: ruling for name, ruling in found.items() if ruling is not None}
     differences = differences_in_time(cases.values(), then.packages())
-    return Moves(then.name, rulings, apart, differences, measure=lambda: measured(made))
+    alone = len(cases) == 1
+    return Moves(
+        then.name, rulings, apart, differences, alone=alone, measure=lambda: measured(made)
+    )
 
 
 def differences_in_time(
@@ -135,15 +142,15 @@ def differences_in_time(
 def since_then(
     now: Ruling,
     case: Case,
-    sides: tuple[Side, Side],
+    sides: tuple[Side, ...],
     then: Then,
     record: MakeRecordings,
 ) -> tuple[Ruling, dict[str, Any]]:
     """Return the ruling on a case and its other revision, and the figures of the comparison.
 
     Args:
-        now: the ruling on both sides as they are now.
-        case: both sides now.
+        now: the ruling on the sides as they are now.
+        case: both sides now, or the candidate alone.
         sides: what they were recorded from.
         then: the other commit or installation.
         record: makes the recordings of a side now and at the other revision.
@@ -183,6 +190,8 @@ def moved(now: Ruling, moves: Moves) -> Ruling | None:
         reason = f"agreement was lost {since}: {who} moved: {ruling.reason}"
     elif len(found) == 2:
         reason = f"both sides moved {since}, where they did not agree: {ruling.reason}"
+    elif moves.alone:
+        reason = f"the candidate moved {since}, and agrees with its baseline: {ruling.reason}"
     else:
         other = "reference" if name == "candidate" else "candidate"
         reason = f"the {name} moved {since}, the {other} did not: {ruling.reason}"
@@ -219,7 +228,8 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
     if _passes(now):
         return now
     if not moves.rulings:
-        return _told(now, [f"It was so at {moves.name}, too: neither side has moved."])
+        who = "the candidate has not" if moves.alone else "neither side has"
+        return _told(now, [f"It was so at {moves.name}, too: {who} moved."])
     words = [
         f"The {name} has moved since {moves.name}: {one.reason}"
         for name, one in moves.rulings.items()

@@ -67,7 +67,9 @@ class RuledCheck:
             return ruling, figures
 
     def of_one(self, candidate: Side, record: MakeRecordings) -> tuple[Ruling, dict[str, Any]]:
-        """Return the ruling on a side that is compared with its baseline alone, and figures.
+        """Return the ruling on a side that is compared with its baseline, and figures.
+
+        Without another side, nothing tells whether the environment moved it.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`.
@@ -80,4 +82,8 @@ class RuledCheck:
             told = {n: own for n, own in case.figures().items() if n not in OF_BOTH}
             sides = {"candidate": (str(candidate.layout), case.candidate)}
             ruling, kept = self.kept.ruled(ruling, sides)
-            return ruling, told | {"timing": recordings.timing} | kept | dict(ruling.figures)
+            told |= {"timing": recordings.timing} | kept
+            if self.then is not None:
+                ruling, moved = since_then(ruling, case, (candidate,), self.then, record)
+                told |= moved
+            return ruling, told | dict(ruling.figures)

@@ -68,12 +68,14 @@ def record_first_step(
     ranks = run.gradients.gathered(rank)
     if rank == 0 and run.step:
         silent = run.gradients.silent
-        found = StepAccuracy(silent=dict.fromkeys(KINDS, silent)) if silent else run.judged(ranks)
+        found = (
+            StepAccuracy(silent=dict.fromkeys(OF_A_STEP, silent)) if silent else run.judged(ranks)
+        )
         found.write(folder)
     return 1
 
 
-KINDS = ("gradients", "updates")
+OF_A_STEP = ("gradients", "updates")
 """What a step makes."""
 
 
@@ -112,7 +114,7 @@ class FirstStepRun(EngineRecorder):
                 return beside_exact(self.workload, self.cell, [own[0] for own in ranks])
             except Exception as error:  # of a model that only its layout can call
                 words = f"the step in fp64 raised {type(error).__name__}: {error}"
-                return StepAccuracy(silent=dict.fromkeys(KINDS, words))
+                return StepAccuracy(silent=dict.fromkeys(OF_A_STEP, words))
 
 
 @torch.no_grad()
@@ -135,7 +137,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     lacking = loop.lacking(weights, first.buffers)
     if lacking:
         words = f"its engine shows no whole {lacking[0]}"
-        return StepAccuracy(silent=dict.fromkeys(KINDS, words))
+        return StepAccuracy(silent=dict.fromkeys(OF_A_STEP, words))
     loop.put(weights, first.buffers)
     exact = Sums.of(loop.microbatches(first.step), 1).total
     silent: dict[str, str] = {}

@@ -156,6 +156,11 @@ class Manifest:
             replace(cls.read(folder), files=files).write(folder, world_size, writer=rank)
             drop_seals(folder, world_size)
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether the recording was made of files of another tool: their sidecar is the script."""
+        return self.script.endswith(".json")
+
     def again(self, values: str = "", *, lines: bool = False) -> str:
         """Return the command that makes the recording again.
 

@@ -38,16 +38,17 @@ class StepAccuracy:
 
     def write(self, folder: Path) -> None:
         """Write it."""
+        names = [(kind, name) for kind, own in self.tensors.items() for name in own]
+        both = [self.tensors[kind][name] for kind, name in names]
         write_safetensors(
             folder / _TENSORS,
             (
-                (f"{kind} {which} {name}", tensor.contiguous())
-                for kind, own in self.tensors.items()
-                for name, both in own.items()
-                for which, tensor in both._asdict().items()
+                (f"{which}{number}", tensor.contiguous())
+                for number, one in enumerate(both)
+                for which, tensor in one._asdict().items()
             ),
         )
-        write_whole(folder / _SILENT, dict(self.silent))
+        write_whole(folder / _INDEX, {"names": names, "silent": dict(self.silent)})
 
     @classmethod
     def read(cls, folder: Path) -> StepAccuracy:
@@ -56,15 +57,12 @@ class StepAccuracy:
         Raises:
             OSError, ValueError: nothing was, or it is damaged.
         """
-        found: dict[str, dict[str, dict[str, Tensor]]] = {}
-        for key, tensor in read_safetensors(folder / _TENSORS).items():
-            kind, which, name = key.split(" ", 2)
-            found.setdefault(kind, {}).setdefault(name, {})[which] = tensor
-        tensors = {
-            kind: {name: BesideExact(**both) for name, both in own.items()}
-            for kind, own in found.items()
-        }
-        return cls(tensors, OWN_FILES.data(folder / _SILENT))
+        index, held = OWN_FILES.data(folder / _INDEX), read_safetensors(folder / _TENSORS)
+        tensors: dict[str, dict[str, BesideExact]] = {}
+        for number, (kind, name) in enumerate(index["names"]):
+            both = (held[f"{which}{number}"] for which in BesideExact._fields)
+            tensors.setdefault(kind, {})[name] = BesideExact(*both)
+        return cls(tensors, index["silent"])
 
 
-_TENSORS, _SILENT = "first_step.safetensors", "first_step.json"
+_TENSORS, _INDEX = "first_step.safetensors", "first_step.json"

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moving import made, made_too
+from moving import made, made_elsewhere, made_too
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, unchecked, workloads
+from pytest_precision.check.moved import Then
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
 
 Check = Callable[..., Verdict]
 
@@ -26,18 +29,39 @@ def check(parity_in: Callable[[Cell], Parity], tmp_path: Path) -> Check:
         parity = parity_in(Cell(sequence="train1"))
         parity.nodeid = "test_mine.py::test_it[fp32]"
         own = {"baseline": mode, "baseline_dir": tmp_path} | settings
+        parity.then = own.pop("then", None)
         parity.settings = replace(parity.settings, **own)
         return parity.check(candidate, reference, workload=workloads.mlp, oracle=FREE)
 
     return run
 
 
-def reason(check: Check, *asked: Any) -> tuple[str, str]:
+def reason(check: Check, *asked: Any, **settings: Any) -> tuple[str, str]:
     """Return the gate and the reason of a check that does not pass."""
     with pytest.raises(ParityError) as failed:
-        check(*asked)
+        check(*asked, **settings)
     verdict = failed.value.verdict
     return f"{verdict.outcome} {verdict.gate}", verdict.reason
+
+
+def test_a_candidate_without_a_reference_is_compared_in_time(
+    check: Check, resources: Resources, tmp_path: Path
+) -> None:
+    """With the other revision, too, which says of what moved whether it had moved then."""
+    runs = tmp_path / "runs"
+    layout = partial(made_elsewhere, runs=str(runs))
+    then = Then("then", resources.ranks(Settings(timeout=120, device="cpu", lines="off")), dict)
+    check("update", layout, "golden/mine")
+    runs.unlink()
+    gate, said = reason(check, "check", layout, "golden/mine", then=then)
+    assert gate == "fail moved"
+    assert "the candidate moved since then, and agrees with its baseline: hyper differs" in said
+    with pytest.raises(ParityError) as failed:
+        check("check", partial(made, decay=0.9), "golden/mine", then=then)
+    verdict = failed.value.verdict
+    assert verdict.gate == "golden"
+    assert "It was so at then, too: the candidate has not moved." in verdict.ruling.details
+    assert verdict.then == {"name": "then", "moved": {}, "environment": {}}
 
 
 def test_a_candidate_without_a_reference_has_a_baseline(check: Check, tmp_path: Path) -> None:

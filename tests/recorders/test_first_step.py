@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.check.accuracy import AS_ACCURATE, Accuracy
 from pytest_precision.recorders.first_step import record_first_step
-from pytest_precision.recorders.gradients.exact_loop import in_fp64
+from pytest_precision.recorders.gradients.exact_loop import computing_in_fp64
 from pytest_precision.trace.step_accuracy import StepAccuracy
 
 
@@ -111,7 +111,7 @@ def test_in_fp64_draws_the_same_random_numbers() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    with in_fp64():
+    with computing_in_fp64():
         assert torch.equal(torch.rand(3, dtype=torch.float32).float(), expected.double())
         assert (torch.ones(2, dtype=torch.float64) + expected[:2]).dtype == torch.float64
         assert expected.bfloat16().dtype == torch.float64

@@ -35,11 +35,11 @@ class ExactLoop(PlainLoop):
         super().__init__(workload, cell, exact=True)
 
     def _computing(self) -> AbstractContextManager[None]:
-        return in_fp64()
+        return computing_in_fp64()
 
 
 @contextmanager
-def in_fp64() -> Iterator[None]:
+def computing_in_fp64() -> Iterator[None]:
     """Have each operation inside compute and return fp64 where it would compute fewer bits."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
