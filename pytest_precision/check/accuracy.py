@@ -138,7 +138,8 @@ def _compared(here: StepAccuracy, there: StepAccuracy) -> dict[str, Accuracy | s
     found: dict[str, Accuracy | str] = {}
     for kind in AS_ACCURATE:
         silent = here.silent.get(kind) or there.silent.get(kind)
-        found[kind] = silent or Accuracy.of(here.tensors[kind], there.tensors[kind])
+        steps = (step.tensors.get(kind, {}) for step in (here, there))
+        found[kind] = silent or Accuracy.of(*steps)
     return found
 
 
