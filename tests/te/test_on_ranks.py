@@ -155,3 +155,30 @@ def test_a_defect_in_real_code_is_red(
     found = failure.value.verdict.divergence
     assert found is not None, failure.value
     assert (found.step, found.kind) == where
+
+
+def test_a_stand_in_that_is_preloaded_is_there_before_a_function_is_called(
+    pytester: pytest.Pytester,
+) -> None:
+    """Such ranks run what declares that it uses Transformer Engine, and nothing has changed."""
+    pytester.makepyfile(
+        test_a="""
+        import sys
+        import pytest
+        from pytest_precision import layouts
+
+        BEFORE = "transformer_engine" in sys.modules
+
+        @layouts.uses_transformer_engine
+        def installed():
+            import torch
+            return BEFORE, torch.zeros(1).device.type
+
+        @pytest.mark.world_size(2)
+        def test_a(ranks):
+            assert ranks.run(installed) == [(True, "cuda")] * 2
+        """
+    )
+    pytester.makeini("[pytest]\nprecision_preload = pytest_precision.te.on_ranks")
+    result = pytester.runpytest_subprocess("-W", "error")
+    result.assert_outcomes(passed=1)

@@ -1,0 +1,15 @@
+"""On ranks: a module for `precision_preload`: all ranks then have the stand-in.
+
+Importing it installs the stand-in where there is no GPU, and with it Transformer Engine, which each
+rank of each group would else import for itself. It belongs in a suite whose layouts all use
+Transformer Engine: torch calls the CPU `cuda` on all of its ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_precision.te.stand_in import install
+
+if not torch.cuda.is_available():
+    install()
