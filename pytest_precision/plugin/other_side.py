@@ -69,6 +69,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
         config.stash[OTHER_SIDE] = OtherSide.of(told)
         return
     _expect_possible(settings)
+    _expect_own_root(config)
     if not (settings.enabled and settings.compares_in_time):
         return
     stack = ExitStack()
@@ -121,6 +122,20 @@ def _expect_possible(settings: Settings) -> None:
                 f"processes of {launch.launcher}",
                 "run `pytest` without it, or compare a script: "
                 "torchrun … -m pytest_precision diff REVISION -- train.py",
+            )
+        )
+
+
+def _expect_own_root(config: pytest.Config) -> None:
+    """Refuse a path that pytest has taken for one of its own, and looked there for its ini file."""
+    option, called_from = "--precision-against-python", config.invocation_params.dir
+    is_elsewhere = config.inipath is None or not called_from.is_relative_to(config.rootpath)
+    if option in config.invocation_params.args and is_elsewhere:
+        raise pytest.UsageError(
+            expected_but_got(
+                "an ini file of pytest that is yours",
+                f"rootdir {config.rootpath}",
+                f"write {option}=PATH: after a space, pytest searches PATH for an ini file, too",
             )
         )
 

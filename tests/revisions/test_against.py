@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from textwrap import dedent
@@ -119,6 +120,7 @@ def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) ->
         (["--precision-against=HEAD", "--precision-against-build=exit 3"], "status 3"),
         (["--precision-against-build=make"], "add --precision-against REVISION"),
         (["--precision-against=HEAD", "--precision-ranks=inline"], "ranks in processes of their"),
+        (["--precision-against-python", sys.executable], "write --precision-against-python=PATH"),
         (["--precision-against-python=/nowhere"], "expected a Python interpreter but got"),
     ],
 )
