@@ -44,6 +44,8 @@ def folders_of_interpreter() -> set[str]:
     return {*(scheme[key] for key in SCHEME), *site.getsitepackages(), site.getusersitepackages()}
 
 
+# Each job asks for all modules of its process, and each process has thousands.
+@lru_cache(maxsize=16_384)
 def _is_in_place(file: str, path: tuple[str, ...]) -> bool:
     for folder in _folders(path):
         if file.startswith(folder) and not _is_link(folder + _first(file[len(folder) :])):

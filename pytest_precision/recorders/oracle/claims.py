@@ -7,6 +7,7 @@ its own. So only classes with one of these names, and what derives from them, ar
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from inspect import signature, unwrap
 from typing import Any
 
@@ -42,7 +43,7 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
     Raises:
         NotMeasurableError: if it does not.
     """
-    own = type(optimizer)
+    own: type = type(optimizer)  # not a class of optimizers, whose `__hash__` mypy looks at
     claimed = is_one_of(own, names)
     if claimed is None:
         raise NotMeasurableError(
@@ -111,7 +112,10 @@ def _step(kind: type) -> Any:
     return unwrap(kind.step) if hasattr(kind, "step") else None
 
 
-def _options(kind: type) -> set[str]:
+# Asked for each weight in each step, and a signature takes as long as a small update.
+@lru_cache(maxsize=64)
+def _options(kind: type) -> frozenset[str]:
     """Return what a class of optimizers takes by name, beside the parameters."""
     _, *names = signature(kind).parameters.values()
-    return {one.name for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    named = (one for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
+    return frozenset(one.name for one in named)
