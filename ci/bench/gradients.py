@@ -1,8 +1,10 @@
 """What it costs to compute gradients once more: `python ci/bench/gradients.py [RANKS]`.
 
 Processor time of checks that have it over those of checks that turn it off, and their time by the
-clock, per workload and precision. The two take turns in one session with the same ranks, and the
-figure is the median over the rounds.
+clock, per workload and precision. All take turns in one session with the same ranks, and references
+that are kept. A figure is the median over the rounds. The candidate gives the same bits as the
+reference: in the same cell, where no gradient is computed once more for it, and in another cell,
+where all are, as for a candidate that gives other bits.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from pytest_precision.plugin.resources import Resources
 SEQUENCE = "train4-eval-train2-save-load-train2"
 
 SETTINGS = Settings(device="cpu", lines="off", timeout=300)
+
+OF_REFERENCE = "of_reference"
+"""Name of an axis on which nothing depends."""
 
 OFF = {"grad": unchecked(reason="to see what it costs")}
 PRECISIONS = ("fp32", "bf16", "mxfp8", "nvfp4")
@@ -57,19 +62,23 @@ def taken(resources: Resources, cell: Cell, workload: Any, **terms: Any) -> tupl
     return processor_time() - used, time.perf_counter() - began
 
 
-def ratios(cell: Cell, workload: Any, rounds: int) -> tuple[float, float]:
-    """Return the medians of how many times as long a check takes with it, in both times."""
+def ratios(cell: Cell, workload: Any, rounds: int) -> list[float]:
+    """Return the medians of how many times as long a check takes with it.
+
+    In processor time and by the clock: in the reference's cell, and then in another one.
+    """
     resources, found = Resources(), []
+    other = cell.replace(**{OF_REFERENCE: 1})
     try:
-        taken(resources, cell, workload)  # starts the ranks, and records the reference
+        for there in (cell, other):  # starts the ranks, and records the references
+            taken(resources, cell, workload, reference_cell=there)
         for _ in range(rounds):
-            with_it = taken(resources, cell, workload)
             without = taken(resources, cell, workload, oracle=OFF)
-            found.append([on / off for on, off in zip(with_it, without, strict=True)])
+            each = [taken(resources, cell, workload, reference_cell=it) for it in (cell, other)]
+            found.append([on / off for used in each for on, off in zip(used, without, strict=True)])
     finally:
         resources.close()
-    processor, clock = map(statistics.median, zip(*found, strict=True))
-    return processor, clock
+    return [statistics.median(figures) for figures in zip(*found, strict=True)]
 
 
 def main() -> None:
@@ -77,14 +86,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ranks", type=int, nargs="?", default=1)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     given = parser.parse_args()
-    print("              processor  clock")
+    print("                  same cell       another cell")
+    print("              processor  clock  processor  clock")
     for name, workload in WORKLOADS.items():
-        for precision in PRECISIONS:
+        for precision in given.precision:
             primary = "fp32" if precision == "fp32" else "bf16"
-            cell = Cell(precision, primary, sequence=SEQUENCE, world_size=given.ranks)
-            processor, clock = ratios(cell, workload, given.rounds)
-            print(f"{name:4} {precision:6} {processor:11.2f} {clock:6.2f}", flush=True)
+            axes = ((OF_REFERENCE, 0),)
+            cell = Cell(precision, primary, False, SEQUENCE, given.ranks, axes)
+            found = ratios(cell, workload, given.rounds)
+            figures = "".join(
+                f"{used:11.2f} {clock:6.2f}"
+                for used, clock in zip(found[::2], found[1::2], strict=True)
+            )
+            print(f"{name:4} {precision:6}{figures}", flush=True)
 
 
 if __name__ == "__main__":

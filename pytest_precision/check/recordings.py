@@ -27,6 +27,7 @@ from pytest_precision.trace.segment_folders import folder_of, recorded_segments
 from pytest_precision.trace.wanted import Wanted
 
 if TYPE_CHECKING:
+    from pytest_precision.trace.gradient_log import RightSteps
     from pytest_precision.trace.recording import Recording
     from pytest_precision.trace.step_accuracy import StepAccuracy
 
@@ -203,12 +204,30 @@ class Recordings:
     def _own(self, side: Side, window: Window | None) -> Path:
         """Record a candidate; return its folder, which is removed at the end."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
-            self._record(side, window, folder)
+            self._record(side, window, folder, self._right(window))
         self._folders.append(folder)
         return folder
 
-    def _record(self, side: Side, window: Window | None, folder: Path) -> Sources:
+    def _right(self, window: Window | None) -> RightSteps:
+        """Return the steps of the reference whose gradients were judged to be right."""
+        found = self._references.get((self.reference, window))
+        if found is None or not self.candidate.asks_as(self.reference):
+            return {}
+        from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
+
+        segments = recorded_segments(self.reference.cell, window)
+        return GradientLog.read(found, *(segment.world_size for segment in segments)).right
+
+    def _record(
+        self, side: Side, window: Window | None, folder: Path, right: RightSteps | None = None
+    ) -> Sources:
         """Have groups of ranks record a side, segment by segment; return what they have read.
+
+        Args:
+            side: which.
+            window: see `both`.
+            folder: where to.
+            right: see `GradientOracle`.
 
         Raises:
             RanksSkipped: the sequence goes on in new processes, and there is one process alone.
@@ -233,6 +252,7 @@ class Recordings:
                 str(folder),
                 window,
                 segment,
+                *([right] if right else []),
                 timeout=self._timeout,
                 needs=side.needs_of(segment),
                 name=side.layout.name,

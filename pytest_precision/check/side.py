@@ -106,12 +106,33 @@ class Side:
         same_variables = self.needs.environment == other.needs.environment
         return same_variables and replace(self, needs=other.needs) == other
 
+    def asks_as(self, other: Side) -> bool:
+        """Return whether the same gradients are right on both sides, wherever both show the same.
+
+        Ranks of another commit compute them by their own code.
+        """
+        same_variables = self.needs.environment == other.needs.environment
+        same = (self.workload, self.cell) == (other.workload, other.cell)
+        return same and same_variables and not self.then and not other.then
+
     def needs_of(self, segment: Segment) -> Needs:
         """Return what the ranks of a segment need; new processes have run no job before."""
         return replace(self.needs, fresh=self.needs.fresh or segment.in_new_processes)
 
-    def record(self, folder: str, window: Window | None, segment: Segment | None = None) -> int:
+    def record(
+        self,
+        folder: str,
+        window: Window | None,
+        segment: Segment | None = None,
+        right: dict[str, tuple[int, float]] | None = None,
+    ) -> int:
         """Write what this rank sees of a segment into `folder`; this is the job of each rank.
+
+        Args:
+            folder: an existing one, the same for all ranks.
+            window: the train steps whose values are kept; None is the whole run.
+            segment: the operations that are run; the first ones unless given.
+            right: steps whose gradients need not be judged, see `GradientOracle`.
 
         Returns:
             the number of observations that it holds.
@@ -147,7 +168,7 @@ class Side:
                 logs = layout, other, workload, self.cell, into, segment, perturbation
                 return log_layout(*logs, self.logged)
             given = layout, other, workload, self.cell, into, window, segment, perturbation
-            return record_engine(*given, gradients=self.gradients)
+            return record_engine(*given, gradients=self.gradients, right=right)
 
     def _skip_unless_there(self) -> None:
         """Skip, on a rank of another commit, what that commit does not have yet."""

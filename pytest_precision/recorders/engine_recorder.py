@@ -35,6 +35,7 @@ from pytest_precision.recorders.skipped_step import SkippedStep
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
+from pytest_precision.trace.gradient_log import RightSteps
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.store import Header
@@ -55,6 +56,7 @@ def record_engine(
     perturbation: Perturbation = NONE,
     *,
     gradients: bool = True,
+    right: RightSteps | None = None,
 ) -> int:
     """Write what this rank sees of one segment of a run into `folder`.
 
@@ -73,6 +75,7 @@ def record_engine(
         segment: the operations that are run; the first ones unless given.
         perturbation: what is done to the run on purpose.
         gradients: whether losses and gradients of a whole run are computed once more.
+        right: see `GradientOracle`.
 
     Returns:
         the number of observations that were written.
@@ -81,7 +84,7 @@ def record_engine(
     cell, taken = with_backend(cell)
     made = with_other_data(workload(), perturbation.start)
     run = EngineRecorder(
-        layout, other, made, cell, folder, window, segment, perturbation, gradients
+        layout, other, made, cell, folder, window, segment, perturbation, gradients, right
     )
     place, rank = folder_of(folder, segment.number), dist.get_rank()
     place.mkdir(exist_ok=True)
@@ -125,6 +128,7 @@ class EngineRecorder:
         segment: Segment,
         perturbation: Perturbation,
         gradients: bool = True,
+        right: RightSteps | None = None,
     ) -> None:
         self.perturbation = perturbation
         self.operations, self.segment = cell.operations, segment
@@ -137,7 +141,9 @@ class EngineRecorder:
         whole = window in (None, EVERYTHING) and not perturbation.ends_only
         self.watcher = UpdateWatcher(workload, self.cell) if whole else None
         unchanged = whole and perturbation == NONE
-        self.gradients = GradientOracle(workload, self.cell, whole=unchanged, asked=gradients)
+        self.gradients = GradientOracle(
+            workload, self.cell, whole=unchanged, asked=gradients, right=right
+        )
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()

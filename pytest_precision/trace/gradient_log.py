@@ -9,6 +9,9 @@ from pathlib import Path
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.segment_folders import holders
 
+RightSteps = dict[str, tuple[int, float]]
+"""Digest of a step to the number of its losses and gradients, and their largest error."""
+
 
 @dataclass(frozen=True)
 class GradientBreach:
@@ -42,12 +45,15 @@ class GradientLog:
         worst: largest error within its bound, as a share of it.
         silent: why none was judged; empty where some were.
         breaches: of the first step that has any, in causal order.
+        right: digest of a step that has none, with all that it was judged by, to its number and
+            its largest error: another run that shows the same need not be judged again.
     """
 
     judged: int = 0
     worst: float = 0.0
     silent: str = ""
     breaches: list[GradientBreach] = field(default_factory=list)
+    right: RightSteps = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
@@ -58,16 +64,19 @@ class GradientLog:
                 path = _path(place)
                 if not files.has(path):
                     return cls(silent="a script has no workload to compute its gradients by")
-                log._add(files.data(path))
+                data = files.data(path)
+                found = [GradientBreach(**own) for own in data["breaches"]]
+                right = {step: (judged, worst) for step, (judged, worst) in data["right"].items()}
+                log.add(cls(**data | {"breaches": found, "right": right}))
         return log
 
-    def _add(self, data: dict[str, object]) -> None:
-        other = GradientLog(**data)  # type: ignore[arg-type]
+    def add(self, other: GradientLog) -> None:
+        """Take what was recomputed of later steps."""
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)
         self.silent = self.silent or other.silent
-        found = [GradientBreach(**own) for own in other.breaches]  # type: ignore[arg-type]
-        self.breaches = self.breaches or found
+        self.breaches = self.breaches or other.breaches
+        self.right |= other.right
 
     def write(self, folder: Path) -> None:
         """Write the log."""

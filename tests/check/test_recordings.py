@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,9 +21,9 @@ from pytest_precision.ranks.pool import RankPool
 from pytest_precision.trace.cache import TraceCache
 
 
-def side(layout: object) -> Side:
+def side(layout: object, cell: Cell = Cell()) -> Side:  # noqa: B008 (cells do not change)
     layouts_of_both = ImportPath.of(layout, "layout"), ImportPath.of(layouts.adamw, "other")
-    return Side.of(*layouts_of_both, ImportPath.of(workloads.mlp, "workload"), Cell())
+    return Side.of(*layouts_of_both, ImportPath.of(workloads.mlp, "workload"), cell)
 
 
 CANDIDATE, REFERENCE = side(layouts.master_adamw), side(layouts.adamw)
@@ -59,3 +60,22 @@ def test_a_full_disk_is_the_failure_of_a_side(cache: TraceCache, full: Side, nam
             recordings.both(None)
     assert failed.value.reason == f"the {name} failed: [Errno 28] No space left on device"
     assert not ranks.folders[-1].exists()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_right_gradients_of_the_reference_hold_in_the_same_cell(
+    cache: TraceCache, same: bool
+) -> None:
+    """In another cell a workload may give others, also where both sides show the same."""
+    cell = Cell(sequence="train")
+    other = cell if same else Cell(sequence="train", extra=(("glu", 1),))
+    reference, candidate = side(layouts.adamw, cell), side(layouts.adamw, other)
+    with closing(RankPool("inline")) as ranks:
+        recordings = Recordings(candidate, reference, ranks, cache, timeout=60)
+        with closing(recordings):
+            log = recordings.theirs(None).trace.folder / "gradients.json"
+            found = json.loads(log.read_text())
+            planted = dict.fromkeys(found["right"], (1_000_000, 0.5))
+            log.write_text(json.dumps(found | {"right": planted}))
+            judged = recordings.ours(None).gradients.judged
+    assert (judged == 1_000_000) == same

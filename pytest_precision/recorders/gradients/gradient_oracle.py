@@ -6,7 +6,7 @@ after each other operation: what makes a gradient wrong does so in one of them.
 
 from __future__ import annotations
 
-import pickle
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +21,14 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.gradients.judged import judge_step
-from pytest_precision.recorders.gradients.pieces import ShownStep, kept, resident_pieces
+from pytest_precision.recorders.gradients.pieces import (
+    ShownStep,
+    digest_of,
+    kept,
+    resident_pieces,
+)
 from pytest_precision.recorders.gradients.plain import PlainLoop
-from pytest_precision.trace.gradient_log import GradientLog
+from pytest_precision.trace.gradient_log import GradientLog, RightSteps
 from pytest_precision.workloads.base import Workload
 
 FIRST = 2
@@ -47,10 +52,21 @@ class GradientOracle:
         cell: where it is trained.
         whole: whether the whole run is recorded, and nothing is planted into it.
         asked: whether the test has gradients judged.
+        right: steps of the other side that were judged by the same workload in the same cell. One
+            that shows the same here is not computed again.
     """
 
-    def __init__(self, workload: Workload, cell: Cell, *, whole: bool, asked: bool = True) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        cell: Cell,
+        *,
+        whole: bool,
+        asked: bool = True,
+        right: RightSteps | None = None,
+    ) -> None:
         self._workload, self._cell = workload, cell
+        self._right = right or {}
         self._log = GradientLog(silent="" if asked else TURNED_OFF)
         self._steps: list[ShownStep] = []
         self._due = FIRST
@@ -130,43 +146,75 @@ class GradientOracle:
         """Judge the steps by what all ranks have kept of them; a collective, and rank 0 writes."""
         if not self._whole:
             return
-        ranks = self.gathered(rank)
+        digests = self._look(lambda: [*map(digest_of, self._steps)]) or []
+        told = _gathered((self._log.silent, digests))
+        self._log.silent = next((reason for reason, _ in told if reason), "")
+        steps = ["-".join(own) for own in zip(*(own for _, own in told), strict=False)]
+        if not self._log.silent and not steps:
+            self._log.silent = "no step was trained"
+        ranks = [] if self._log.silent or {*steps} <= {*self._right} else self.gathered(rank)
         if rank == 0:
             if not self._log.silent:
-                self._judge(ranks)
+                self._judge(steps, ranks)
             self._log.write(folder)
 
     def gathered(self, rank: int) -> list[list[ShownStep]]:
         """Return on rank 0 what all ranks have kept of each step; a collective."""
-        # Pickled here, since one rank that raised in a collective would have the others wait.
-        packed = self._look(lambda: pickle.dumps(self._steps)) or pickle.dumps([])
-        own = self._log.silent, packed
-        ranks = [own] * dist.get_world_size()
-        if len(ranks) > 1:
-            dist.gather_object(own, ranks if rank == 0 else None, dst=0)
+        if dist.get_world_size() == 1:
+            return [self._steps]
+        # Packed here, since one rank that raised in a collective would have the others wait.
+        packed = self._look(lambda: _packed(self._steps)) or b""
+        ranks = [(self._log.silent, packed)] * dist.get_world_size()
+        dist.gather_object(ranks[0], ranks if rank == 0 else None, dst=0)
         self._log.silent = next((reason for reason, _ in ranks if reason), "")
-        return [pickle.loads(steps) for _, steps in ranks] if rank == 0 else []
+        return [] if self._log.silent or rank else [_unpacked(own) for _, own in ranks]
 
     @property
     def silent(self) -> str:
         """Return why nothing can be computed once more; empty if something can."""
         return self._log.silent
 
-    def _judge(self, ranks: list[list[ShownStep]]) -> None:
-        if not self._steps:
-            self._log.silent = "no step was trained"
-            return
+    def _judge(self, steps: list[str], ranks: list[list[ShownStep]]) -> None:
         devices = [torch.cuda.current_device()] if self._cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:
-                self._judge_all(ranks)
+                self._judge_all(steps, ranks)
             except Exception as error:  # of a model that only its layout can call
                 words = f"the plain loop raised {type(error).__name__}: {error}"
                 self._log = GradientLog(silent=words)
 
-    def _judge_all(self, ranks: list[list[ShownStep]]) -> None:
-        loop = PlainLoop(self._workload, self._cell)
-        for number in range(len(self._steps)):
-            if not self._log.breaches and not self._log.silent:
-                before = [own[number - 1] for own in ranks if number]
-                judge_step(self._log, loop, [own[number] for own in ranks], before)
+    def _judge_all(self, steps: list[str], ranks: list[list[ShownStep]]) -> None:
+        loop = None
+        for number, step in enumerate(steps):
+            if self._log.breaches or self._log.silent:
+                return
+            if step in self._right:
+                judged, worst = self._right[step]
+                own = GradientLog(judged, worst)
+            else:
+                loop = loop or PlainLoop(self._workload, self._cell)
+                before = [shown[number - 1] for shown in ranks if number]
+                own = GradientLog()
+                judge_step(own, loop, [shown[number] for shown in ranks], before)
+            if not own.breaches and not own.silent:
+                own.right[step] = own.judged, own.worst
+            self._log.add(own)
+
+
+def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """Return what each rank gives, in rank order; a collective."""
+    told = [own] * dist.get_world_size()
+    if len(told) > 1:
+        dist.all_gather_object(told, own)
+    return told
+
+
+def _packed(steps: list[ShownStep]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(steps, buffer)  # pickle alone would save each tensor by itself, at some cost
+    return buffer.getvalue()
+
+
+def _unpacked(packed: bytes) -> list[ShownStep]:
+    steps: list[ShownStep] = torch.load(io.BytesIO(packed), weights_only=False)
+    return steps

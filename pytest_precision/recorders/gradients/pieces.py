@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+import xxhash
 from torch import Tensor
 
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Chunk, Observation
+from pytest_precision.trace.digests import bytes_of, in_order
 
 
 @dataclass
@@ -38,6 +40,25 @@ class ShownStep:
     grad: list[Observation] = field(default_factory=list)
     reduced: list[Observation] = field(default_factory=list)
     updated: tuple[list[Observation], ...] = ()
+
+
+def digest_of(shown: ShownStep) -> str:
+    """Return the xxh3-128 of all that a rank shows of a step, hexadecimal: every bit counts."""
+    digest = xxhash.xxh3_128(repr((shown.step, shown.dealt, shown.scale)).encode())
+    for what in ("weights", "losses", "grad", "reduced"):
+        for seen in getattr(shown, what):
+            digest.update(repr((what, seen.kind, seen.name, seen.shape, seen.place)).encode())
+            _update(digest, seen.tensor)
+    for name, buffer in shown.buffers.items():
+        digest.update(name.encode())
+        _update(digest, buffer)
+    return digest.hexdigest()
+
+
+def _update(digest: xxhash.xxh3_128, tensor: Tensor) -> None:
+    held = in_order(tensor)
+    digest.update(repr((held.dtype, held.shape)).encode())
+    digest.update(bytes_of(held))
 
 
 def resident_pieces(engine: Engine) -> list[Observation]:
