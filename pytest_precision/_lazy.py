@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def exports(
-    package: str, homes: Mapping[str, Iterable[str]]
+    package: str,
+    homes: Mapping[str, Iterable[str]],
+    renamed: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package that exports lazily (PEP 562).
 
@@ -19,6 +22,8 @@ def exports(
         package: its `__name__`.
         homes: module in the package to the names that it exports, each written as in an import
             statement: `gpt` or `Gpt as gpt`.
+        renamed: old name of an export to its new one. It works for one more minor version, with a
+            DeprecationWarning, and is in neither `__dir__` nor `__all__`.
     """
     found = {}
     for module, names in homes.items():
@@ -27,6 +32,11 @@ def exports(
             found[alias or attribute] = f"{package}.{module}", attribute
 
     def getattribute(name: str) -> Any:
+        new = (renamed or {}).get(name)
+        if new is not None:
+            told = f"{package}.{name} will go with the next minor version; write {package}.{new}"
+            warnings.warn(told, DeprecationWarning, stacklevel=2)
+            name = new
         if name not in found:
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(found))}"

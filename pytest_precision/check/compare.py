@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.recording import Recording
 
 __tracebackhide__ = is_bad_input
+
+WEIGHTS = ("param", "used_param", "master")
+"""Kinds of which each weight that is looked at shows one."""
 
 TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 """What a manifest says that need not be equal, or is said by others."""
@@ -129,8 +133,11 @@ def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
 def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
     """Refuse recordings of which one has tensors or steps that the other leaves out.
 
+    A pattern that no weight has matched is refused, too, since nothing would be compared. Ranks
+    cannot tell, each of which may have a stage of its own.
+
     Raises:
-        RecordingError: with the options of both.
+        RecordingError: with the options of both, or with the pattern.
     """
     parts = [
         shlex.join([*(f"--only={pattern}" for pattern in only), f"--every={every}"])
@@ -149,6 +156,24 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
                 "record both alike",
             )
         )
+    patterns = candidate.manifest.only if candidate.manifest is not None else ()
+    names = _weights(candidate) if patterns else {}
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise RecordingError(
+                expected_but_got(
+                    "--only to match the name of a weight",
+                    f"{pattern!r} in {candidate.trace.folder}",
+                    "record both again with another pattern"
+                    + (f"; the others have matched {', '.join(names)}" if names else ""),
+                )
+            )
+
+
+def _weights(side: Recording) -> dict[str, None]:
+    """Return the names of the weights that a recording has."""
+    entries = (one for moment in side.trace.moments for one in side.trace.entries(moment))
+    return dict.fromkeys(one.name for one in entries if one.kind in WEIGHTS)
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:

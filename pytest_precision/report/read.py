@@ -63,7 +63,7 @@ def read_report(path: Path) -> dict[str, Any]:
             expected_but_got(
                 f"a report.json of schema {SCHEMA_VERSION}",
                 f"{file} of schema={schema!r}",
-                "update this",
+                _for_schema(schema),
             )
         )
     # What is wrong with an entry is said now, and not by whoever needs it.
@@ -78,6 +78,13 @@ def read_report(path: Path) -> dict[str, Any]:
             )
         ) from error
     return dict(data)
+
+
+def _for_schema(schema: object) -> str:
+    """Say what to do about a report.json of another schema."""
+    if isinstance(schema, int) and schema > SCHEMA_VERSION:
+        return "install the release of pytest-precision that wrote it, or a later one"
+    return "write it again, with --precision-report=DIR of this release"
 
 
 def _cells(entries: Iterable[Mapping[str, Any]]) -> list[CellResult]:

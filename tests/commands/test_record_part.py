@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_precision.__main__ import main
+from pytest_precision.check.compare import expect_the_same_part
+from pytest_precision.errors import RecordingError
 from pytest_precision.trace.recording import Recording
 
 RecordFile = Callable[..., Path]
@@ -91,3 +96,22 @@ def test_the_command_that_records_again_has_the_part(record: RecordFile) -> None
     manifest = Recording.of_folder("candidate", folder).manifest
     assert manifest is not None
     assert " --only '0.*' --every 2 -- train.py" in manifest.again("1")
+
+
+@pytest.mark.slow
+def test_ranks_record_a_part(in_folder: Path, capsys: Output) -> None:
+    """And a pattern that no rank has matched is refused, which each may have left to the others."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
+    words = ["record", "--steps", "3", "--only", "0.*", "--every", "2", "--out"]
+    script = ["--", "train.py", "0.01", "9"]
+    subprocess.run([*launch, "pytest_precision", *words, "two", *script], check=True, timeout=120)
+    assert main([*words, "one", *script]) == 0
+    capsys.readouterr()
+    assert main(["compare", "two", "one"]) == 0
+    assert "each tensor but 0.* is not compared: candidate: record" in capsys.readouterr().out
+    two = Recording.of_folder("candidate", in_folder / "two")
+    assert two.manifest is not None
+    wrong = replace(two, manifest=replace(two.manifest, only=("0.*", "layers.*")))
+    told = r"--only to match .* got 'layers.\*' in .*two; .* have matched 0.weight, 0.bias$"
+    with pytest.raises(RecordingError, match=told):
+        expect_the_same_part(wrong, wrong)

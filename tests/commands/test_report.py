@@ -63,7 +63,13 @@ def test_text_for_ci(
         ("{", "expected a report.json but got lost/report.json (Expecting property name"),
         (
             '{"schema": 2}',
-            "expected a report.json of schema 1 but got lost/report.json of schema=2",
+            "expected a report.json of schema 1 but got lost/report.json of schema=2; install the "
+            "release of pytest-precision that wrote it, or a later one",
+        ),
+        (
+            '{"schema": null}',
+            "expected a report.json of schema 1 but got lost/report.json of schema=None; write it "
+            "again, with --precision-report=DIR of this release",
         ),
         ('{"schema": 1}', "expected entries as the schema of report.json describes them but got"),
     ],
