@@ -23,7 +23,7 @@ from pytest_precision.trace.recording import Recording
 
 __tracebackhide__ = is_bad_input
 
-WEIGHTS = ("param", "used_param", "master")
+WEIGHT_KINDS = ("param", "used_param", "master")
 """Kinds of which each weight that is looked at shows one."""
 
 TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
@@ -173,7 +173,7 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
 def _weights(side: Recording) -> dict[str, None]:
     """Return the names of the weights that a recording has."""
     entries = (one for moment in side.trace.moments for one in side.trace.entries(moment))
-    return dict.fromkeys(one.name for one in entries if one.kind in WEIGHTS)
+    return dict.fromkeys(one.name for one in entries if one.kind in WEIGHT_KINDS)
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:

@@ -23,9 +23,9 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.gradients.judged import judge_step
 from pytest_precision.recorders.gradients.pieces import (
     ShownStep,
-    digest_of,
     kept,
     resident_pieces,
+    step_digest,
 )
 from pytest_precision.recorders.gradients.plain import PlainLoop
 from pytest_precision.trace.gradient_log import GradientLog, RightSteps
@@ -146,7 +146,7 @@ class GradientOracle:
         """Judge the steps by what all ranks have kept of them; a collective, and rank 0 writes."""
         if not self._whole:
             return
-        digests = self._look(lambda: [*map(digest_of, self._steps)]) or []
+        digests = self._look(lambda: [*map(step_digest, self._steps)]) or []
         told = _gathered((self._log.silent, digests))
         self._log.silent = next((reason for reason, _ in told if reason), "")
         steps = ["-".join(own) for own in zip(*(own for _, own in told), strict=False)]

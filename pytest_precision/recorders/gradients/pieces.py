@@ -42,7 +42,7 @@ class ShownStep:
     updated: tuple[list[Observation], ...] = ()
 
 
-def digest_of(shown: ShownStep) -> str:
+def step_digest(shown: ShownStep) -> str:
     """Return the xxh3-128 of all that a rank shows of a step, hexadecimal: every bit counts."""
     digest = xxhash.xxh3_128(repr((shown.step, shown.dealt, shown.scale)).encode())
     for what in ("weights", "losses", "grad", "reduced"):
