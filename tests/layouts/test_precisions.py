@@ -106,7 +106,9 @@ def test_fsdp2_shards_are_masters(parity_in: ParityIn, precision: str) -> None:
     )
 
 
-@pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
+@pytest.mark.parametrize(
+    "primary_weight", [pytest.param("bf16", marks=pytest.mark.nightly), "quantized"]
+)
 @pytest.mark.parametrize("precision", QUANTIZED)
 def test_fused_accumulation_survives_interruptions(
     parity_in: ParityIn, precision: str, primary_weight: str

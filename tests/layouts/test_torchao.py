@@ -65,7 +65,7 @@ def rounded(workload: Workload, cell: Cell) -> Engine:
     return Engine(workload, cell, model, optimizer)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize("sequence", SEQUENCES)
 @pytest.mark.parametrize("name", PARTS)
 def test_low_bit_state_is_the_same_whatever_comes_between(

@@ -32,8 +32,14 @@ GPT = partial(workloads.gpt, heads=2, depth=1)
 REPLICATED = partial(layouts.master_adamw, main_grad=True)
 """Gradients in fp32 main_grad buffers, whole masters on every rank: the reference."""
 
+NIGHTLY = pytest.mark.nightly
 
-@pytest.mark.parametrize("world_size", [1, 2])
+alone_every_night_and_on_two_ranks = pytest.mark.parametrize(
+    "world_size", [pytest.param(1, marks=NIGHTLY), 2]
+)
+
+
+@alone_every_night_and_on_two_ranks
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_agrees_with_replicated_training(
     parity_in: ParityIn, precision: str, world_size: int
@@ -51,7 +57,7 @@ def test_buffers_and_what_is_frozen_survive_checkpoints_of_both(parity_in: Parit
     parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=MOE)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@alone_every_night_and_on_two_ranks
 def test_fp16_agrees_with_replicated_training(parity_in: ParityIn, world_size: int) -> None:
     """Under a loss scale that doubles, halves where a step is skipped, and is in checkpoints."""
     sequence = "train4-eval-train-save-load-skip-train-swap-train"
@@ -101,7 +107,7 @@ def test_buckets_and_overlap_change_no_bit(parity_in: ParityIn, options: dict[st
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=NIGHTLY), 3])
 def test_the_gradients_memory_serves_the_gather_too(
     parity_in: ParityIn, world_size: int, overlap: bool
 ) -> None:
@@ -137,7 +143,7 @@ def test_moments_in_bf16(parity_in: ParityIn) -> None:
     )
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@alone_every_night_and_on_two_ranks
 @pytest.mark.parametrize("moments", ["fp32", "bf16"])
 def test_remainders(parity_in: ParityIn, moments: str, world_size: int) -> None:
     """Updated where they are gathered, bf16 shards and their remainders are FusedAdam's."""
