@@ -18,6 +18,7 @@ from pytest_precision.errors import RecordingError, expected_but_got, is_bad_inp
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
+from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.recording import Recording
 
@@ -157,23 +158,23 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
             )
         )
     patterns = candidate.manifest.only if candidate.manifest is not None else ()
-    names = _weights(candidate) if patterns else {}
+    names = _names(candidate, WEIGHT_KINDS) if patterns else {}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
+            there = [*_names(candidate, ("lr",))][:SHOWN_NAMES]  # of all parameters, always there
             raise RecordingError(
                 expected_but_got(
                     "--only to match the name of a weight",
                     f"{pattern!r} in {candidate.trace.folder}",
-                    "record both again with another pattern"
-                    + (f"; the others have matched {', '.join(names)}" if names else ""),
+                    f"there are {', '.join(there)} and others; record both again",
                 )
             )
 
 
-def _weights(side: Recording) -> dict[str, None]:
-    """Return the names of the weights that a recording has."""
+def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
+    """Return the names of what a recording has of some kinds."""
     entries = (one for moment in side.trace.moments for one in side.trace.entries(moment))
-    return dict.fromkeys(one.name for one in entries if one.kind in WEIGHT_KINDS)
+    return dict.fromkeys(one.name for one in entries if one.kind in kinds)
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:
