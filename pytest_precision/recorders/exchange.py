@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pytest_precision._whole_file import put_whole
@@ -22,7 +24,6 @@ from pytest_precision.trace.data import write_data
 from pytest_precision.trace.manifest import RECORDED_RANKS, Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.safetensors_file import read_safetensors, write_safetensors
 from pytest_precision.trace.sound import (
     sound_list,
     sound_object,
@@ -35,6 +36,13 @@ from pytest_precision.trace.writer import TraceWriter
 
 SIDECAR = 1
 """Version of the sidecar."""
+
+PORTABLE = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+}
+"""Dtypes that every reader of safetensors knows; tensors of others are written as their bytes."""
 
 MOST_STEPS = 1 << 20
 """Train steps that a sidecar may have; each is made, whether it holds anything or not."""
@@ -64,10 +72,10 @@ def export_recording(folder: Path, file: Path) -> None:
                 again = manifest.again(f"0-{manifest.steps}")
                 raise RecordingError(expected_but_got("values of all steps", what, f"run {again}"))
             key = f"{moment.step}/{moment.phase}/{entry.rank}/{entry.kind}/{entry.name}"
-            tensors[key] = trace.tensor(entry)
+            tensors[key] = _portable(trace.tensor(entry))
             rows.append(_row(entry, key))
         moments.append({"step": moment.step, "phase": moment.phase, "tensors": rows})
-    write_safetensors(file, tensors.items())
+    save_file(tensors, file)
     header = trace.header
     said = {
         "sidecar": SIDECAR,
@@ -94,7 +102,7 @@ def import_recording(file: Path, folder: Path) -> None:
     try:
         _import(file, folder)
         Recording.of_folder("recording", folder)
-    except (ValueError, KeyError, RuntimeError) as error:
+    except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if isinstance(error, RecordingError):
             raise
         got = f"{file}: {error}"
@@ -109,7 +117,7 @@ def _import(file: Path, folder: Path) -> None:
     texts = {
         name: sound_texts(name, said.get(name, {})) for name in ("unobservable", "environment")
     }
-    tensors, seen = read_safetensors(file), _by_moment(said)
+    tensors, seen = load_file(file), _by_moment(said)
     steps = max((step for step, _ in seen), default=0)
     sound_whole("the last step", steps, 1, MOST_STEPS)
     course = [*_course(steps)]
@@ -166,6 +174,12 @@ def _observation(row: Any, tensors: dict[str, Tensor]) -> Observation:
     if row.get("flat"):
         place = Span(offsets[0], offsets[0] + tensor.numel())
     return Observation(kind, name, tensor, shape, place, local=bool(row.get("local", False)))
+
+
+def _portable(tensor: Tensor) -> Tensor:
+    """Copy a tensor, as its bytes if not every reader of safetensors knows its dtype."""
+    held = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return held if held.dtype in PORTABLE else held.view(-1).view(torch.uint8)
 
 
 def _row(entry: Entry, key: str) -> dict[str, Any]:

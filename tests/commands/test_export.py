@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file, save_file
 
 from pytest_precision.__main__ import main
-from pytest_precision.trace.safetensors_file import read_safetensors, write_safetensors
+from pytest_precision.recorders.exchange import PORTABLE
 
 RecordFile = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
@@ -25,9 +27,9 @@ def test_what_is_exported_and_imported_agrees(record: RecordFile, capsys: Output
     assert main(["import", "x.safetensors", "--out", "theirs"]) == 0
     assert main(["compare", "theirs", "mine"]) == 0
     assert "tensors in 2 steps agree; criterion bitwise" in capsys.readouterr().out
-    held = read_safetensors(Path("x.safetensors"))
+    held = load_file("x.safetensors")
     held["2/optimizer_step/0/exp_avg/2.weight"][0, 0] += 1
-    write_safetensors(Path("x.safetensors"), held.items())
+    save_file(held, "x.safetensors")
     assert main(["import", "x.safetensors", "--out", "changed"]) == 0
     assert main(["compare", "changed", "mine"]) == 1
     said = capsys.readouterr().out
@@ -43,15 +45,13 @@ def hook(folder: Path, lr: float) -> None:
     moments = [{"step": 0, "phase": "init", "tensors": weights("w0")}]
     for step in (1, 2):
         out = weight @ data
-        tensors[f"l{step}"] = out[0]
+        tensors[f"l{step}"] = np.asarray(out[0])
         weight = weight - np.float32(lr) * data
         tensors[f"w{step}"] = weight
         loss = {"kind": "loss", "name": "microbatch0", "key": f"l{step}", "local": True}
         moments.append({"step": step, "phase": "forward_backward", "tensors": [loss]})
         moments.append({"step": step, "phase": "optimizer_step", "tensors": weights(f"w{step}")})
-    write_safetensors(
-        folder / "hook.safetensors", ((k, torch.tensor(v)) for k, v in tensors.items())
-    )
+    save_arrays(tensors, folder / "hook.safetensors")
     said = {"sidecar": 1, "environment": {"numpy": "2"}, "moments": moments}
     (folder / "hook.json").write_text(json.dumps(said))
 
@@ -148,28 +148,49 @@ def test_what_describes_no_run_is_refused(
         + b'{"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}} ',
     ],
 )
-def test_what_is_no_safetensors_file_is_refused(in_folder: Path, held: bytes) -> None:
+def test_what_is_no_safetensors_file_is_refused(
+    in_folder: Path, capsys: Output, held: bytes
+) -> None:
     """Cut off, of another kind, or with tensors that do not fill their bytes."""
-    (in_folder / "x.safetensors").write_bytes(held)
-    with pytest.raises(ValueError, match="expected"):
-        read_safetensors(in_folder / "x.safetensors")
+    hook(in_folder, 0.5)
+    (in_folder / "hook.safetensors").write_bytes(held)
+    with pytest.raises(SystemExit, match="2"):
+        main(["import", "hook.safetensors", "--out", "theirs"])
+    assert "expected a recording to import but got hook.safetensors" in capsys.readouterr().err
 
 
-def test_each_dtype_comes_back(in_folder: Path) -> None:
-    """Bit for bit; of one that the format lacks, the bytes."""
-    tensors = {
-        "bf16": torch.tensor([1.5, -0.0, float("nan")], dtype=torch.bfloat16),
-        "e4m3": torch.tensor([[1, 2]], dtype=torch.uint8).view(torch.float8_e4m3fn),
-        "none": torch.empty(0, 3),
-        "number": torch.tensor(3),
-        "bool": torch.tensor([True]),
-        "complex": torch.tensor([1 + 2j]),
-    }
-    write_safetensors(in_folder / "x.safetensors", tensors.items())
-    found = read_safetensors(in_folder / "x.safetensors")
-    assert found.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        expected = tensor.view(torch.uint8) if name == "complex" else tensor
-        assert (found[name].dtype, found[name].shape) == (expected.dtype, expected.shape)
-        held = (one.view(-1).view(torch.uint8).tolist() for one in (found[name], expected))
-        assert next(held) == next(held)
+def test_a_dtype_that_readers_may_lack_comes_back(
+    in_folder: Path, record: RecordFile, capsys: Output
+) -> None:
+    """The file has its bytes, and the sidecar what they are."""
+    (in_folder / "waves.py").write_text(
+        "import torch\n"
+        "waves = dict(dtype=torch.complex64)\n"
+        "model = torch.nn.Linear(2, 1, **waves)\n"
+        "torch.nn.init.ones_(model.weight)\n"
+        "torch.nn.init.zeros_(model.bias)\n"
+        "sgd = torch.optim.SGD(model.parameters(), lr=0.125)\n"
+        "for _ in range(2):\n"
+        "    sgd.zero_grad()\n"
+        "    model(torch.ones(2, **waves)).abs().sum().backward()\n"
+        "    sgd.step()\n"
+    )
+    record("mine", "--steps", "2", script=("waves.py",))
+    assert main(["export", "mine", "--out", "mine.safetensors"]) == 0
+    assert main(["import", "mine.safetensors", "--out", "theirs"]) == 0
+    assert main(["compare", "theirs", "mine"]) == 0
+    assert "tensors in 2 steps agree; criterion bitwise" in capsys.readouterr().out
+    assert {tensor.dtype for tensor in load_file("mine.safetensors").values()} <= PORTABLE
+
+
+@pytest.mark.parametrize("asked", [("export", "mine"), ("import", "mine.safetensors")])
+def test_the_package_that_is_needed_is_named(
+    in_folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, str]
+) -> None:
+    """With the line that installs it."""
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(SystemExit, match="2"):
+        main([*asked, "--out", "made"])
+    said = "expected the package safetensors but got none; pip install 'pytest-precision[saf"
+    assert said in capsys.readouterr().err
+    assert not Path("made").exists()

@@ -57,6 +57,18 @@ def multiply():
     return before, len(os.listdir("/proc/self/task"))
 
 
+def threads_of_many_groups():
+    import torch
+    import torch.distributed as dist
+
+    groups = [dist.new_group() for _ in range(5)]
+    total = torch.ones(1)
+    for group in groups:
+        dist.all_reduce(total, group=group)
+    names = (Path(task, "comm").read_text() for task in Path("/proc/self/task").iterdir())
+    return total.item(), sum(name.startswith("gloo") for name in names)
+
+
 def where_output_goes():
     assert (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2)
     return [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in (1, 2)]
@@ -88,6 +100,11 @@ def test_results_come_in_rank_order(pool, world_size):
     total = world_size * (world_size + 1) // 2
     expected = [(rank, world_size, total) for rank in range(world_size)]
     assert pool.run(world_size, sum_of_ranks) == expected
+
+
+def test_process_groups_of_a_rank_share_a_thread(pool):
+    """Torch's own, one for each group, wake up a hundred times a second."""
+    assert pool.run(2, threads_of_many_groups) == [(32, 1), (32, 1)]
 
 
 def test_a_group_is_kept(pool):

@@ -53,9 +53,11 @@ with lifeline.tied_imports(_controller, _leave):
             importlib.import_module(_name)
         reads.reads_of_process()
         preloaded.take_in()
-        # Ranks inherit the code of this process, in which nothing has been replaced.
+        # Ranks inherit the code of this process, in which only this has been replaced.
+        from pytest_precision._torch.distributed import share_gloo_device
         from pytest_precision.ranks.state.baseline import baseline_of_process
 
+        share_gloo_device()
         baseline_of_process()
     except Exception:
         # The import fails again in the ranks, perhaps before they can report why.
