@@ -46,7 +46,7 @@ def imported() -> set[str]:
 def test_nothing_is_required_that_is_not_imported(project: dict[str, Any]) -> None:
     """What only tests need is no business of those who install the package."""
     required = {Requirement(text).name for text in project["dependencies"]}
-    assert required == {"pytest", "torch", "numpy", "xxhash", "jinja2"}
+    assert required == {"pytest", "torch", "numpy", "xxhash", "safetensors", "jinja2"}
     assert required <= imported()
 
 

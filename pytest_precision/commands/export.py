@@ -7,13 +7,12 @@ docs/reference/recording-format.md describes both.
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.commands.output import say
-from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.errors import RecordingError
 
 
 def add_to(commands: Any) -> None:
@@ -37,7 +36,6 @@ def add_to(commands: Any) -> None:
 
 def export(given: argparse.Namespace) -> int:
     """Write the files of a recording; return the exit status."""
-    _expect_safetensors(given)
     from pytest_precision.recorders.exchange import export_recording, sidecar_of
 
     if given.out.suffix == ".json":
@@ -52,7 +50,6 @@ def export(given: argparse.Namespace) -> int:
 
 def take(given: argparse.Namespace) -> int:
     """Make a recording of the files of others; return the exit status."""
-    _expect_safetensors(given)
     from pytest_precision.recorders.exchange import import_recording
 
     try:
@@ -64,9 +61,3 @@ def take(given: argparse.Namespace) -> int:
         given.parser.error(visible(str(error)))
     say(visible(str(given.out)))
     return 0
-
-
-def _expect_safetensors(given: argparse.Namespace) -> None:
-    if not find_spec("safetensors"):
-        advice = "pip install 'pytest-precision[safetensors]'"
-        given.parser.error(expected_but_got("the package safetensors", "none", advice))

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.files import OWN_FILES, write_whole
-from pytest_precision.trace.safetensors_file import read_safetensors, write_safetensors
 
 
 class BesideExact(NamedTuple):
@@ -40,14 +43,12 @@ class StepAccuracy:
         """Write it."""
         names = [(kind, name) for kind, own in self.tensors.items() for name in own]
         both = [self.tensors[kind][name] for kind, name in names]
-        write_safetensors(
-            folder / _TENSORS,
-            (
-                (f"{which}{number}", tensor.contiguous())
-                for number, one in enumerate(both)
-                for which, tensor in one._asdict().items()
-            ),
-        )
+        held = {
+            f"{which}{number}": tensor.clone(memory_format=torch.contiguous_format)
+            for number, one in enumerate(both)
+            for which, tensor in one._asdict().items()
+        }
+        save_file(held, folder / _TENSORS)
         write_whole(folder / _INDEX, {"names": names, "silent": dict(self.silent)})
 
     @classmethod
@@ -57,7 +58,11 @@ class StepAccuracy:
         Raises:
             OSError, ValueError: nothing was, or it is damaged.
         """
-        index, held = OWN_FILES.data(folder / _INDEX), read_safetensors(folder / _TENSORS)
+        index = OWN_FILES.data(folder / _INDEX)
+        try:
+            held = load_file(folder / _TENSORS)
+        except SafetensorError as error:
+            raise ValueError(expected_but_got("the tensors of a first step", error)) from error
         tensors: dict[str, dict[str, BesideExact]] = {}
         for number, (kind, name) in enumerate(index["names"]):
             both = (held[f"{which}{number}"] for which in BesideExact._fields)

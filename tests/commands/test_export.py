@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,16 +180,3 @@ def test_a_dtype_that_readers_may_lack_comes_back(
     assert main(["compare", "theirs", "mine"]) == 0
     assert "tensors in 2 steps agree; criterion bitwise" in capsys.readouterr().out
     assert {tensor.dtype for tensor in load_file("mine.safetensors").values()} <= PORTABLE
-
-
-@pytest.mark.parametrize("asked", [("export", "mine"), ("import", "mine.safetensors")])
-def test_the_package_that_is_needed_is_named(
-    in_folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, str]
-) -> None:
-    """With the line that installs it."""
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(SystemExit, match="2"):
-        main([*asked, "--out", "made"])
-    said = "expected the package safetensors but got none; pip install 'pytest-precision[saf"
-    assert said in capsys.readouterr().err
-    assert not Path("made").exists()
