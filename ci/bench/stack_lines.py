@@ -1,9 +1,11 @@
 """Write what docs/reference/catalogue.md says of the lines that failures of frameworks name.
 
-    ci/stacks -k found --precision-report=DIR
+    ci/stacks -k "found or named" --precision-report=DIR
     python ci/bench/stack_lines.py DIR/report.json
 
 Each defect of `fixtures/stacks` is planted by an option, so its line is the one that takes effect.
+Those of `fixtures/megatron` are in the function that takes the place of Megatron-core's. Rows of
+tests that no report has stay as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "catalogue.md"
-STACKS = ROOT / "fixtures" / "stacks"
+FOLDERS = tuple(ROOT / "fixtures" / name for name in ("stacks", "megatron"))
 
 HEADING = "## Lines in frameworks"
 
@@ -24,7 +26,8 @@ Tests of `fixtures/stacks` plant a defect into a run of a released framework, by
 what a restart leaves out. *Line* says whether a failure names the line that takes effect, or one
 next to it; *kind* whether the first wrong operation tells the kind of error. What a restart has not
 brought back, no operation has made wrong: there the last line that loads is right. An average that
-is left in the weights' place is wrong where it is put there.
+is left in the weights' place is wrong where it is put there. `fixtures/megatron` replaces one
+function of Megatron-core or Transformer Engine each: there the line is in what replaces it.
 `python ci/bench/stack_lines.py` writes this table of a report of theirs."""
 
 
@@ -80,16 +83,61 @@ PLANTED = {
 }
 
 
+NOTHING = "return lambda *given, **options: None"
+
+REPLACED = {
+    "the optimizer updates weights that the forward never reads": (
+        "weight.rowwise_data = weight.rowwise_data.clone()",
+        "inputs",
+    ),
+    "the shared buffer is not zeroed after an evaluation": (NOTHING, "missing"),
+    "masters are made of dequantized weights": (NOTHING, "missing"),
+    "one rank computes with the weights of the first step": (
+        "once(model) if dist.get_rank() == 1",
+        "missing",
+    ),
+    "all ranks compute with the weights of the first step": (
+        'if not getattr(model, "marked", False):',
+        "missing",
+    ),
+    "a gradient is rounded before it is added": ("main_grad.add_(product.bfloat16())", "cast"),
+    "backward reads the weights of the start": (
+        "parameter._columnwise_data.copy_(before)",
+        "inputs",
+    ),
+    "clipping scales nothing": (NOTHING, "missing"),
+    "states are made by a step on zero gradients": (
+        "optimizer._init_optimizer_states_with_dummy_values()",
+        "extra",
+    ),
+    "norms get weight decay": ("lambda original: lambda config: {}", "setting"),
+    "gradients of one rank are not added to those of the other": (NOTHING, "missing"),
+    "an evaluation leaves its mode behind": ("original(self, False) if mode else self", "setting"),
+}
+"""Defects of `fixtures/megatron/test_planted.py`: code and kind, as of `Planted`."""
+
+
+def planted_in(name: str) -> tuple[str, Planted] | None:
+    """Return what the test of a name has planted, in words too; None of another test."""
+    test, _, cell = name.partition("[")
+    for words, (code, kind) in REPLACED.items():
+        if cell.endswith(f"-{words}]"):
+            return words, Planted("test_planted.py", code, kind)
+    planted = PLANTED.get(test)
+    return planted and (test.removeprefix("test_").replace("_", " "), planted)
+
+
 def row_of(cell: dict[str, Any]) -> list[str] | None:
     """Return the row of a cell of a report; None of one that is not planted, or did not run."""
     file, _, name = cell["nodeid"].partition("::")
-    name = name.partition("[")[0]
-    planted = PLANTED.get(name)
-    if planted is None or cell["outcome"] != "fail":
+    found = planted_in(name)
+    if found is None or cell["outcome"] != "fail":
         return None
+    words, planted = found
     culprit = cell.get("culprit") or {}
     home = planted.file or Path(file).name
-    code = (STACKS / home).read_text().splitlines()
+    folder = next(folder for folder in FOLDERS if (folder / home).exists())
+    code = (folder / home).read_text().splitlines()
     places = [number for number, line in enumerate(code, 1) if planted.code in line]
     if not places:
         raise SystemExit(f"{home} has no line with {planted.code!r}, where {name} has its defect")
@@ -98,16 +146,19 @@ def row_of(cell: dict[str, Any]) -> list[str] | None:
     named = f"`{Path(culprit['file']).name}:{culprit['line']}`" if culprit.get("file") else "no"
     kind = culprit.get("kind") or "no"
     return [
-        name.removeprefix("test_").replace("_", " "),
+        words,
         Path(file).stem.removeprefix("test_"),
         "yes" if there else named,
         "yes" if kind == planted.kind else f"{kind}, not {planted.kind}",
     ]
 
 
-def section(cells: list[dict[str, Any]]) -> str:
-    """Return the section of the page."""
-    rows = sorted(filter(None, map(row_of, cells)))
+def section(cells: list[dict[str, Any]], before: str) -> str:
+    """Return the section of the page, which was `before`."""
+    kept = [line.strip("| ").split(" | ") for line in before.splitlines() if line.startswith("| ")]
+    rows_by_name = {(row[0], row[1]): row for row in kept[2:]}
+    rows_by_name |= {(row[0], row[1]): row for row in filter(None, map(row_of, cells))}
+    rows = sorted(rows_by_name.values())
     lines, kinds = (sum(row[place] == "yes" for row in rows) for place in (2, 3))
     score = (
         f"Of {len(rows)} defects the line is named in {lines} ({lines / len(rows):.0%}), and the "
@@ -121,8 +172,9 @@ def section(cells: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Write the section, in place of the one that the page has."""
     cells = [one for file in sys.argv[1:] for one in json.loads(Path(file).read_text())["cells"]]
-    before = PAGE.read_text().partition(HEADING)[0].rstrip("\n")
-    PAGE.write_text(f"{before}\n\n{section(cells)}")
+    others, _, before = PAGE.read_text().partition(HEADING)
+    others = others.rstrip("\n")
+    PAGE.write_text(f"{others}\n\n{section(cells, before)}")
 
 
 if __name__ == "__main__":

@@ -10,27 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from pytest_precision.trace.code_lines import CodeLine, Entry, Setting, Site
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.sealed import log_of
-
-
-class CodeLine(NamedTuple):
-    """Where an operation was called.
-
-    Attributes:
-        file: path of the source file.
-        line: its line.
-        function: name of the function that the line is in.
-        called: name of the package's function that the line calls, in which the operation is; empty
-            where the line itself is the operation.
-        own: whether the file is the user's, rather than one of an installed package.
-    """
-
-    file: str
-    line: int
-    function: str
-    called: str
-    own: bool
 
 
 class Value(NamedTuple):
@@ -43,6 +25,7 @@ class Value(NamedTuple):
         dtype: its dtype, without `torch.`.
         shape: its shape.
         pieces: digests of the parts of it that another layout may hold by themselves.
+        span: the first byte in the memory that it lies in, and the one after its last.
     """
 
     digest: str
@@ -50,6 +33,7 @@ class Value(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[str, ...] = ()
+    span: tuple[int, int] = (0, 0)
 
     @property
     def uniform(self) -> bool:
@@ -91,6 +75,9 @@ FOREACH = "_foreach_"
 REGION = "compiled.region"
 """Name that a region of `torch.compile` has, which is logged as one operation."""
 
+GRAPH = "cuda.graph"
+"""Name that the replay of a CUDA graph has: none of its operations is called."""
+
 OF_TORCH = frozenset({"aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd"})
 """Namespaces of torch's own operators."""
 
@@ -110,6 +97,7 @@ class LoggedOperation(NamedTuple):
         backward: whether it is part of a backward.
         line: where it was called; of a backward, where its forward was.
         sketches: of each result, see `Wanted.sketches`.
+        sites: the lines that were running which are not the user's, from the innermost.
     """
 
     name: str
@@ -120,6 +108,7 @@ class LoggedOperation(NamedTuple):
     backward: bool
     line: CodeLine | None
     sketches: tuple[tuple[float, ...], ...] = ()
+    sites: tuple[Site, ...] = ()
 
     @property
     def is_foreach(self) -> bool:
@@ -134,7 +123,7 @@ class LoggedOperation(NamedTuple):
     @property
     def is_custom(self) -> bool:
         """Return whether it is an operator of somebody's own, with whatever that computes."""
-        return not self.is_region and self.name.split(".")[0] not in OF_TORCH
+        return self.name not in (REGION, GRAPH) and self.name.split(".")[0] not in OF_TORCH
 
     @property
     def is_collective(self) -> bool:
@@ -158,29 +147,6 @@ class LoggedOperation(NamedTuple):
         return tuple(found)
 
 
-class Setting(NamedTuple):
-    """What is no tensor, set by a line.
-
-    Attributes:
-        before: number of operations that had been logged by then.
-        what: as `lr`, or the name of an attribute.
-        owner: as `group 0`, or the path of a module.
-        value: as text.
-        line: that set it.
-    """
-
-    before: int
-    what: str
-    owner: str
-    value: str
-    line: CodeLine | None
-
-    @property
-    def name(self) -> str:
-        """Return what was set, and of what."""
-        return f"{self.what} of {self.owner}"
-
-
 class Holding(NamedTuple):
     """A tensor that a run held at one moment, by kind and name: `master of head.weight`."""
 
@@ -202,6 +168,7 @@ class OperationLog:
         settings: in order.
         restores: of a script that begins with a load, what has brought state back: `what` names
             the function of torch.
+        entries: in the order of their calls.
         cut: the limit after which operations were left out; 0 where none were.
     """
 
@@ -210,12 +177,14 @@ class OperationLog:
     left: dict[Holding, Value] = field(default_factory=dict)
     settings: list[Setting] = field(default_factory=list)
     restores: list[Setting] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     cut: int = 0
 
     def write(self, folder: Path, rank: int) -> None:
         """Write it next to a trace."""
         values, lines = _Interned(), _Interned()
         names, modules = _Interned(), _Interned()
+        sites, stacks = _Interned(), _Interned()
 
         def argument(given: LoggedArgument) -> Any:
             if isinstance(given, Value):
@@ -232,6 +201,7 @@ class OperationLog:
                 int(one.backward),
                 lines.number(one.line),
                 one.sketches,
+                stacks.number(one.sites),
             ]
             for one in self.operations
         ]
@@ -240,9 +210,15 @@ class OperationLog:
             "given": [(*held, values.number(value)) for held, value in self.given.items()],
             "left": [(*held, values.number(value)) for held, value in self.left.items()],
             **{
-                key: [[*one[:4], lines.number(one.line)] for one in found]
+                key: [[*one[:4], lines.number(one.line), stacks.number(one.sites)] for one in found]
                 for key, found in (("settings", self.settings), ("restores", self.restores))
             },
+            "entries": [
+                [sites.number(one.site), lines.number(one.line), one.operations, one.settings]
+                for one in self.entries
+            ],
+            "stacks": [[sites.number(site) for site in stack] for stack in stacks.all],
+            "sites": sites.all,
             "cut": self.cut,
             "values": values.all,
             "lines": lines.all,
@@ -258,10 +234,13 @@ class OperationLog:
         values = [Value(*row[:3], *map(tuple, row[3:])) for row in found["values"]]
         lines = [None if row is None else CodeLine(*row) for row in found["lines"]]
 
+        sites = [Site(*row) for row in found["sites"]]
+        stacks = [tuple(sites[one] for one in stack) for stack in found["stacks"]]
+
         def set_by(rows: Any) -> list[Setting]:
             return [
-                Setting(before, what, owner, value, lines[line])
-                for before, what, owner, value, line in rows
+                Setting(before, what, owner, value, lines[line], stacks[stack])
+                for before, what, owner, value, line, stack in rows
             ]
 
         def argument(given: Any) -> LoggedArgument:
@@ -282,16 +261,22 @@ class OperationLog:
                     bool(backward),
                     lines[line],
                     tuple(map(tuple, sketches)),
+                    stacks[stack],
                 )
                 for (
                     *(name, arguments, results, written, module, backward, line),
                     sketches,
+                    stack,
                 ) in found["operations"]
             ],
             {Holding(kind, name): values[number] for kind, name, number in found["given"]},
             {Holding(kind, name): values[number] for kind, name, number in found["left"]},
             set_by(found["settings"]),
             set_by(found["restores"]),
+            [
+                Entry(sites[site], lines[line], tuple(operations), tuple(settings))
+                for site, line, operations, settings in found["entries"]
+            ],
             found["cut"],
         )
 

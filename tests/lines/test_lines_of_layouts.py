@@ -50,6 +50,8 @@ def wrong_line(kind: type[Engine]) -> int:
         ("EvaluatesOnly", "train-eval-train", 1, "setting"),
         ("ScalesLocally", "train2", 2, "extra"),
         ("KeepsOldWeights", "train2", 1, "inputs"),
+        ("ForgetsToClip", "train2", 1, "missing"),
+        ("FlatGradients", "train2", 1, "cast"),
     ],
 )
 def test_the_wrong_line_is_named(

@@ -21,6 +21,7 @@ CELL = Cell(sequence="train2-save-load-train2")
     [
         ("moments", "the reference reads a float32 tensor of shape ["),
         ("generator", "the reference reads the state of a generator of before the restart"),
+        ("count", "what counts or sets a number is as if new: the reference gave 0.25 here"),
         ("average", "what was saved does not take the place of what this makes"),
     ],
 )

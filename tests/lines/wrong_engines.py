@@ -152,3 +152,29 @@ class DividesBucket(Engine):
         parts = bucket.split([gradient.numel() for gradient in gradients])
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
+
+
+class ForgetsToClip(Engine):
+    """Gradients are clipped in the first step alone."""
+
+    clipped = False
+
+    def clip_grads(self) -> None:
+        if not self.clipped:  # wrong
+            super().clip_grads()
+        self.clipped = True
+
+
+class FlatGradients(Engine):
+    """Gradients lie in one buffer, in which the smallest is rounded and larger ones stay right."""
+
+    def reduce_grads(self) -> None:
+        super().reduce_grads()
+        owners = sorted((owner for _, owner in self.masters()), key=Tensor.numel)
+        flat = torch.cat([owner.grad.reshape(-1) for owner in owners])
+        places = flat.split([owner.numel() for owner in owners])
+        places[0].copy_(places[0].bfloat16())  # wrong
+        for place, owner in zip(places[1:], owners[1:], strict=True):
+            place.copy_(owner.grad.reshape(-1))
+        for place, owner in zip(places, owners, strict=True):
+            owner.grad.copy_(place.view_as(owner))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_precision._torch.around import current_node, next_node
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
-from pytest_precision.trace.operations import CodeLine
+from pytest_precision.trace.code_lines import CodeLine
 
 
 class Origin(NamedTuple):

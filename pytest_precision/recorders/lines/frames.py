@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
-from pytest_precision.trace.operations import CodeLine
+from pytest_precision.trace.code_lines import CodeLine, Site
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 PACKAGE_ROOT = str(Path(__file__).parents[2]) + os.sep
@@ -71,6 +71,7 @@ class Frames:
     def __init__(self) -> None:
         self._owners: dict[CodeType, int] = {}
         self._lines: dict[tuple[CodeType, int, str], CodeLine] = {}
+        self._sites: dict[tuple[tuple[CodeType, int], ...], tuple[Site, ...]] = {}
 
     def stack(self) -> Stack:
         """Return what the stack says, from the first frame that is not part of the logging."""
@@ -98,6 +99,40 @@ class Frames:
             return Stack(None, backward)
         return Stack(self._line(*installed[:2], own=False), installed[2])
 
+    def sites(self) -> tuple[Site, ...]:
+        """Return the lines that are running and are not the user's, up to what records them."""
+        found: list[FrameType] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            owner = self._owner(frame.f_code)
+            if owner in (INSTALLED, EDGE):
+                found.append(frame)
+            if owner == EDGE:
+                break
+            frame = frame.f_back
+        key = tuple((one.f_code, one.f_lasti) for one in found)
+        if key not in self._sites:
+            self._sites[key] = tuple(map(_site, found))
+        return self._sites[key]
+
+    def site_of_call(self, frame: FrameType) -> Site | None:
+        """Return the line that called a function, if it is not the user's and the call its own.
+
+        Of what a backward calls, no line says which operation it belongs to.
+        """
+        caller = frame.f_back
+        while caller is not None and self._owner(caller.f_code) == NOBODY:
+            if caller.f_code.co_name == BACKWARD_FILES:
+                return None
+            caller = caller.f_back
+        if caller is None or self._owner(caller.f_code) not in (INSTALLED, EDGE):
+            return None
+        return _site(caller)
+
+    def is_users(self, code: CodeType) -> bool:
+        """Return whether a function is the user's."""
+        return self._owner(code) == USER
+
     def of_user(self, frame: FrameType) -> CodeLine | None:
         """Return the line of a frame, if it is the user's."""
         return self._line(frame, "", own=True) if self._owner(frame.f_code) == USER else None
@@ -115,6 +150,10 @@ class Frames:
         if owner is None:
             owner = self._owners[code] = _owner_of(code)
         return owner
+
+
+def _site(frame: FrameType) -> Site:
+    return Site(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _owner_of(code: CodeType) -> int:

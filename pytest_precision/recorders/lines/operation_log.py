@@ -20,14 +20,17 @@ from pytest_precision._torch.around import (
 )
 from pytest_precision._torch.dispatch import returns_view, tree_leaves, written_arguments
 from pytest_precision._torch.regions import around_regions
+from pytest_precision.ranks.state.accelerator import capturing
+from pytest_precision.recorders.lines.entries import Entries
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
 from pytest_precision.recorders.lines.restores import RestoreWatch
-from pytest_precision.recorders.lines.settings import SettingsWatch
+from pytest_precision.recorders.lines.settings import SettingsWatch, called_through
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
 from pytest_precision.trace.operations import (
+    GRAPH,
     REGION,
     Constant,
     Holding,
@@ -75,6 +78,7 @@ class OperationLogger:
         self.settings = SettingsWatch(self.frames, self.log)
         self.restores = RestoreWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames, self._modules)
+        self._entries = Entries(self.frames, self.log, lambda: self.active)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -84,6 +88,8 @@ class OperationLogger:
             stack.enter_context(self.settings.followed())
             stack.enter_context(around_operations(self._operation))
             stack.enter_context(around_regions(self._region))
+            stack.enter_context(called_through(torch.cuda.CUDAGraph, "replay", self._replayed))
+            stack.enter_context(self._entries.followed())
             yield
 
     @contextmanager
@@ -101,6 +107,7 @@ class OperationLogger:
         """Begin a log, in place of what was logged before."""
         self.log.operations.clear()
         self.log.restores.clear()
+        self.log.entries.clear()
         self.log.cut = 0
         self._values.forget()
         self.active = True
@@ -118,7 +125,7 @@ class OperationLogger:
         return {name: self._values.of(tensor) for name, tensor in own if readable(tensor)}
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self.active or torch.compiler.is_compiling():
+        if not self.active or torch.compiler.is_compiling() or capturing():
             return func(*args, **kwargs)
         if returns_view(func):
             return func(*args, **kwargs)
@@ -168,9 +175,19 @@ class OperationLogger:
                 origin.backward,
                 origin.line,
                 self._sketched(made) if results else (),
+                self.frames.sites(),
             )
         )
         return result
+
+    def _replayed(self, replay: Any, graph: Any) -> None:
+        """Log the replay of a CUDA graph, whatever it reads and writes."""
+        replay(graph)
+        self._values.forget()
+        if self.active and len(self.log.operations) < self._wanted.limit:
+            origin = self._lines.origin()
+            where = origin.module, origin.backward, origin.line, (), self.frames.sites()
+            self.log.operations.append(LoggedOperation(GRAPH, (), (), (), *where))
 
     def _region(
         self, run: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], written: tuple[int, ...]
@@ -195,10 +212,8 @@ class OperationLogger:
             self._values.overwritten(tensor)
         made = [one for one in tree_leaves(result) if readable(one)] + changed
         results, sketches = tuple(map(self._values.of, made)), self._sketched(made)
-        where = origin.module, origin.backward, origin.line
-        self.log.operations.append(
-            LoggedOperation(REGION, tuple(arguments), results, (), *where, sketches)
-        )
+        where = origin.module, origin.backward, origin.line, sketches, self.frames.sites()
+        self.log.operations.append(LoggedOperation(REGION, tuple(arguments), results, (), *where))
         return result
 
     def _sketched(self, made: list[Tensor]) -> tuple[tuple[float, ...], ...]:

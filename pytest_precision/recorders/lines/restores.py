@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.settings import called_through
-from pytest_precision.trace.operations import OperationLog, Setting
+from pytest_precision.trace.code_lines import Setting
+from pytest_precision.trace.operations import OperationLog
 
 RESTORING = ((torch, "load"), (nn.Module, "load_state_dict"), (Optimizer, "load_state_dict"))
 """Functions of torch with which state is brought back, also below those of a framework."""

@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.trace.operations import CodeLine, OperationLog, Setting
+from pytest_precision.trace.code_lines import CodeLine, Setting
+from pytest_precision.trace.operations import OperationLog
 
 PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 
@@ -102,7 +103,10 @@ class SettingsWatch:
             if line is None or not line.own:
                 line = self._computed or line
             self._log.settings.append(
-                Setting(len(self._log.operations), what, owner, repr(shown), line)
+                Setting(
+                    *(len(self._log.operations), what, owner, repr(shown), line),
+                    self._frames.sites(),
+                )
             )
 
 

@@ -55,7 +55,9 @@ class Values:
         if found is None or found[1] != sample:
             dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
             pieces = tuple(map(digest_of, self._parts(tensor)))
-            found = Value(digest_of(tensor), storage, dtype, shape, pieces), sample
+            start = int(tensor.storage_offset()) * tensor.element_size()
+            span = start, _reaches(tensor)
+            found = Value(digest_of(tensor), storage, dtype, shape, pieces, span), sample
             known[place] = found
         return found[0]
 

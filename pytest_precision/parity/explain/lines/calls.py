@@ -6,13 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_precision.trace.operations import (
-    CodeLine,
-    Constant,
-    LoggedArgument,
-    LoggedOperation,
-    Value,
-)
+from pytest_precision.trace.code_lines import CodeLine
+from pytest_precision.trace.operations import Constant, LoggedArgument, LoggedOperation, Value
 
 MOVES = frozenset(
     (

@@ -14,31 +14,11 @@ from pytest_precision.parity.explain.lines.calls import (
     moves,
 )
 from pytest_precision.parity.explain.lines.known import Known
+from pytest_precision.parity.explain.lines.memory import RIGHT, Roots, WrongMemory
 from pytest_precision.trace.operations import OperationLog, Value
-
-MOST_ROOTS = 8
-"""First wrong operations that a value is followed back to."""
-
-Roots = frozenset[int]
-RIGHT: Roots = frozenset()
 
 AT_START = -1
 """The place of what there is at the start."""
-
-
-class Memory(NamedTuple):
-    """What lies in a storage.
-
-    Attributes:
-        roots: the operations that made it wrong.
-        elements: how many elements they wrote.
-        apart: the operations since which it has no counterpart in the reference, whether it is
-            right or not: what has put right values into another order, and what computed with them.
-    """
-
-    roots: Roots
-    elements: int
-    apart: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +80,7 @@ class Follower:
         alike = [value for value in log.given.values() if value in known]
         self._shapes = {value.shape for value in alike if value.elements > SMALL}
         self._written = {value.storage for value in alike}
-        self._memory: dict[int, Memory] = {}
+        self._memory = WrongMemory()
         if in_pieces:
             self._take_unlike(log)
         self._found: dict[int, FirstWrong] = {}
@@ -109,7 +89,7 @@ class Follower:
         """Note the pieces that there are at the start and that the reference's tensors have not."""
         for held, value in log.given.items():
             if value not in self._known and value.shape not in self._known.shapes[held]:
-                self._memory[value.storage] = Memory(RIGHT, value.elements, (AT_START,))
+                self._memory.put(value, RIGHT, (AT_START,))
 
     def wrong(self, rank: int) -> Iterator[Wrong]:
         """Yield the first wrong operations that do not follow from each other, in order."""
@@ -142,7 +122,7 @@ class Follower:
             if value not in self._known and not self._roots(value):
                 unlike.append(value)
                 source = source or (value.storage not in self._written and value.storage >= 0)
-                apart = self._joined(apart, self._apart(value))
+                apart = self._joined(apart, self._memory.apart(value))
         wrong = [value for value in call.results if value not in self._known]
         if not wrong or roots or _is_constant(call):
             apart = ()
@@ -155,8 +135,9 @@ class Follower:
             self._found[place] = FirstWrong(tuple(unlike), source, collectives, suspects)
             roots, apart = frozenset((place,)), ()
         for value in call.read:
-            if value in self._known and not is_common(value) and value.storage in self._memory:
-                self._right_again(value, call)
+            overwritten = any(result.storage == value.storage for result in call.results)
+            if overwritten and value in self._known and not is_common(value):
+                self._memory.excuse(value)
         for value in call.results:
             self._write(value, roots, apart)
 
@@ -199,34 +180,17 @@ class Follower:
             first.setdefault(call and (call.line, moves(call)), place)
         return tuple(first.values())
 
-    def _apart(self, value: Value) -> tuple[int, ...]:
-        memory = self._memory.get(value.storage)
-        return () if memory is None else memory.apart
-
-    def _right_again(self, value: Value, call: SingleCall) -> None:
-        """Forget what was wrong in memory whose value is right, where it is overwritten now."""
-        if any(result.storage == value.storage for result in call.results):
-            memory = self._memory.pop(value.storage)
-            if value.elements < memory.elements and memory.apart:  # other views have the rest
-                self._memory[value.storage] = memory._replace(roots=RIGHT)
-
     def _roots(self, value: Value) -> Roots:
         """Return the operations at which a value went wrong; `RIGHT` if it did not."""
-        memory = self._memory.get(value.storage)
-        if memory is None or (value in self._known and not is_common(value)):
-            return RIGHT
-        return memory.roots
+        right = value in self._known and not is_common(value)
+        return RIGHT if right else self._memory.roots(value)
 
     def _write(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
         self._written.add(value.storage)
-        before = self._memory.get(value.storage, Memory(RIGHT, 0))
         if value in self._known and (not roots or not is_common(value)):
-            if value.elements >= before.elements:
-                self._memory.pop(value.storage, None)
-            return
-        roots = frozenset(sorted(roots | before.roots)[:MOST_ROOTS])
-        size = max(value.elements, before.elements)
-        self._memory[value.storage] = Memory(roots, size, apart or before.apart)
+            self._memory.clear(value)
+        else:
+            self._memory.put(value, roots, apart)
 
     def _lasting(self, collectives: int) -> Roots:
         """Return the operations whose wrong values reach what is there at the end.
@@ -236,12 +200,10 @@ class Follower:
         """
         found: Roots = RIGHT
         for value in self._wanted:
-            memory = self._memory.get(value.storage)
-            if memory is None:
-                continue
-            found |= memory.roots
-            if not memory.roots and memory.apart and memory.apart != (AT_START,):
-                last, suspects = memory.apart[-1], memory.apart if self._in_pieces else ()
+            roots, apart = self._memory.roots(value), self._memory.apart(value)
+            found |= roots
+            if not roots and apart and apart != (AT_START,):
+                last, suspects = apart[-1], apart if self._in_pieces else ()
                 self._found.setdefault(last, FirstWrong((), False, collectives, suspects))
                 found |= {last}
         return found

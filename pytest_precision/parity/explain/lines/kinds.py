@@ -27,7 +27,8 @@ from pytest_precision.parity.explain.lines.counterparts import (
 )
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.trace.operations import CodeLine, Constant, Value
+from pytest_precision.trace.code_lines import CodeLine, Site
+from pytest_precision.trace.operations import GRAPH, Constant, Value
 
 CASTS = frozenset({"_to_copy", "copy"})
 
@@ -44,6 +45,12 @@ A_REGION = "a compiled region, which is counted as one operation,"
 IN_REGION = (
     f"{A_REGION} makes it of values that the reference "
     'has, too; compile with backend="aot_eager" to see the operations inside'
+)
+
+
+IN_GRAPH = (
+    "it counts as one operation, and may have made what {name} reads{at} and the reference has "
+    "not; run the step without the graph to see the operations inside"
 )
 
 
@@ -67,6 +74,10 @@ class ErrorKind(NamedTuple):
 
 def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
     """Return what a first wrong operation did otherwise than the reference."""
+    replayed = _replayed(wrong)
+    if replayed is not None:
+        name, at = wrong.call.operation.name, _at(wrong.call)
+        return ErrorKind("unknown", IN_GRAPH.format(name=name, at=at), blamed=replayed)
     if wrong.source:
         return _given(wrong, known)
     if wrong.call.operation.is_region:
@@ -79,6 +90,13 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
         if found is not None:
             return found
     return ErrorKind("unknown", "the reference has no such operation")
+
+
+def _replayed(wrong: Wrong) -> SingleCall | None:
+    """Return the last CUDA graph before an operation that reads what no operation has made."""
+    before = (one for one in reversed(wrong.calls) if one.number < wrong.call.number)
+    graph = next((one for one in before if one.operation.name == GRAPH), None)
+    return graph if wrong.unlike else None
 
 
 def _given(wrong: Wrong, known: Known) -> ErrorKind:
@@ -252,7 +270,7 @@ def _at(call: SingleCall) -> str:
     return "" if line is None else f" at {short(line)}"
 
 
-def short(line: CodeLine) -> str:
+def short(line: CodeLine | Site) -> str:
     """Return file name and line number."""
     return f"{os.path.basename(line.file)}:{line.line}"
 

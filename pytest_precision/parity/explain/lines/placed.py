@@ -10,9 +10,17 @@ from pytest_precision.trace.operations import Holding, OperationLog, Value
 
 
 def misplaced(
-    candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> tuple[SingleCall, ErrorKind, int] | None:
     """Return the operation that left something other than the reference under a name.
+
+    Of the kind that differs first, it may have left what the reference has under no name, however
+    the two sides name what they hold.
+
+    Args:
+        candidate: the logs of its ranks.
+        reference: likewise.
+        kind: of the tensor that differs first.
 
     Returns:
         the operation of the candidate, or the one of the reference that the candidate lacks; what
@@ -27,7 +35,27 @@ def misplaced(
             if expected is not None:
                 words = f"the reference writes {name} here, the candidate leaves it as it was"
                 return expected, ErrorKind("missing", words, expected), rank
-    return None
+    return next(_out_of_place(candidate, reference, kind), None)
+
+
+def _out_of_place(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
+) -> Iterator[tuple[SingleCall, ErrorKind, int]]:
+    """Yield what wrote a value of a kind that the reference has left nowhere, though it had it."""
+    left = {
+        digest
+        for log in reference
+        for held, value in log.left.items()
+        if held.kind == kind
+        for digest in (value.digest, *value.pieces)
+    }
+    for rank, log in enumerate(candidate):
+        for held, value in log.left.items():
+            strange = held.kind == kind and not left.issuperset(value.pieces or (value.digest,))
+            writer = _writer(log, value) if strange and value.digest not in left else None
+            if writer is not None:
+                words = f"{held} is {_whose(value, log)}, which the reference has not left there"
+                yield writer, ErrorKind("inputs", words), rank
 
 
 def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding, Value, Value]]:
@@ -39,12 +67,16 @@ def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding,
 
 
 def _writer(log: OperationLog, value: Value) -> SingleCall | None:
-    """Return the last operation that wrote to the memory of a value."""
+    """Return the last operation that wrote a value, or what it is a part of, to its memory."""
     found = None
     for call in calls(log.operations):
-        if any(one.storage == value.storage and one.digest == value.digest for one in call.results):
+        if any(one.storage == value.storage and _holds(one, value) for one in call.results):
             found = call
     return found
+
+
+def _holds(whole: Value, value: Value) -> bool:
+    return value.digest == whole.digest or value.digest in whole.pieces
 
 
 def _whose(value: Value, log: OperationLog) -> str:

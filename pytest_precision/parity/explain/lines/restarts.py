@@ -8,8 +8,10 @@ from itertools import chain
 
 from pytest_precision.parity.explain.lines.calls import SingleCall, calls
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.kinds import ErrorKind, short
-from pytest_precision.trace.operations import CodeLine, OperationLog, Value
+from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of, short
+from pytest_precision.parity.explain.lines.known import Known
+from pytest_precision.trace.code_lines import CodeLine
+from pytest_precision.trace.operations import OperationLog, Value
 
 Key = tuple[str, CodeLine | None]
 """What tells the likes of an operation: its base name, and where it was called."""
@@ -26,6 +28,7 @@ def not_restored(
     chosen: Sequence[Wrong],
     candidate: Sequence[OperationLog],
     reference: Sequence[OperationLog],
+    known: Known,
 ) -> tuple[SingleCall, CodeLine, ErrorKind] | None:
     """Return what is wrong since it was not restored, and the last line that restores anything.
 
@@ -37,10 +40,14 @@ def not_restored(
         chosen: those of them that lead to what differs.
         candidate: the logs of its ranks; of a restart, from the start of the script.
         reference: the logs of its ranks.
+        known: the values of the reference.
     """
     resumed = [one for one in wrong if candidate[one.rank].restores]
     before = chosen[:1] if resumed else ()
-    for what, other, one in chain(_read(resumed, reference), _made_before(before, candidate)):
+    numbers = [one for one in resumed if kind_of(one, known).kind == "constant"]
+    tensors = [one for one in resumed if one not in numbers]
+    found = _read(tensors, reference), _numbers(numbers, known), _made_before(before, candidate)
+    for what, other, one in chain(*found):
         last = candidate[one.rank].restores[-1]
         if last.line is not None:
             words = f"{what}; the last line that loads is {short(last.line)}, by {last.what}"
@@ -105,3 +112,10 @@ def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> 
     for one in chosen:
         if one.call.number < candidate[one.rank].restores[-1].before:
             yield "what was saved does not take the place of what this makes", None, one
+
+
+def _numbers(wrong: Sequence[Wrong], known: Known) -> Unrestored:
+    """Yield operations that are given another number than before the restart."""
+    for one in wrong:
+        error = kind_of(one, known)
+        yield f"what counts or sets a number is as if new: {error.words}", error.reference, one

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_precision.trace.operations import CodeLine, OperationLog, Setting
+from pytest_precision.trace.code_lines import CodeLine, Setting
+from pytest_precision.trace.operations import OperationLog
 
 
 class SetOtherwise(NamedTuple):

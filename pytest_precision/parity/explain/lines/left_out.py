@@ -1,0 +1,156 @@
+"""Left out: what a function of the user's does not do, where the reference's library does it.
+
+An override or a replaced function that computes too little makes no wrong value: what follows it
+does. It is found by the line that calls it, which is the library's on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pytest_precision.parity.explain.lines.kinds import short
+from pytest_precision.trace.code_lines import CodeLine, Entry, Setting, Site
+from pytest_precision.trace.operations import LoggedOperation, OperationLog
+
+Deed = LoggedOperation | Setting
+"""What a function does that a log shows."""
+
+RECORDERS = os.path.join("", "pytest_precision", "recorders", "")
+"""The folder of what calls a layout or a script, whatever that is."""
+
+
+class LeftOut(NamedTuple):
+    """A function of the user's that only the candidate calls at a place.
+
+    Attributes:
+        entry: a call of it.
+        rank: the first one of the candidate that calls it; None where all do.
+        lacking: what the reference does there and it does not; None where no log shows any.
+    """
+
+    entry: Entry
+    rank: int | None
+    lacking: Deed | None
+
+    @property
+    def line(self) -> CodeLine:
+        """Return the line of the function to name."""
+        return self.entry.line
+
+    @property
+    def name(self) -> str:
+        """Return the name of what is lacking."""
+        return self.lacking.name if self.lacking is not None else self.line.function
+
+    @property
+    def words(self) -> str:
+        """Say what calls the function, and what the reference has there."""
+        called = f"{short(self.entry.site)} calls {self.line.function} of {short(self.line)}"
+        if self.lacking is None:
+            return f"{called}, the reference another function"
+        return f"{called}, which lacks it; the reference has it there"
+
+
+def left_out(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
+) -> LeftOut | None:
+    """Return the function that does a part of what the reference does at the same place, if any.
+
+    Args:
+        candidate: the logs of its ranks.
+        reference: likewise.
+        before: only calls before this operation; None for all.
+    """
+    found: list[LeftOut] = []
+    for rank, ours, theirs, entries in _alone(candidate, reference, before):
+        sites: dict[Site, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            sites[entry.site].append(entry)
+        for site, own in sites.items():
+            lacking = _lacking([d for one in own for d in _inside(ours, one)], theirs, site)
+            if lacking is not None:
+                found.append(LeftOut(min(own, key=_length), rank, lacking))
+    return _first(found, len(candidate))
+
+
+def only_other(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
+) -> LeftOut | None:
+    """Return the function that the candidate alone calls, if there is one, and no log shows why.
+
+    What computes or sets anything shows by that; what calls a whole layout is no such place.
+    """
+    found = [
+        LeftOut(entry, rank, None)
+        for rank, _, _, entries in _alone(candidate, reference, before)
+        for entry in entries
+        if not _length(entry) and RECORDERS not in entry.site.file
+    ]
+    places = {(one.entry.site, one.line.function) for one in found}
+    return _first(found, len(candidate)) if len(places) == 1 else None
+
+
+def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
+    """Return the smallest one, which others may be around, with the ranks that call it."""
+    first = min(found, key=lambda one: (_length(one.entry), one.entry.operations), default=None)
+    if first is None:
+        return None
+    same = {one.rank for one in found if one.entry.site == first.entry.site}
+    return first._replace(rank=None) if len(same) == ranks else first
+
+
+def _alone(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
+) -> Iterator[tuple[int, OperationLog, OperationLog, list[Entry]]]:
+    """Yield each rank, the logs of both sides, and the calls that the candidate alone has.
+
+    Where the reference calls a function of the user's, too, that is no library's.
+    """
+    known = {entry.site for log in reference for entry in log.entries}
+    for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
+        entries = [one for one in ours.entries if one.site not in known]
+        if before is not None:
+            entries = [one for one in entries if one.operations[0] <= before]
+        yield rank, ours, theirs, entries
+
+
+def _length(entry: Entry) -> int:
+    return entry.operations[1] - entry.operations[0] + entry.settings[1] - entry.settings[0]
+
+
+def _inside(log: OperationLog, entry: Entry) -> list[Deed]:
+    operations, settings = (slice(*one) for one in (entry.operations, entry.settings))
+    return [*_deeds(log.operations[operations], log.settings[settings])]
+
+
+def _deeds(operations: Sequence[LoggedOperation], settings: Sequence[Setting]) -> Iterator[Deed]:
+    yield from operations
+    yield from settings
+
+
+def _lacking(mine: Sequence[Deed], theirs: OperationLog, site: Site) -> Deed | None:
+    """Return the first thing that the reference does in what a line calls and is not among mine.
+
+    Where more than nothing is done that the reference does not do, they are not comparable.
+    """
+    deeds = [one for one in _deeds(theirs.operations, theirs.settings) if site in one.sites[1:]]
+    left = Counter(map(_what, mine))
+    if left - Counter(map(_what, deeds)):
+        return None
+    for one in deeds:
+        if not left[_what(one)] and not _by_chance(one):
+            return one
+        left[_what(one)] -= 1
+    return None
+
+
+def _by_chance(deed: Deed) -> bool:
+    """Return whether an operation only takes memory."""
+    return isinstance(deed, LoggedOperation) and not deed.results
+
+
+def _what(deed: Deed) -> str:
+    return deed.base if isinstance(deed, LoggedOperation) else deed.name

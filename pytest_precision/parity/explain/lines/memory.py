@@ -1,0 +1,88 @@
+"""Memory: which parts of a rank's memory hold wrong values, and which operations made them so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import torch
+
+from pytest_precision.trace.operations import Value
+
+MOST_ROOTS = 8
+"""First wrong operations that a value is followed back to."""
+
+Roots = frozenset[int]
+RIGHT: Roots = frozenset()
+
+
+class Region(NamedTuple):
+    """What lies in a part of a storage.
+
+    Attributes:
+        start: its first byte in the storage.
+        stop: the byte after its last one.
+        roots: the operations that made it wrong.
+        apart: the operations since which it has no counterpart in the reference, whether it is
+            right or not: what has put right values into another order, and what computed with them.
+    """
+
+    start: int
+    stop: int
+    roots: Roots
+    apart: tuple[int, ...] = ()
+
+
+class WrongMemory:
+    """The parts of all storages of a rank whose values the reference does not have."""
+
+    def __init__(self) -> None:
+        self._regions: dict[int, list[Region]] = defaultdict(list)
+
+    def __contains__(self, value: Value) -> bool:
+        return bool(self._touched(value))
+
+    def roots(self, value: Value) -> Roots:
+        """Return the operations that made anything wrong in the memory of a value."""
+        return RIGHT.union(*(region.roots for region in self._touched(value)))
+
+    def apart(self, value: Value) -> tuple[int, ...]:
+        """Return the operations since which the memory of a value has no counterpart, in order."""
+        return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
+
+    def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
+        """Note a value that the reference does not have, over what was there before."""
+        before = self.roots(value), self.apart(value)
+        self.clear(value)
+        roots = frozenset(sorted(roots | before[0])[:MOST_ROOTS])
+        self._regions[value.storage].append(Region(*value.span, roots, apart or before[1]))
+
+    def clear(self, value: Value) -> None:
+        """Forget what was wrong where a value lies now, as far as it covers that."""
+        start, stop = value.span
+        if value.storage in self._regions and _is_dense(value):
+            self._regions[value.storage] = [
+                one for one in self._regions[value.storage] if one.start < start or one.stop > stop
+            ]
+
+    def excuse(self, value: Value) -> None:
+        """Take a right value that is overwritten; what lies around it is no longer called wrong."""
+        touched = self._touched(value)
+        self.clear(value)
+        for one in touched:
+            if one in self._regions[value.storage]:  # other views have the rest
+                self._regions[value.storage].remove(one)
+                if one.apart:
+                    self._regions[value.storage].append(one._replace(roots=RIGHT))
+
+    def _touched(self, value: Value) -> list[Region]:
+        start, stop = value.span
+        found = self._regions.get(value.storage, ())
+        return [one for one in found if one.start < stop and start < one.stop]
+
+
+def _is_dense(value: Value) -> bool:
+    """Return whether a value fills its part of the memory, as a slice of columns does not."""
+    start, stop = value.span
+    size: int = getattr(torch, value.dtype).itemsize
+    return value.elements * size == stop - start

@@ -1,0 +1,148 @@
+"""Worded: a culprit in words and as data, whatever has shown it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_precision.parity.culprit import CalledAt, Culprit, Following
+from pytest_precision.parity.explain.lines.calls import SingleCall
+from pytest_precision.parity.explain.lines.following import Wrong
+from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
+from pytest_precision.parity.explain.lines.known import Known
+from pytest_precision.parity.explain.lines.left_out import LeftOut
+from pytest_precision.parity.explain.lines.set import SetOtherwise
+from pytest_precision.parity.explain.source import lines_around, shown_file
+from pytest_precision.trace.code_lines import CodeLine
+
+MOST_FOLLOWING = 2
+"""Further operations that are named."""
+
+
+def of_operations(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
+    """Return the culprit of operations that made wrong values, in order of cause."""
+    first, error = chosen[0], kind_of(chosen[0], known)
+    line = first.call.line
+    same = {one.rank for one in chosen if one.call.line == line}
+    following = tuple(_following(one, known, root) for one in _further(chosen))
+    rank = None if len(same) == ranks else first.rank
+    return of_operation(error.blamed or first.call, error, root, rank=rank, following=following)
+
+
+def of_operation(
+    call: SingleCall,
+    error: ErrorKind,
+    root: Path,
+    *,
+    rank: int | None,
+    following: tuple[Following, ...] = (),
+    named: CodeLine | None = None,
+) -> Culprit:
+    """Return the culprit of an operation, at its own line unless another one is named."""
+    line = named or call.line
+    return Culprit(
+        text=f"first wrong value: {place_of(call, root)}: {error.words}",
+        kind=error.kind,
+        operation=call.operation.name,
+        **line_fields(line, root),
+        module=call.operation.module or None,
+        rank=rank,
+        constants=error.constants,
+        reference=_called_at(error, root),
+        following=following,
+    )
+
+
+def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
+    """Return the culprit of what a function of the user's leaves out, and what that has led to."""
+    followed = f"; then {then.operation}" if then is not None else ""
+    place = _of_line(lacking.line, root)
+    is_set = then is not None and then.kind == "setting" and lacking.lacking is None
+    return Culprit(
+        text=f"first wrong value: {lacking.name}{place}: {lacking.words}{followed}",
+        kind="setting" if is_set else "missing",
+        operation=lacking.name,
+        **line_fields(lacking.line, root),
+        module=None if then is None else then.module,
+        rank=lacking.rank,
+        following=() if then is None else then.following,
+    )
+
+
+def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None) -> Culprit:
+    """Return the culprit of something that is no tensor, and what it has led to."""
+    own = setting.mine or setting.theirs
+    assert own is not None
+    where = "" if own.line is None else _of_line(own.line, root)
+    words = setting.words + (f"; then {instead.operation}" if instead is not None else "")
+    return Culprit(
+        text=f"first wrong value: {own.name}{where}: {words}",
+        kind="setting",
+        operation=own.name,
+        **line_fields(own.line, root),
+        module=None if instead is None else instead.module,
+        following=() if instead is None else instead.following,
+    )
+
+
+def line_fields(line: CodeLine | None, root: Path) -> dict[str, Any]:
+    """Return what a culprit says of a line, by the names of its fields."""
+    if line is None:
+        return {}
+    shown = shown_file(line.file, root)
+    return {
+        "function": line.called or line.function,
+        "file": shown.file,
+        "line": line.line,
+        "outside": shown.outside or not line.own,
+        "source": lines_around(line.file, line.line),
+    }
+
+
+def _further(chosen: Sequence[Wrong]) -> list[Wrong]:
+    """Return the next operations, each line once."""
+    found: list[Wrong] = []
+    seen = {chosen[0].call.line}
+    for one in chosen[1:]:
+        key = one.call.line
+        if key not in seen and len(found) < MOST_FOLLOWING:
+            seen.add(key)
+            found.append(one)
+    return found
+
+
+def _following(wrong: Wrong, known: Known, root: Path) -> Following:
+    kind = kind_of(wrong, known)
+    named = kind.blamed or wrong.call
+    line = named.line
+    file = None if line is None else shown_file(line.file, root).file
+    text = f"{place_of(named, root)}: {kind.words}"
+    return Following(named.operation.name, file, None if line is None else line.line, text)
+
+
+def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
+    if kind.reference is None:
+        return None
+    operation = kind.reference.operation
+    line = operation.line
+    if line is None:
+        return CalledAt(operation.name, None, None, None)
+    function = line.called or line.function
+    return CalledAt(operation.name, function, shown_file(line.file, root).file, line.line)
+
+
+def place_of(call: SingleCall, root: Path) -> str:
+    """Say where an operation was called."""
+    operation = call.operation
+    words = operation.name + (" in the backward" if operation.backward else "")
+    if operation.is_custom:
+        words += ", which counts as one operation,"
+    if operation.module:
+        words += f" of {operation.module}"
+    return words + (_of_line(operation.line, root) if operation.line is not None else "")
+
+
+def _of_line(line: CodeLine, root: Path) -> str:
+    place = f"{shown_file(line.file, root).file}:{line.line}"
+    return f" in {line.called}, called at {place}" if line.called else f" at {place}"

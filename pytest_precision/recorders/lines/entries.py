@@ -1,0 +1,93 @@
+"""Entries: which functions of the user's are called by code that is not, and what they leave out.
+
+An override, a hook or a replaced function may be wrong for what it does not do, which no operation
+shows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+from pytest_precision.recorders.lines.frames import Frames
+from pytest_precision.trace.code_lines import CodeLine, Entry
+from pytest_precision.trace.operations import OperationLog
+
+MOST_ENTRIES = 10_000
+"""Calls of a rank that are noted."""
+
+MOST_LINES = 10_000
+"""Lines that one call may run before they are no longer followed."""
+
+GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class Entries:
+    """Notes each call of a function of the user's by a library, or by what records.
+
+    It needs the thread's trace function, and leaves that of a debugger or a coverage tool alone.
+
+    Args:
+        frames: tells whose code is whose.
+        log: takes what is called.
+        wanted: whether calls are noted now.
+    """
+
+    def __init__(self, frames: Frames, log: OperationLog, wanted: Callable[[], bool]) -> None:
+        self._frames, self._log, self._wanted = frames, log, wanted
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Note what is called inside."""
+        if sys.gettrace() is not None:
+            yield
+            return
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    def _called(self, frame: FrameType, _event: str, _value: Any) -> Any:
+        """Begin an entry, if a function of the user's is called by other code."""
+        if not self._wanted() or not self._frames.is_users(frame.f_code) or _has_no_end(frame):
+            return None
+        site = self._frames.site_of_call(frame)
+        if site is None or len(self._log.entries) >= MOST_ENTRIES:
+            return None
+        log, run = self._log, set[int]()
+        place, before = len(log.entries), (len(log.operations), len(log.settings))
+        log.entries.append(
+            Entry(site, _line(frame.f_code, run), (before[0],) * 2, (before[1],) * 2)
+        )
+
+        def step(frame: FrameType, event: str, _value: Any) -> Any:
+            if event == "line":
+                run.add(frame.f_lineno)
+                frame.f_trace_lines = len(run) < MOST_LINES
+            elif event == "return" and place < len(log.entries):
+                after = (before[0], len(log.operations)), (before[1], len(log.settings))
+                log.entries[place] = Entry(site, _line(frame.f_code, run), *after)
+            return step
+
+        return step
+
+
+def _has_no_end(frame: FrameType) -> bool:
+    """Return whether a call is that of a generator, or of a part of another function."""
+    code = frame.f_code
+    nested = code.co_name.startswith("<") and code.co_name != "<lambda>"
+    return nested or bool(code.co_flags & GENERATORS)
+
+
+def _line(code: CodeType, run: set[int]) -> CodeLine:
+    """Return the line of a function that decided to leave lines out; its first one if none did."""
+    left_out = {line for *_, line in code.co_lines() if line} - run - {code.co_firstlineno}
+    first = min(left_out, default=0)
+    deciding = max((line for line in run if line < first), default=code.co_firstlineno)
+    line = deciding if run and left_out else code.co_firstlineno
+    return CodeLine(code.co_filename, line, code.co_name, "", True)
