@@ -1,8 +1,12 @@
-"""Lines: a failed bitwise check is run once more, to name the line of the first wrong value."""
+"""Lines: a failed bitwise check is run once more, to name the line of the first wrong value.
+
+Where that line is no error, but another kernel, a further run says where its error grows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +21,9 @@ from pytest_precision.trace.operations import OperationLog, path_of
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.segment_folders import holders, recorded_segments
 from pytest_precision.trace.wanted import Wanted
+
+UNFOLLOWED = ("unknown", "order")
+"""Kinds of what is no error by itself, but rounds otherwise, so that nothing later is followed."""
 
 
 class Named(NamedTuple):
@@ -53,12 +60,15 @@ def culprit_named(
     moment = finding.pair.moment
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
     wanted = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
+    of_first = root.absolute(), finding.pair.kind, finding.pair.name
     try:
-        folders = recordings.logged(wanted)
-        ours, theirs = (_read(*one, wanted) for one in zip(folders, sides, strict=True))
+        ours, theirs = _logs(recordings, sides, wanted)
         if tolerates:
             return Named(growth_of(ours, theirs, root.absolute()))
-        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind, finding.pair.name)
+        culprit = culprit_of(ours, theirs, *of_first)
+        if culprit is not None and culprit.kind in UNFOLLOWED:
+            sketched = _logs(recordings, sides, wanted._replace(sketches=True))
+            culprit = _with_growth(culprit, growth_of(*sketched, root.absolute()))
     except Exception as error:  # whatever it is, both sides differ
         reason = (
             error.reason if isinstance(error, SideFailed) else f"{type(error).__name__}: {error}"
@@ -67,6 +77,21 @@ def culprit_named(
     if culprit is None:
         return Named(None, _unnamed(ours, theirs))
     return Named(culprit)
+
+
+def _logs(
+    recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted
+) -> tuple[list[OperationLog], list[OperationLog]]:
+    """Run both sides again, and return the logs of their ranks."""
+    ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
+    return _read(*ours, wanted), _read(*theirs, wanted)
+
+
+def _with_growth(culprit: Culprit, grown: Culprit | None) -> Culprit:
+    """Return a culprit that also says where its error grows, with the errors of modules."""
+    if grown is None:
+        return culprit
+    return replace(culprit, text=f"{culprit.text}; {grown.text}", modules=grown.modules)
 
 
 def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: Path) -> Named:

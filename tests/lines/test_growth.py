@@ -39,6 +39,21 @@ def test_the_module_is_named_with_the_growth(parity_in: ParityIn) -> None:
     assert (errors["blocks.0"].backward or 0) > 1e-6
 
 
+def test_another_kernel_is_named_with_the_growth(parity_in: ParityIn) -> None:
+    """Bit for bit nothing is followed behind it, and the errors of modules say what it does."""
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell(sequence="train2")).check(
+            of(wrong_engines.FusedGelu), of(wrong_engines.Right), workload=workloads.mlp
+        )
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert (found.kind, found.operation) == ("unknown", "wrong_engines.fused_gelu.default")
+    assert "which counts as one operation" in found.text
+    assert "; the error grows most, ×" in found.text, found.text
+    errors = {row.module: row.forward or 0 for row in found.modules}
+    assert errors["blocks.0"] == 0 < 1e-6 < errors["blocks.1"]
+
+
 @pytest.mark.parametrize("size", [1, 15, 16, 1000, 30_000])
 def test_a_sketch_tells_the_relative_error(size: int) -> None:
     """Within a factor of two, whatever the number of elements."""
