@@ -39,9 +39,6 @@ class WrongMemory:
     def __init__(self) -> None:
         self._regions: dict[int, list[Region]] = defaultdict(list)
 
-    def __contains__(self, value: Value) -> bool:
-        return bool(self._touched(value))
-
     def roots(self, value: Value) -> Roots:
         """Return the operations that made anything wrong in the memory of a value."""
         return RIGHT.union(*(region.roots for region in self._touched(value)))
@@ -66,14 +63,16 @@ class WrongMemory:
             ]
 
     def excuse(self, value: Value) -> None:
-        """Take a right value that is overwritten; what lies around it is no longer called wrong."""
-        touched = self._touched(value)
+        """Take a right value that is overwritten: what has no counterpart around it may be right.
+
+        Other views have the rest, and nothing tells which of them was wrong.
+        """
         self.clear(value)
-        for one in touched:
-            if one in self._regions[value.storage]:  # other views have the rest
-                self._regions[value.storage].remove(one)
-                if one.apart:
-                    self._regions[value.storage].append(one._replace(roots=RIGHT))
+        if value.storage in self._regions:
+            self._regions[value.storage] = [
+                one._replace(roots=RIGHT) if one.apart else one
+                for one in self._regions[value.storage]
+            ]
 
     def _touched(self, value: Value) -> list[Region]:
         start, stop = value.span
