@@ -19,6 +19,7 @@ from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
 from pytest_precision.parity.explain.lines.placed import misplaced
 from pytest_precision.parity.explain.lines.restarts import not_restored
 from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
+from pytest_precision.parity.explain.source import shown_file
 from pytest_precision.trace.operations import OperationLog
 
 
@@ -82,7 +83,8 @@ def _made(
     name: str,
 ) -> _Made:
     """Return what values and settings name, see `culprit_of`."""
-    lines = {operation.line for log in reference for operation in log.operations}
+    called = {operation.line for log in reference for operation in log.operations}
+    lines = {(shown_file(line.file, root).file, line.line) for line in called if line}
 
     def set_by(setting: SetOtherwise, then: Culprit | None = None) -> _Made:
         own = setting.mine or setting.theirs
@@ -116,15 +118,13 @@ def _made(
         found = worded.of_operations(chosen, len(candidate), known, root)
         if found.outside and own:
             return set_by(own[0], found)
-        return _Made(found, chosen[0].call.number, chosen[0].call.line in lines)
+        return _Made(found, chosen[0].call.number, (found.file, found.line) in lines)
     if left is None and not in_pieces:
         left = misplaced(candidate, reference, kind)
     if left is not None:
         call, error, rank = left
-        rank_named = None if len(candidate) == 1 else rank
-        return _Made(
-            worded.of_operation(call, error, root, rank=rank_named), call.number, call.line in lines
-        )
+        found = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
+        return _Made(found, call.number, (found.file, found.line) in lines)
     users = own if in_pieces else [one for one in settings if one.line and one.line.own]
     return set_by(users[0]) if users else _Made(None)
 
