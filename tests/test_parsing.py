@@ -44,6 +44,7 @@ NO_NAMES = {
     "recorders/scripts/loop_names.py": "places in a model that have no name yet",
     "recorders/scripts/step_buffer.py": "the first line of an exception",
     "recorders/lines/frames.py": "names of files and of functions",
+    "recorders/lines/user_calls.py": "names of functions",
     "recorders/lines/operation_log.py": "names of torch's operators",
     "trace/operations.py": "names of torch's operators, and digests",
     "modules/replace.py": "names of modules of a model",

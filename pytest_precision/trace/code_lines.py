@@ -31,7 +31,7 @@ class Site(NamedTuple):
     line: int
 
 
-class Entry(NamedTuple):
+class UserCall(NamedTuple):
     """A call of a function of the user's by code that is not.
 
     Attributes:

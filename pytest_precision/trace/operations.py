@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from pytest_precision.trace.code_lines import CodeLine, Entry, Setting, Site
+from pytest_precision.trace.code_lines import CodeLine, Setting, Site, UserCall
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.sealed import log_of
 
@@ -177,14 +177,12 @@ class OperationLog:
     left: dict[Holding, Value] = field(default_factory=dict)
     settings: list[Setting] = field(default_factory=list)
     restores: list[Setting] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[UserCall] = field(default_factory=list)
     cut: int = 0
 
     def write(self, folder: Path, rank: int) -> None:
         """Write it next to a trace."""
-        values, lines = _Interned(), _Interned()
-        names, modules = _Interned(), _Interned()
-        sites, stacks = _Interned(), _Interned()
+        values, lines, names, modules, sites, stacks = (_Interned() for _ in range(6))
 
         def argument(given: LoggedArgument) -> Any:
             if isinstance(given, Value):
@@ -209,10 +207,8 @@ class OperationLog:
             "operations": rows,
             "given": [(*held, values.number(value)) for held, value in self.given.items()],
             "left": [(*held, values.number(value)) for held, value in self.left.items()],
-            **{
-                key: [[*one[:4], lines.number(one.line), stacks.number(one.sites)] for one in found]
-                for key, found in (("settings", self.settings), ("restores", self.restores))
-            },
+            "settings": _settings(self.settings, lines, stacks),
+            "restores": _settings(self.restores, lines, stacks),
             "entries": [
                 [sites.number(one.site), lines.number(one.line), one.operations, one.settings]
                 for one in self.entries
@@ -237,24 +233,11 @@ class OperationLog:
         sites = [Site(*row) for row in found["sites"]]
         stacks = [tuple(sites[one] for one in stack) for stack in found["stacks"]]
 
-        def set_by(rows: Any) -> list[Setting]:
-            return [
-                Setting(before, what, owner, value, lines[line], stacks[stack])
-                for before, what, owner, value, line, stack in rows
-            ]
-
-        def argument(given: Any) -> LoggedArgument:
-            if isinstance(given, int):
-                return values[given]
-            if isinstance(given[0], str):
-                return Constant(*given)
-            return tuple(values[one] for one in given)
-
         return cls(
             [
                 LoggedOperation(
                     found["names"][name],
-                    tuple(map(argument, arguments)),
+                    tuple(_argument(one, values) for one in arguments),
                     tuple(values[one] for one in results),
                     tuple(written),
                     found["modules"][module],
@@ -271,10 +254,10 @@ class OperationLog:
             ],
             {Holding(kind, name): values[number] for kind, name, number in found["given"]},
             {Holding(kind, name): values[number] for kind, name, number in found["left"]},
-            set_by(found["settings"]),
-            set_by(found["restores"]),
+            [_setting(row, lines, stacks) for row in found["settings"]],
+            [_setting(row, lines, stacks) for row in found["restores"]],
             [
-                Entry(sites[site], lines[line], tuple(operations), tuple(settings))
+                UserCall(sites[site], lines[line], tuple(operations), tuple(settings))
                 for site, line, operations, settings in found["entries"]
             ],
             found["cut"],
@@ -284,6 +267,23 @@ class OperationLog:
 def path_of(folder: Path, rank: int) -> Path:
     """Return the file to which a rank writes its log."""
     return folder / log_of(rank)
+
+
+def _settings(found: list[Setting], lines: _Interned, stacks: _Interned) -> list[Any]:
+    return [[*one[:4], lines.number(one.line), stacks.number(one.sites)] for one in found]
+
+
+def _setting(row: Any, lines: list[CodeLine | None], stacks: list[tuple[Site, ...]]) -> Setting:
+    before, what, owner, value, line, stack = row
+    return Setting(before, what, owner, value, lines[line], stacks[stack])
+
+
+def _argument(given: Any, values: list[Value]) -> LoggedArgument:
+    if isinstance(given, int):
+        return values[given]
+    if isinstance(given[0], str):
+        return Constant(*given)
+    return tuple(values[one] for one in given)
 
 
 class _Interned:

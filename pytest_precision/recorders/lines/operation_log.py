@@ -21,13 +21,13 @@ from pytest_precision._torch.around import (
 from pytest_precision._torch.dispatch import returns_view, tree_leaves, written_arguments
 from pytest_precision._torch.regions import around_regions
 from pytest_precision.ranks.state.accelerator import capturing
-from pytest_precision.recorders.lines.entries import Entries
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
 from pytest_precision.recorders.lines.restores import RestoreWatch
 from pytest_precision.recorders.lines.settings import SettingsWatch, called_through
 from pytest_precision.recorders.lines.sketches import Sketches
+from pytest_precision.recorders.lines.user_calls import UserCalls
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
 from pytest_precision.trace.operations import (
     GRAPH,
@@ -78,7 +78,7 @@ class OperationLogger:
         self.settings = SettingsWatch(self.frames, self.log)
         self.restores = RestoreWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames, self._modules)
-        self._entries = Entries(self.frames, self.log, lambda: self.active)
+        self._entries = UserCalls(self.frames, self.log, lambda: self.active)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

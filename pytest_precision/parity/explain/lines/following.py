@@ -14,7 +14,7 @@ from pytest_precision.parity.explain.lines.calls import (
     moves,
 )
 from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.parity.explain.lines.memory import RIGHT, Roots, WrongMemory
+from pytest_precision.parity.explain.lines.wrong_memory import RIGHT, Roots, WrongMemory
 from pytest_precision.trace.operations import OperationLog, Value
 
 AT_START = -1

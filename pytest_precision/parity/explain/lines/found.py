@@ -14,7 +14,7 @@ from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, m
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.growth import grown, module_errors, most
 from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.parity.explain.lines.left_out import left_out, only_other
+from pytest_precision.parity.explain.lines.left_out import only_other, too_little
 from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces, tellable
 from pytest_precision.parity.explain.lines.placed import misplaced
 from pytest_precision.parity.explain.lines.restarts import not_restored
@@ -45,7 +45,7 @@ def culprit_of(
     made = _made(candidate, reference, root, kind, name)
     if made.is_sure:
         return made.culprit
-    lacking = left_out(candidate, reference, made.before)
+    lacking = too_little(candidate, reference, made.before)
     if lacking is None and made.culprit is not None:
         lacking = only_other(candidate, reference, made.before)
     if lacking is None:
@@ -83,19 +83,12 @@ def _made(
     name: str,
 ) -> _Made:
     """Return what values and settings name, see `culprit_of`."""
-    called = {operation.line for log in reference for operation in log.operations}
-    lines = {(shown_file(line.file, root).file, line.line) for line in called if line}
-
-    def set_by(setting: SetOtherwise, then: Culprit | None = None) -> _Made:
-        own = setting.mine or setting.theirs
-        before = None if own is None else own.before
-        # Another value from the same line is an argument's; none at all is another function's.
-        return _Made(worded.of_setting(setting, root, then), before, setting.mine is None)
+    lines = _lines_of(reference, root)
 
     settings = [*set_otherwise(candidate, reference)]
     telling = [one for one in settings if _shows(kind, name, one.what)]
     if telling:
-        return set_by(telling[0])
+        return _set_by(telling[0], root)
     known, in_pieces = Known(reference), hold_other_pieces(candidate, reference)
     followed = (
         Follower(log, known, kind, in_pieces=in_pieces).wrong(rank)
@@ -108,16 +101,16 @@ def _made(
     own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
     if in_pieces:
         chosen = tellable(chosen)
-    if all(moves(one.call) for one in chosen):
-        chosen.reverse()  # what was put in place last
     if chosen:
+        if all(moves(one.call) for one in chosen):
+            chosen.reverse()  # what was put in place last
         unrestored = not_restored(wrong, chosen, candidate, reference, known)
         if unrestored is not None:
             call, line, error = unrestored
             return _Made(worded.of_operation(call, error, root, rank=None, named=line))
         found = worded.of_operations(chosen, len(candidate), known, root)
         if found.outside and own:
-            return set_by(own[0], found)
+            return _set_by(own[0], root, found)
         return _Made(found, chosen[0].call.number, (found.file, found.line) in lines)
     if left is None and not in_pieces:
         left = misplaced(candidate, reference, kind)
@@ -126,7 +119,20 @@ def _made(
         found = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
         return _Made(found, call.number, (found.file, found.line) in lines)
     users = own if in_pieces else [one for one in settings if one.line and one.line.own]
-    return set_by(users[0]) if users else _Made(None)
+    return _set_by(users[0], root) if users else _Made(None)
+
+
+def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
+    """Return what a setting names: another value is an argument's, none is another function's."""
+    own = setting.mine or setting.theirs
+    before = None if own is None else own.before
+    return _Made(worded.of_setting(setting, root, then), before, setting.mine is None)
+
+
+def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | None, int | None]]:
+    """Return file and line of all operations of the reference."""
+    called = {operation.line for log in reference for operation in log.operations}
+    return {(shown_file(line.file, root).file, line.line) for line in called if line}
 
 
 def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> bool:
@@ -153,7 +159,7 @@ def growth_of(
     call = SingleCall(0, operation, operation.arguments, operation.read, operation.results)
     return Culprit(
         text=f"the error grows most, ×{found.growth:.3g}, to {found.error:.2g} of the values: "
-        f"{worded.place_of(call, root)}",
+        f"{worded.called_place(call, root)}",
         kind="grown",
         operation=operation.name,
         **worded.line_fields(operation.line, root),

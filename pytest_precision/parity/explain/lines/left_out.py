@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.kinds import short
-from pytest_precision.trace.code_lines import CodeLine, Entry, Setting, Site
+from pytest_precision.trace.code_lines import CodeLine, Setting, Site, UserCall
 from pytest_precision.trace.operations import LoggedOperation, OperationLog
 
 Deed = LoggedOperation | Setting
@@ -31,7 +31,7 @@ class LeftOut(NamedTuple):
         lacking: what the reference does there and it does not; None where no log shows any.
     """
 
-    entry: Entry
+    entry: UserCall
     rank: int | None
     lacking: Deed | None
 
@@ -54,7 +54,7 @@ class LeftOut(NamedTuple):
         return f"{called}, which lacks it; the reference has it there"
 
 
-def left_out(
+def too_little(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
     """Return the function that does a part of what the reference does at the same place, if any.
@@ -66,7 +66,7 @@ def left_out(
     """
     found: list[LeftOut] = []
     for rank, ours, theirs, entries in _alone(candidate, reference, before):
-        sites: dict[Site, list[Entry]] = defaultdict(list)
+        sites: dict[Site, list[UserCall]] = defaultdict(list)
         for entry in entries:
             sites[entry.site].append(entry)
         for site, own in sites.items():
@@ -104,7 +104,7 @@ def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
 
 def _alone(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
-) -> Iterator[tuple[int, OperationLog, OperationLog, list[Entry]]]:
+) -> Iterator[tuple[int, OperationLog, OperationLog, list[UserCall]]]:
     """Yield each rank, the logs of both sides, and the calls that the candidate alone has.
 
     Where the reference calls a function of the user's, too, that is no library's.
@@ -117,11 +117,11 @@ def _alone(
         yield rank, ours, theirs, entries
 
 
-def _length(entry: Entry) -> int:
+def _length(entry: UserCall) -> int:
     return entry.operations[1] - entry.operations[0] + entry.settings[1] - entry.settings[0]
 
 
-def _inside(log: OperationLog, entry: Entry) -> list[Deed]:
+def _inside(log: OperationLog, entry: UserCall) -> list[Deed]:
     operations, settings = (slice(*one) for one in (entry.operations, entry.settings))
     return [*_deeds(log.operations[operations], log.settings[settings])]
 

@@ -42,7 +42,7 @@ def of_operation(
     """Return the culprit of an operation, at its own line unless another one is named."""
     line = named or call.line
     return Culprit(
-        text=f"first wrong value: {place_of(call, root)}: {error.words}",
+        text=f"first wrong value: {called_place(call, root)}: {error.words}",
         kind=error.kind,
         operation=call.operation.name,
         **line_fields(line, root),
@@ -117,7 +117,7 @@ def _following(wrong: Wrong, known: Known, root: Path) -> Following:
     named = kind.blamed or wrong.call
     line = named.line
     file = None if line is None else shown_file(line.file, root).file
-    text = f"{place_of(named, root)}: {kind.words}"
+    text = f"{called_place(named, root)}: {kind.words}"
     return Following(named.operation.name, file, None if line is None else line.line, text)
 
 
@@ -132,7 +132,7 @@ def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
     return CalledAt(operation.name, function, shown_file(line.file, root).file, line.line)
 
 
-def place_of(call: SingleCall, root: Path) -> str:
+def called_place(call: SingleCall, root: Path) -> str:
     """Say where an operation was called."""
     operation = call.operation
     words = operation.name + (" in the backward" if operation.backward else "")

@@ -1,4 +1,4 @@
-"""Entries: which functions of the user's are called by code that is not, and what they leave out.
+"""User calls: which functions of the user's are called by other code, and what they leave out.
 
 An override, a hook or a replaced function may be wrong for what it does not do, which no operation
 shows.
@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.trace.code_lines import CodeLine, Entry
+from pytest_precision.trace.code_lines import CodeLine, UserCall
 from pytest_precision.trace.operations import OperationLog
 
 MOST_ENTRIES = 10_000
@@ -23,10 +23,10 @@ MOST_ENTRIES = 10_000
 MOST_LINES = 10_000
 """Lines that one call may run before they are no longer followed."""
 
-GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+NEVER_ONE_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class Entries:
+class UserCalls:
     """Notes each call of a function of the user's by a library, or by what records.
 
     It needs the thread's trace function, and leaves that of a debugger or a coverage tool alone.
@@ -62,7 +62,7 @@ class Entries:
         log, run = self._log, set[int]()
         place, before = len(log.entries), (len(log.operations), len(log.settings))
         log.entries.append(
-            Entry(site, _line(frame.f_code, run), (before[0],) * 2, (before[1],) * 2)
+            UserCall(site, _line(frame.f_code, run), (before[0],) * 2, (before[1],) * 2)
         )
 
         def step(frame: FrameType, event: str, _value: Any) -> Any:
@@ -71,7 +71,7 @@ class Entries:
                 frame.f_trace_lines = len(run) < MOST_LINES
             elif event == "return" and place < len(log.entries):
                 after = (before[0], len(log.operations)), (before[1], len(log.settings))
-                log.entries[place] = Entry(site, _line(frame.f_code, run), *after)
+                log.entries[place] = UserCall(site, _line(frame.f_code, run), *after)
             return step
 
         return step
@@ -81,7 +81,7 @@ def _has_no_end(frame: FrameType) -> bool:
     """Return whether a call is that of a generator, or of a part of another function."""
     code = frame.f_code
     nested = code.co_name.startswith("<") and code.co_name != "<lambda>"
-    return nested or bool(code.co_flags & GENERATORS)
+    return nested or bool(code.co_flags & NEVER_ONE_CALL)
 
 
 def _line(code: CodeType, run: set[int]) -> CodeLine:
