@@ -78,7 +78,7 @@ class OperationLogger:
         self.settings = SettingsWatch(self.frames, self.log)
         self.restores = RestoreWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames, self._modules)
-        self._entries = UserCalls(self.frames, self.log, lambda: self.active)
+        self._user_calls = UserCalls(self.frames, self.log, lambda: self.active)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -89,7 +89,7 @@ class OperationLogger:
             stack.enter_context(around_operations(self._operation))
             stack.enter_context(around_regions(self._region))
             stack.enter_context(called_through(torch.cuda.CUDAGraph, "replay", self._replayed))
-            stack.enter_context(self._entries.followed())
+            stack.enter_context(self._user_calls.followed())
             yield
 
     @contextmanager
@@ -135,7 +135,8 @@ class OperationLogger:
         if len(self.log.operations) >= self._wanted.limit:
             self.log.cut = self._wanted.limit
         elif origin.line is not None or origin.backward:
-            return self._logged(origin, func, args, kwargs)
+            with self._user_calls.paused():
+                return self._logged(origin, func, args, kwargs)
         return self._unlogged(func, args, kwargs)  # of the recorder
 
     def _unlogged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

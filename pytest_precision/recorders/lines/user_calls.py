@@ -52,6 +52,18 @@ class UserCalls:
         finally:
             sys.settrace(None)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Note nothing inside, where logging itself calls many functions."""
+        ours = sys.gettrace() == self._called
+        if ours:
+            sys.settrace(None)
+        try:
+            yield
+        finally:
+            if ours:
+                sys.settrace(self._called)
+
     def _called(self, frame: FrameType, _event: str, _value: Any) -> Any:
         """Begin an entry, if a function of the user's is called by other code."""
         if not self._wanted() or not self._frames.is_users(frame.f_code) or _has_no_end(frame):
