@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.operations import path_of
+from pytest_precision.trace.operation_files import path_of, write_operations
 from pytest_precision.trace.wanted import Wanted
 
 WIDTH, HEADS, TOKENS, BATCH, VOCABULARY = 224, 4, 128, 8, 2048
@@ -87,7 +87,7 @@ def main() -> None:
             logged.append(timed(step))
     number = len(logger.log.operations)
     with tempfile.TemporaryDirectory() as folder:
-        writing = timed(lambda: logger.log.write(Path(folder), 0))
+        writing = timed(lambda: write_operations(logger.log, Path(folder), 0))
         size = path_of(Path(folder), 0).stat().st_size
     before, after = statistics.median(bare), statistics.median(logged)
     print(f"{parameters / 1e6:.1f} million parameters, {number} operations in a step")

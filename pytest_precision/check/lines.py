@@ -17,7 +17,8 @@ from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
 from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
 from pytest_precision.trace.moment import Window
-from pytest_precision.trace.operations import OperationLog, path_of
+from pytest_precision.trace.operation_files import path_of, read_operations
+from pytest_precision.trace.operations import OperationLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.segment_folders import holders, recorded_segments
 from pytest_precision.trace.wanted import Wanted
@@ -113,7 +114,7 @@ def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: P
         return Named(None, told)
     try:
         ours, theirs = (
-            [OperationLog.read(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
+            [read_operations(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
         culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind, finding.pair.name)
@@ -151,4 +152,4 @@ def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
         if path_of(place, rank).exists()
     ]
     last = max((number for number, *_ in found), default=0)
-    return [OperationLog.read(place, rank) for number, place, rank in found if number == last]
+    return [read_operations(place, rank) for number, place, rank in found if number == last]

@@ -21,6 +21,7 @@ from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturb.perturbation import Perturbation
 from pytest_precision.recorders.run_environment import with_backend
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.wanted import Wanted
@@ -62,7 +63,7 @@ def log_layout(
         )
         run.run()
         logger.leave(state_of_engine(run.engine))
-    logger.log.write(place, dist.get_rank())
+    write_operations(logger.log, place, dist.get_rank())
     return 1
 
 

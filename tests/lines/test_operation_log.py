@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.operations import OperationLog, path_of
+from pytest_precision.trace.operation_files import FORM, path_of, read_operations, write_operations
 from pytest_precision.trace.wanted import Wanted
 
 
@@ -25,9 +26,18 @@ def logged(wanted: Wanted, times: int = 3) -> OperationLogger:
 def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Values, constants, lines and sketches too."""
     log = logged(Wanted(0, 1, sketches=True)).log
-    log.write(tmp_path, 0)
-    assert OperationLog.read(tmp_path, 0) == log
+    write_operations(log, tmp_path, 0)
+    assert read_operations(tmp_path, 0) == log
     assert path_of(tmp_path, 0).stat().st_size < 1024 * len(log.operations)
+
+
+def test_a_log_in_another_form_is_refused(tmp_path: Path) -> None:
+    """Another version of the package has written it."""
+    write_operations(logged(Wanted(0, 1)).log, tmp_path, 0)
+    file = path_of(tmp_path, 0)
+    file.write_text(file.read_text().replace(f'"form": {FORM}', '"form": 1'))
+    with pytest.raises(ValueError, match=f"expected operations in form {FORM} but got form 1 of"):
+        read_operations(tmp_path, 0)
 
 
 def test_an_operation_has_its_values_and_its_line() -> None:

@@ -24,6 +24,7 @@ from pytest_precision.recorders.scripts.loop_schedule import STEPS, LoopSchedule
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.wanted import Wanted
@@ -55,7 +56,7 @@ def log_script(
     with logger.installed(), logger.restores.followed():
         record_script(script, cell, folder, window, segment, logged)
     number = 0 if segment is None else segment.number
-    logger.log.write(folder_of(folder, number), dist.get_rank())
+    write_operations(logger.log, folder_of(folder, number), dist.get_rank())
     return 1
 
 

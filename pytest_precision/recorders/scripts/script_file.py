@@ -28,6 +28,7 @@ from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.manifest import Manifest
+from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.wanted import Wanted
 
 
@@ -92,7 +93,7 @@ def record_file(
         cell = Cell(world_size=trace.place.world_size)
         finished(trace, [seen], cell, folder, Products(), RECORDING)
         if logged is not None:
-            logged.logger.log.write(folder, trace.place.rank)
+            write_operations(logged.logger.log, folder, trace.place.rank)
     Manifest.seal(folder, trace.place.rank, trace.place.world_size)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
