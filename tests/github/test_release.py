@@ -63,13 +63,22 @@ def test_a_release_is_built_with_its_notes(tagged: Runner) -> None:
     assert all((tagged.workspace / path).exists() for path in paths)
 
 
+def test_a_tag_is_all_that_a_release_needs(tagged: Runner) -> None:
+    """Without a section of its own it has what is unreleased, and nothing of an older release."""
+    file = tagged.workspace / "CHANGELOG.md"
+    file.write_text(CHANGELOG.replace("## 1.2.0 - 2026-11-30", "## 1.1.9 - 2026-11-30"))
+    assert tagged.job(WORKFLOW, "build")
+    assert (tagged.workspace / "release-notes.md").read_text() == "\n- later\n"
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
         ("pyproject.toml", "1.2.0", "1.3.0", "expected the tag v1.3.0, the version in pyproject"),
         ("CHANGELOG.md", "1.2.0 - 2026-11-30", "1.2.0", "expected a section '## 1.2.0 - DATE'"),
+        ("CHANGELOG.md", CHANGELOG, "# Changelog\n\n## Unreleased\n", "but got neither"),
     ],
-    ids=["another version", "no section"],
+    ids=["another version", "no date", "no section"],
 )
 def test_a_wrong_tag_is_refused(
     tagged: Runner, file: str, old: str, new: str, message: str
