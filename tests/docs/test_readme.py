@@ -8,11 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from documents import PAGES, ROOT, named
+from documents import PAGES, ROOT, blocks, named, prose
 
 import pytest_precision
 
 REVISION = f"v{pytest_precision.__version__}"
+EXAMPLES = sorted((ROOT / "docs" / "examples").iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +50,42 @@ def test_no_link_of_the_readme_needs_its_folder(setup: ModuleType) -> None:
     assert all((ROOT / path).exists() for path in ours)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_the_first_install_needs_no_release(page: Path) -> None:
-    """It is from a repository or a folder; extras find the package that is installed already.
+NAMES_A_RELEASE = re.compile(
+    r"pip install [^`\n]*(?<=[\s/'\"])pytest-precision(?=[\s'\"@]|$)[^`\n]*"
+    r"|uses: .*/pytest-precision/.*@v\d.*",
+    re.MULTILINE,
+)
+"""A command that installs the package, or a step that uses it at a tag."""
 
-    A workflow that names a release is for later: its page says what to write before there is one.
+
+def needs_a_release(text: str) -> list[str]:
+    """Return the lines of a text that work only after a release, if no note is above them.
+
+    Extras are not looked at: they find the package that is installed already.
     """
+    noted = text.find("# As long as there is no release, write ")
+    return [
+        line[0]
+        for line in NAMES_A_RELEASE.finditer(text)
+        if "git+https://" not in line[0] and not 0 <= noted < line.start()
+    ]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=named)
+def test_the_first_install_needs_no_release(page: Path) -> None:
+    """It is from the repository; a workflow that names a release says what to write before it."""
     text = page.read_text()
-    for line in re.findall(r"pip install [^`\n]*\bpytest-precision(?!\[)\b[^`\n]*", text):
-        later = "As long as there is no release" in text
-        assert re.search(r"git\+https://\S+|/path/to/", line) or later, line
+    if page.suffix == ".md":  # an excerpt is in its file, which is looked at as a whole
+        text = prose(page) + "".join(b.text for b in blocks(page) if not b.mark.startswith("in "))
+    assert not needs_a_release(text)
+
+
+def test_an_install_that_needs_a_release_is_found() -> None:
+    """Each line by itself, in a workflow too; a note below it comes too late."""
+    install = "- run: pip install --no-deps pytest-precision xxhash\n"
+    use = "uses: pytest-precision/pytest-precision/.github/workflows/precision.yml@v0.1.0\n"
+    sound = "pip install git+https://github.com/pytest-precision/pytest-precision\n"
+    extra = "pip install 'pytest-precision[te-cpu]'\n"
+    note = "# As long as there is no release, write a commit\n"
+    assert len(needs_a_release(install + sound + use + extra + note)) == 2
+    assert not needs_a_release(note + install + sound + use + extra)
