@@ -13,19 +13,20 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = "https://pytest-precision.github.io/pytest-precision/versions.html"
+SITE = "https://pytest-precision.github.io/pytest-precision/"
+SAMPLE = "sample/report.html"
 FILES = "https://github.com/pytest-precision/pytest-precision/blob/main/"
 
 project = "pytest-precision"
 copyright = "the pytest-precision developers"
 (release,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 extensions = ["myst_parser"]
-exclude_patterns = ["sample"]
+exclude_patterns = ["sample"]  # ci/docs copies it as it is
 html_extra_path = [str(ROOT / "docs" / "llms.txt")]
 html_theme = "furo"
 html_title = f"pytest-precision {os.environ.get('SITE_VERSION', release)}"
 html_theme_options = {
-    "announcement": f"<a href='{VERSIONS}'>other versions</a>",
+    "announcement": f"<a href='{SITE}versions.html'>other versions</a>",
     "source_repository": "https://github.com/pytest-precision/pytest-precision/",
     "source_branch": "main",
     "source_directory": "docs/",
@@ -43,9 +44,15 @@ def add_contents(text: str) -> str:
 
 
 def adapt(app: Sphinx, page: str, source: list[str]) -> None:
-    """Lead links to pages outside docs/ to GitHub, and give the index its tables of contents."""
+    """Lead links to pages outside docs/ to GitHub, and give the index its tables of contents.
+
+    The sample report is that of the same version. Its link is HTML, since Sphinx would offer a
+    file that is no page as a download.
+    """
     up = page.count("/") + 1
     source[0] = re.sub(rf"\]\((?:\.\./){{{up}}}([\w./-]+\.md)", rf"]({FILES}\1", source[0])
+    link = f'<a href="{"../" * (up - 1)}{SAMPLE}">'
+    source[0] = re.sub(rf"\[([^]]+)\]\({SITE}dev/{SAMPLE}\)", rf"{link}\1</a>", source[0])
     if page == "index":
         source[0] = add_contents(source[0])
 

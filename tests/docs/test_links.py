@@ -11,6 +11,7 @@ from documents import FENCE, PAGES, ROOT, named, prose
 
 LLMS = ROOT / "docs" / "llms.txt"
 FILES = "https://raw.githubusercontent.com/pytest-precision/pytest-precision/main/"
+SITE = "https://pytest-precision.github.io/pytest-precision/"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OTHERS = sorted({*ROOT.glob("*.md"), *ROOT.glob("fixtures/*/README.md")} - {*PAGES})
 
@@ -71,9 +72,19 @@ def test_llms_txt_follows_the_convention() -> None:
     assert all(re.fullmatch(r"- \[[^]]+\]\([^)]+\): \S.+", line) for line in entries)
     assert all(line.startswith(("- ", "## ")) for line in rest)
     links = LINK.findall(LLMS.read_text())
-    assert all(link.startswith(FILES) for link in links), "of use outside the repository too"
-    assert {ROOT / link.removeprefix(FILES) for link in links} >= {*PAGES}
-    assert all((ROOT / link.removeprefix(FILES)).is_file() for link in links)
+    assert links.count(f"{SITE}dev/llms-full.txt") == 1
+    files = [link for link in links if not link.startswith(SITE)]
+    assert all(link.startswith(FILES) for link in files), "of use outside the repository too"
+    assert {ROOT / link.removeprefix(FILES) for link in files} >= {*PAGES}
+    assert all((ROOT / link.removeprefix(FILES)).is_file() for link in files)
+
+
+def test_the_sample_is_linked_where_a_browser_shows_it() -> None:
+    """GitHub shows the source of a file; the site has the page, for which `docs/sample` is."""
+    for page in ("README.md", "docs/index.md", "docs/reference/report.md"):
+        links = LINK.findall((ROOT / page).read_text())
+        assert links.count(f"{SITE}dev/sample/report.html") == 1
+        assert not any(link.endswith("sample/report.html") for link in links if "://" not in link)
 
 
 def test_the_readme_is_short() -> None:

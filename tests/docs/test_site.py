@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from documents import PAGES, ROOT
 
+SAMPLE = ROOT / "docs" / "sample" / "report.html"
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
@@ -46,6 +48,9 @@ def test_the_site_has_every_page(tree: Path) -> None:
         name = page.relative_to(ROOT / "docs")
         assert (site / name.with_suffix(".html")).exists()
         assert page.read_text() in full
+    assert (site / "sample" / "report.html").read_bytes() == SAMPLE.read_bytes()
+    assert 'href="sample/report.html"' in (site / "index.html").read_text()
+    assert 'href="../sample/report.html"' in (site / "reference" / "report.html").read_text()
     dead = [
         (file.name, link)
         for file in site.rglob("*.html")
