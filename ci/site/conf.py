@@ -2,6 +2,11 @@
 
 `index.md` is the table of contents: what it links to under a heading is one part of the sidebar.
 Links that leave docs/ lead to GitHub.
+
+The builder is Sphinx with furo and MyST, rather than mkdocs, since MyST reads the pages in GitHub's
+Markdown, and Sphinx itself has search, the check of links to other sites, and a warning for each
+wrong link or heading, at which `ci/docs` fails. No tool for versions is needed: `ci/publish-site`
+puts each version into a folder of its own.
 """
 
 from __future__ import annotations

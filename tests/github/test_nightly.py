@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from checks import ROOT
-from runner import Runner
+from runner import GITHUB, Runner
 
 
 @pytest.fixture
@@ -88,3 +89,16 @@ def test_the_job_is_the_command(runner: Runner, status: int) -> None:
     file.chmod(0o755)
     assert runner.job("nightly.yml", "nightly") is (status == 0)
     assert runner.log == "ci/nightly has 0 arguments\n"
+
+
+def test_what_is_upcoming_has_jobs() -> None:
+    """Each of nox's has one; that of torch's nightly build is skipped by name without an index."""
+    (ahead,) = re.findall(r'parametrize\("ahead", (.+)\)', (ROOT / "noxfile.py").read_text())
+    jobs = yaml.safe_load((GITHUB / "workflows" / "nightly.yml").read_text())["jobs"]
+    upcoming, alone = jobs["upcoming"], jobs["torch-nightly"]
+    assert {*upcoming["strategy"]["matrix"]["ahead"], "torch-nightly"} == {*yaml.safe_load(ahead)}
+    assert alone["if"] == "vars.TORCH_NIGHTLY_INDEX != ''"
+    assert "${{" not in alone["name"]
+    assert "ahead='torch-nightly'" in alone["steps"][-1]["run"]
+    assert "torch-nightly" not in upcoming["strategy"]["matrix"]["ahead"]
+    assert all(job["continue-on-error"] for job in (upcoming, alone))
