@@ -4,7 +4,8 @@
 
 Adding results is measured without a pause between the cells, which is when report.json is furthest
 behind; the times are per cell, medians over the rounds, and the ratio is to an empty test that
-pytest runs in the same round. A figure that misses its target is marked.
+pytest runs in the same round. The page is loaded by Chromium, from a file until it is painted. A
+figure that misses its target is marked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import measure
 import pytest
+import sample
 
 from pytest_precision.parity.verdict import Divergence, Ruling, Verdict
 from pytest_precision.report import json_file, terminal
@@ -30,9 +32,14 @@ from pytest_precision.report.versions import environment
 TESTS = 500
 """Empty tests of the base."""
 
-RATIO, GROWTH, SUMMARY, PAGE = 0.25, 1.5, 2.0, 3.0
+RATIO, GROWTH, SUMMARY, PAGE, LOAD = 0.25, 1.5, 2.0, 3.0, 1.0
 """Targets: ratio to an empty test; last half of the cells to the first; seconds of the summary; MB
-of the page."""
+of the page; seconds until a browser has painted a page of `LOADED` cells."""
+
+LOADED = 2400
+
+PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Waits until the frame after the next one begins: the one before it is painted then."""
 
 DIVERGENCE = Divergence(
     op=1,
@@ -191,6 +198,20 @@ def one_page(folder: Path) -> tuple[float, float]:
     return time.perf_counter() - begin, page.stat().st_size / 1e6
 
 
+def one_load(folder: Path, rounds: int) -> float:
+    """Median seconds from the address of a folder's page to its first picture, in a new tab."""
+    seconds = []
+    with sample.chromium() as browser:
+        for _ in range(rounds):
+            tab = browser.new_page()
+            begin = time.perf_counter()
+            tab.goto((folder / "report.html").as_uri())
+            tab.evaluate(PAINTED)
+            seconds.append(time.perf_counter() - begin)
+            tab.close()
+    return statistics.median(seconds)
+
+
 def row(name: str, figure: str, target: str = "", missed: bool = False) -> None:
     """Print one row of the table."""
     print(f"{name:<44} {figure:>9} {target:>8}  {'MISSED' if missed else ''}", flush=True)
@@ -226,6 +247,10 @@ def main() -> None:
         write, size = one_write(folder / "write", results)
         summary = summarise(folder, results)
         page, page_size = one_page(folder / "write")
+        shown, _ = add([reports(number) for number in range(LOADED)], None)
+        one_write(folder / "shown", shown)
+        one_page(folder / "shown")
+        load = one_load(folder / "shown", options.rounds)
     print(f"{options.cells} cells, per cell")
     row("an empty test, ms", f"{statistics.median(seconds['empty']) / TESTS * 1e3:.3f}")
     for name in ("without", "with"):
@@ -240,6 +265,7 @@ def main() -> None:
     row("report.json is behind by at most, s", f"{write * json_file.WRITING_SHARE:.2f}")
     row("the page, s", f"{page:.2f}")
     row("size of the page, MB", f"{page_size:.1f}", f"<= {PAGE}", page_size > PAGE)
+    row(f"the page of {LOADED} cells in a browser, s", f"{load:.2f}", f"<= {LOAD}", load > LOAD)
     row("summary, s", f"{summary:.2f}", f"<= {SUMMARY}", summary > SUMMARY)
 
 

@@ -13,9 +13,11 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from pytest_precision.report.json_file import encode
 from pytest_precision.report.page.render import write_page
@@ -57,15 +59,28 @@ def without_machine() -> None:
     write_page(SAMPLE)
 
 
-def photograph() -> None:
-    """Write the picture."""
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The machine's Chromium.
+
+    Raises:
+        RuntimeError: there is none.
+    """
     program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        raise RuntimeError("expected chromium on PATH but it is missing: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def photograph() -> None:
+    """Write the picture."""
+    with chromium() as browser:
         page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()  # type: ignore[arg-type]
         page.goto((SAMPLE / "report.html").as_uri())
         page.screenshot(path=SAMPLE / "report.png")
-        browser.close()
 
 
 if __name__ == "__main__":
