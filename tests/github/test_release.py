@@ -66,7 +66,7 @@ def test_a_release_is_built_with_its_notes(tagged: Runner) -> None:
 def test_a_tag_is_all_that_a_release_needs(tagged: Runner) -> None:
     """Without a section of its own it has what is unreleased, and nothing of an older release."""
     file = tagged.workspace / "CHANGELOG.md"
-    file.write_text(CHANGELOG.replace("## 1.2.0 - 2026-11-30", "## 1.1.9 - 2026-11-30"))
+    file.write_text(CHANGELOG.replace("## 1.2.0 - 2026-11-30", "## 1.2.01 - 2026-11-30"))
     assert tagged.job(WORKFLOW, "build")
     assert (tagged.workspace / "release-notes.md").read_text() == "\n- later\n"
 
@@ -76,7 +76,7 @@ def test_a_tag_is_all_that_a_release_needs(tagged: Runner) -> None:
     [
         ("pyproject.toml", "1.2.0", "1.3.0", "expected the tag v1.3.0, the version in pyproject"),
         ("CHANGELOG.md", "1.2.0 - 2026-11-30", "1.2.0", "expected a section '## 1.2.0 - DATE'"),
-        ("CHANGELOG.md", CHANGELOG, "# Changelog\n\n## Unreleased\n", "but got neither"),
+        ("CHANGELOG.md", CHANGELOG, "# Changelog\n\n## Unreleased\n", "but got no text below"),
     ],
     ids=["another version", "no date", "no section"],
 )
