@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from pytest_precision.plugin.supported import (
     refuse_old_pytest,
     untested_torch,
 )
+from pytest_precision.revisions.installation import NEEDED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +26,8 @@ else:
     import tomli as tomllib  # which pytest requires there
 
 ROOT = Path(__file__).parents[1]
+
+OF_A_CONTAINER = {"torch", "numpy", "pytest"}
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +125,34 @@ def test_a_torch_that_nobody_has_tested_is_told(version: str, newer: bool) -> No
     assert told == (
         [f"torch {version} is newer than 2.13, the newest that is tested"] if newer else []
     )
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("README.md", "ci/gpu", "docs/examples/github-since.yml", "docs/troubleshooting.md"),
+        *("docs/examples/github-workflow.yml", "docs/examples/gitlab-ci.yml"),
+        "docs/how-to/ci-on-gpus.md",
+    ],
+)
+def test_an_installation_without_dependencies_names_them(
+    project: dict[str, Any], file: str
+) -> None:
+    """A container has torch, numpy and pytest; one more package is missing from no recipe."""
+    lines = (ROOT / file).read_text().splitlines()
+    # A sentence, or what is installed in addition, may end in the next line.
+    told = [f"{one} {after}" for one, after in pairwise([*lines, ""]) if "--no-deps" in one]
+    recipes = [set(re.findall(r"[\w-]+", text)) for text in told if "xxhash" in text]
+    added = {Requirement(text).name for text in project["dependencies"]} - OF_A_CONTAINER
+    assert recipes
+    assert all(added <= words for words in recipes)
+
+
+@pytest.mark.parametrize("page", ["upgrade-a-dependency.md", "compare-two-revisions.md"])
+def test_what_another_installation_needs_is_named(page: str) -> None:
+    """The package itself is put on its path, and says what it lacks."""
+    lines = (ROOT / "docs" / "how-to" / page).read_text().splitlines()
+    # The list may begin in the line before.
+    told = [f"{before} {one}" for before, one in pairwise(lines) if "xxhash" in one]
+    assert told
+    assert all(set(NEEDED) <= set(re.findall(r"\w+", text)) for text in told)

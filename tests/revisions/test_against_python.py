@@ -96,4 +96,4 @@ def test_what_an_interpreter_lacks_is_named_first(repository: Repository, tmp_pa
     done = run(repository, f"--precision-against-python={bare}")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"in --precision-against-python={bare} but got no torch, no numpy" in done.stderr
-    assert os.fspath(bare) + " -m pip install torch numpy pytest xxhash" in done.stderr
+    assert os.fspath(bare) + " -m pip install torch numpy pytest xxhash safetensors" in done.stderr
