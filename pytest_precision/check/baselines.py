@@ -34,7 +34,7 @@ from pytest_precision.trace.store import Trace
 
 NAME = "the baseline"
 
-NOT_DECISIVE = ("python",)
+NOT_DECISIVE = ("gpus", "python")
 """What an environment says that decides about no bit."""
 
 

@@ -14,6 +14,7 @@ from pytest_precision import te
 from pytest_precision.formats.backend import decide, installed_version
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.ranks.state.own_device import devices_of_caller
 from pytest_precision.trace.store import WARN_ONLY
 
 SEED = 1234
@@ -84,6 +85,7 @@ def _of_gpu() -> dict[str, str]:
     return {
         **({"transformer_engine": engine} if engine else {}),
         "gpu": torch.cuda.get_device_name(),
+        "gpus": str(devices_of_caller()),
         "capability": f"{major}.{minor}",
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]

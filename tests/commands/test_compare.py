@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from edits import sealed_again
 from written import read_report
 
 from pytest_precision import ulp
@@ -73,6 +75,25 @@ def test_how_they_were_made_is_said_of_those_that_agree(
     found = capsys.readouterr().out
     assert "  script: copy.py here, train.py in the reference\n" in found
     assert "  arguments: 0.01 99 here, 0.01 9 in the reference\n" in found
+
+
+def test_another_gpu_or_driver_is_said(record: RecordFile, capsys: Output) -> None:
+    """G11: it may add in another order, and whoever compares two machines asks for it first."""
+    gpus = {
+        "a": {"gpu": "NVIDIA A100-SXM4-80GB", "driver": "550.54.15", "nccl": "2.28.3"},
+        "b": {"gpu": "NVIDIA H100 80GB HBM3", "driver": "580.65.06", "nccl": "2.28.3"},
+    }
+    for name, of_gpu in gpus.items():
+        header = record(name, "--steps", "1") / "rank0.json"
+        written = json.loads(header.read_text())
+        written["environment"] |= of_gpu
+        header.write_text(json.dumps(written))
+        sealed_again(header.parent, header.name)
+    assert main(["compare", "b", "a"]) == 0
+    found = capsys.readouterr().out
+    for name in ("gpu", "driver"):
+        assert f"  {name}: {gpus['b'][name]} here, {gpus['a'][name]} in the reference\n" in found
+    assert "nccl" not in found
 
 
 def test_the_first_divergence_is_named(

@@ -100,7 +100,7 @@ def test_an_interpreter_that_lacks_packages_is_refused(
     with pytest.raises(SystemExit, match="2"):
         main(["diff", "--python", str(python), "--", "src/train.py"])
     said = capfd.readouterr().err
-    assert f"but got no torch, no numpy, no pytest, no xxhash, no safetensors; " in said
+    assert "but got no torch, no numpy, no pytest, no xxhash, no safetensors; " in said
     assert f"{python} -m pip install torch numpy pytest xxhash safetensors" in said
     assert "recording" not in said
 

@@ -7,6 +7,7 @@ import torch
 
 from pytest_precision.formats.backend import installed_version
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.ranks.state import own_device
 from pytest_precision.recorders.run_environment import environment_of
 
 
@@ -32,18 +33,23 @@ def test_a_place_of_files_is_not(monkeypatch: pytest.MonkeyPatch, name: str) -> 
     assert name not in environment_of(Cell())
 
 
-def test_a_gpu_is_told_with_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run on another card, driver or library may add in another order."""
+@pytest.mark.parametrize(("caller", "told"), [(8, "8"), (0, "1")])
+def test_a_gpu_is_told_with_its_libraries(
+    monkeypatch: pytest.MonkeyPatch, caller: int, told: str
+) -> None:
+    """A run on another card, driver or library may add in another order; a script has no caller."""
     says = {
         "is_initialized": True,
         "get_device_name": "NVIDIA H100 80GB HBM3",
         "get_device_capability": (9, 0),
+        "device_count": 1,  # as a rank sees them
     }
     for name, value in says.items():
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(own_device, "_among", caller)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 3))
     found = environment_of(Cell())
-    assert found["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert (found["gpu"], found["gpus"]) == ("NVIDIA H100 80GB HBM3", told)
     assert (found["capability"], found["nccl"]) == ("9.0", "2.28.3")
     assert {"cuda", "cudnn", "driver"} <= set(found)
     assert found.get("transformer_engine") == installed_version()

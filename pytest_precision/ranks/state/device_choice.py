@@ -28,12 +28,14 @@ class DeviceChoice(NamedTuple):
             frameworks take `cuda:LOCAL_RANK`.
         shared: whether ranks share a GPU, so that they cannot talk by nccl.
         name: UUID of the device, where it is known.
+        among: how many devices the caller of the ranks may use, where these are listed.
     """
 
     visible: str | None
     number: int
     shared: bool
     name: str = ""
+    among: int = 0
 
 
 def listed_devices() -> tuple[str, ...] | None:

@@ -18,6 +18,9 @@ from pytest_precision.ranks.state.device_choice import (
     visible_names,
 )
 
+_among = 0
+"""How many devices the caller may use, once this process has taken its own."""
+
 
 def choose_device(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int:
     """Choose the device of this process from those that its caller may use.
@@ -39,7 +42,7 @@ def choose_device(local_rank: int, sharing: int, per_device: int) -> DeviceChoic
     ours = devices.chosen(names, sharing, per_device, worker)
     if not ours:
         return len(names) * per_device
-    found = choice_of(ours, local_rank, sharing)
+    found = choice_of(ours, local_rank, sharing)._replace(among=len(names))
     if listed is None:
         return found._replace(visible=None, number=int(ours[found.number]))
     return found
@@ -51,13 +54,23 @@ def take_device(found: DeviceChoice) -> torch.device:
     Raises:
         RuntimeError: CUDA calls another device by that number.
     """
+    global _among
     if found.visible is not None:
         os.environ[VISIBLE_DEVICES] = found.visible
     os.environ["LOCAL_RANK"] = str(found.number)
     device = torch.device("cuda", found.number)
     torch.cuda.set_device(device)
     expect_chosen(found, device_uuid())
+    _among = found.among
     return device
+
+
+def devices_of_caller() -> int:
+    """Return how many devices the caller of the ranks may use, of which a rank sees only its own.
+
+    A process that chose none, such as that of a script, is its own caller.
+    """
+    return _among or torch.cuda.device_count()
 
 
 @contextmanager

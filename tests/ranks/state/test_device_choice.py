@@ -88,21 +88,24 @@ def test_a_rank_that_shares_a_gpu_finds_it_under_its_local_rank(says) -> None:
     """Frameworks take `cuda:LOCAL_RANK`, and there is one device to see."""
     says(TWO.splitlines()[0])
     found = choose_device(local_rank=1, sharing=2, per_device=2)
-    assert found == DeviceChoice("GPU-a1", 0, shared=True, name="GPU-a1")
+    assert found == DeviceChoice("GPU-a1", 0, shared=True, name="GPU-a1", among=1)
 
 
 def test_each_rank_sees_its_own_instance_alone(says) -> None:
     """A process sees one instance at most, and nccl joins no two of them."""
     says(DIVIDED)
-    assert choose_device(1, 2, 1) == DeviceChoice("MIG-d4", 0, shared=True, name="MIG-d4")
-    assert choose_device(0, 1, 1) == DeviceChoice("MIG-c3", 0, shared=False, name="MIG-c3")
+    instances = len(MIG)
+    second, first = choose_device(1, 2, 1), choose_device(0, 1, 1)
+    assert second == DeviceChoice("MIG-d4", 0, shared=True, name="MIG-d4", among=instances)
+    assert first == DeviceChoice("MIG-c3", 0, shared=False, name="MIG-c3", among=instances)
 
 
 def test_workers_of_xdist_start_at_other_gpus_by_uuid(says, monkeypatch) -> None:
     """What was chosen is what CUDA will read, whatever has asked for the number of devices."""
     says(TWO)
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
-    assert choose_device(0, 1, 1) == DeviceChoice("GPU-b2", 0, shared=False, name="GPU-b2")
+    found = choose_device(0, 1, 1)
+    assert found == DeviceChoice("GPU-b2", 0, shared=False, name="GPU-b2", among=2)
 
 
 def test_too_few_devices_are_counted(says) -> None:
