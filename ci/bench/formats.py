@@ -1,6 +1,7 @@
 """How fast the number formats are: in tiles, on whole matrices and compiled.
 
     python ci/bench/formats.py [--size 4096] [--rounds 5] [--threads 1] [--only mxfp8] [--compile]
+                               [--device cuda]
 
 MB/s of the input for the package, which works in tiles; its time over those of a clone and of
 torch's own cast to fp8; and over its time those of the same arithmetic written plainly on whole
@@ -218,12 +219,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.device != "cpu":  # what every tensor is made on, those of the plain forms too
+        torch.set_default_device(options.device)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(options.size, options.size, generator=generator).bfloat16()
+    x = torch.randn(options.size, options.size, generator=generator, device="cpu").bfloat16()
+    x = x.to(options.device)
     print(
-        f"{x.shape[0]} x {x.shape[1]} bf16, {options.threads} thread(s), torch {torch.__version__}"
+        f"{x.shape[0]} x {x.shape[1]} bf16 on {options.device}, {options.threads} thread(s), "
+        f"torch {torch.__version__}"
     )
     print(ROW.format("operand", "MB/s", "clone", "cast", "whole", "", "compiled", "first", "pays"))
     with tempfile.TemporaryDirectory() as folder:
@@ -257,7 +263,8 @@ def row(
         assert same(expected, compiled()), f"{name}: the compiled form gives other bits"
         first = time.perf_counter() - start
     del expected
-    seconds = measure.interleave(forms, options.rounds)
+    finished = {one: measure.finished(form, options.device) for one, form in forms.items()}
+    seconds = measure.interleave(finished, options.rounds)
     speed = x.numel() * x.element_size() / 1e6 / statistics.median(seconds["package"])
     gain = measure.ratio(seconds, "whole", "package")
     compilation = ("", "", "")

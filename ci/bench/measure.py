@@ -60,6 +60,20 @@ def interleave(
     return seconds
 
 
+def finished(function: Callable[[], object], device: str) -> Callable[[], object]:
+    """The same function, which returns when the device has done what it was asked for."""
+    if device == "cpu":
+        return function
+
+    import torch  # not above: a fresh process has imported nothing
+
+    def run() -> None:
+        function()
+        torch.cuda.synchronize()
+
+    return run
+
+
 def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
     """The median over the rounds of the time of `name` over that of `base`."""
     pairs = zip(seconds[name], seconds[base], strict=False)

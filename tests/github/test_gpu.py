@@ -1,13 +1,39 @@
-"""The command for machines with a GPU says at once what it lacks."""
+"""The command for machines with a GPU says at once what it lacks, and sends nothing private."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+COMMAND = ROOT / "ci" / "gpu"
+
+
+STUB_PYTHON = """\
+#!/bin/bash
+# The last word says where the machine is, as a traceback may.
+for word in "$@"; do
+    case "$word" in
+        --junitxml=*) echo '<testsuite hostname="node17"/>' > "${word#--junitxml=}" ;;
+        --precision-report=*) echo "$PWD" > "${word#--precision-report=}/report.html" ;;
+    esac
+done
+echo "$@" >> "$LOG"
+echo "ran in $PWD on node17 from $HOME/venv"
+case "$*" in *test_native*) exit 1 ;; esac
+"""
+
+STUBS = {
+    "python": STUB_PYTHON,
+    "nvidia-smi": "#!/bin/bash\nprintf 'name, driver_version\\nNVIDIA H100, 580.65\\n'\n",
+    "hostname": "#!/bin/bash\necho node17\n",
+}
 
 
 @pytest.fixture
@@ -30,7 +56,68 @@ def test_it_ends_before_it_installs_anything(
     without_driver: dict[str, str], argument: str, status: int, words: str
 ) -> None:
     """Who has no GPU is told so, and how to see the folder all the same."""
-    command = [str(ROOT / "ci" / "gpu"), *filter(None, [argument])]
+    command = [str(COMMAND), *filter(None, [argument])]
     ran = subprocess.run(command, env=without_driver, capture_output=True, text=True, timeout=30)
     assert (ran.returncode, ran.stdout) == (status, "")
     assert words in ran.stderr
+
+
+@pytest.fixture
+def with_gpu(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A checkout with the command, and programs that say what those of such a machine do."""
+    checkout, programs = tmp_path / "checkout", tmp_path / "programs"
+    (checkout / "fixtures" / "downstream").mkdir(parents=True)
+    (checkout / "ci").mkdir()
+    shutil.copy(COMMAND, checkout / "ci")
+    programs.mkdir()
+    for name, text in STUBS.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    home = str(tmp_path / "home" / "someone")
+    own = {"PATH": path, "PYTHON": "python", "HOME": home, "LOG": str(tmp_path / "log")}
+    return checkout, own
+
+
+def test_the_folder_is_complete_and_names_no_machine(
+    with_gpu: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    """All parts run after one has failed, on the GPU; the summary says which, and of what card."""
+    checkout, own = with_gpu
+    command = [str(checkout / "ci" / "gpu"), "--no-deps"]
+    ran = subprocess.run(command, env=own, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (1, "")
+    parts = ["gpus", "topology", "versions", "tests-gpu", "native", "matrix"]
+    parts += ["benchmark-recording", "benchmark-formats"]
+    out = checkout / "gpu-report"
+    tests = {f"{name}.xml" for name in ("tests-gpu", "native", "matrix")}
+    texts = {f"{name}.txt" for name in parts}
+    assert {file.name for file in out.iterdir()} == {*tests, *texts, "report.html", "summary.md"}
+    summary = (out / "summary.md").read_text()
+    assert summary.startswith("# NVIDIA H100, 580.65\n")
+    rows = {name: ended for name, _, ended in table(summary)}
+    assert [*rows] == parts
+    assert [name for name, ended in rows.items() if "exit status 0" not in ended] == ["native"]
+    assert "Something failed in " in summary
+    for file in out.iterdir():
+        found = file.read_text()
+        for private in (str(tmp_path), "node17", "someone"):
+            assert private not in found, file
+    asked = (tmp_path / "log").read_text().splitlines()
+    on_the_gpu = [line for line in asked if "-device cuda" in line]
+    assert len(on_the_gpu) == 3, asked  # the matrix and both benchmarks
+
+
+def test_the_page_names_what_is_added_to_a_container() -> None:
+    """No more is installed there than what the page says."""
+    [line] = [one for one in COMMAND.read_text().splitlines() if "install --quiet xxhash" in one]
+    added = line.partition("--quiet ")[2].partition(" ||")[0].split()
+    page = (ROOT / "docs" / "how-to" / "first-gpu-run.md").read_text()
+    [told] = re.findall(r"adds the package, and ([^.]*?)\s+where they are missing", page)
+    assert re.findall(r"[\w-]+", told.replace(" and ", " ")) == added
+
+
+def table(summary: str) -> list[list[str]]:
+    """Return the cells of each row of the table of the summary, without its head."""
+    rows = [line[2:-2].split(" | ") for line in summary.splitlines() if line.startswith("| ")]
+    return rows[2:]
