@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from functools import cache
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
+from pytest_precision import formats
+from pytest_precision.formats.hadamard import transformed
+from pytest_precision.formats.scaling import scale_from_amax
 
 FOLDER = Path(
     os.environ.get("PRECISION_GOLDEN_DIR")
@@ -100,3 +105,62 @@ def without_zero_signs(packed: torch.Tensor) -> torch.Tensor:
     """Packed e2m1 codes with +0 for -0, until its sign was seen on hardware."""
     low, high = packed & 0x0F, packed & 0xF0
     return low.masked_fill((low & 0x07) == 0, 0) | high.masked_fill((high & 0x70) == 0, 0)
+
+
+def quantized(name: str, case: int, device: str = "cpu") -> formats.QuantizedTensor:
+    """The case's input in the format, with the case's random bits where it is stochastic."""
+    bits = None
+    if name.endswith("_sr"):
+        recorded = fields(name, case)
+        bits = tuple(tensor(recorded[side]).to(device) for side in ("rbits", "rbits_t"))
+    return formats.by_name(name).quantize(matrix(name, case).to(device), bits)
+
+
+def made(name: str, own: formats.QuantizedTensor, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the golden file should hold, by the names of its fields."""
+    rowwise, columnwise = own.rowwise, own.columnwise
+    found = {"data": rowwise.data, "dequant": own.dequantize()}
+    if name.startswith("fp8_current"):
+        scale = scale_from_amax(
+            rowwise.amax,
+            rowwise.storage.element.maximum,
+            power_of_two=name.endswith("pow2"),
+        )
+        assert differing_bytes(columnwise.data, rowwise.data.t()) == 0
+        found |= {"amax": rowwise.amax, "scale": scale, "scale_inv": rowwise.scale}
+    elif name.startswith("fp8_block"):
+        found |= {"scale_inv": rowwise.scale, "data_t": columnwise.data}
+        found |= {"scale_inv_t": columnwise.scale}
+    elif name.startswith("mxfp8"):
+        found |= {"scale": rowwise.scale, "data_c": columnwise.data, "scale_c": columnwise.scale}
+        found |= {"scale_swizzled": formats.swizzled_scale(rowwise.scale)}
+    else:
+        found |= {"scale": rowwise.scale, "amax": rowwise.amax, "data_t": columnwise.data}
+        found |= {"scale_t": columnwise.scale, "amax_t": columnwise.amax}
+    if "rht" in name:
+        found["rht_xt"] = transformed(x).t()
+    return found
+
+
+def differing_fields(name: str, case: int, device: str = "cpu") -> list[str]:
+    """The fields of a case that the format, computed on a device, has otherwise in any bit."""
+    expected = fields(name, case)
+    x = matrix(name, case).to(device)
+    found = {key: one.cpu() for key, one in made(name, quantized(name, case, device), x).items()}
+    digest = expected.pop("dequant_sha256", None)
+    expected = {field: array for field, array in expected.items() if "rbits" not in field}
+    wrong = []
+    if digest is not None:
+        raw = found.pop("dequant").numpy().tobytes()
+        wrong += ["dequant"] if hashlib.sha256(raw).hexdigest() != str(digest) else []
+    for field in found.keys() | expected.keys():
+        if field not in found or field not in expected:
+            wrong.append(field)
+            continue
+        ours, theirs = found[field], tensor(expected[field])
+        if name.startswith("nvfp4") and field in ("data", "data_t"):
+            ours, theirs = map(without_zero_signs, (ours, theirs))
+        if name.startswith("nvfp4") and field == "dequant":
+            ours, theirs = ours + 0.0, theirs + 0.0
+        wrong += [field] if differing_bytes(ours, theirs) else []
+    return sorted(wrong)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import gpu_sides
 import pytest
+
+from pytest_precision import layouts
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,6 +110,15 @@ def test_the_folder_is_complete_and_names_no_machine(
     asked = (tmp_path / "log").read_text().splitlines()
     on_the_gpu = [line for line in asked if "-device cuda" in line]
     assert len(on_the_gpu) == 3, asked  # the matrix and both benchmarks
+
+
+def test_every_layout_of_the_package_is_trained_on_a_gpu() -> None:
+    """A new one needs a cell in tests/gpu, which is skipped where there is no GPU."""
+    signatures = {name: inspect.signature(getattr(layouts, name)) for name in layouts.__all__}
+    built_in = {
+        name for name, own in signatures.items() if [*own.parameters][:2] == ["workload", "cell"]
+    }
+    assert {*gpu_sides.AXES, *gpu_sides.OF_TRANSFORMER_ENGINE} == built_in
 
 
 def test_the_page_names_what_is_added_to_a_container() -> None:

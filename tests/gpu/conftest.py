@@ -67,16 +67,22 @@ def checked(resources: Resources, settings: Settings) -> Callable[..., Parity]:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a session of pytest on a file, in a process of its own, with arguments of the plugin."""
+    """Run pytest on a file, in a process of its own, with arguments of the plugin and an input."""
 
-    def run(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(text: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         (tmp_path / "test_it.py").write_text(text)
         (tmp_path / "pytest.ini").write_text("[pytest]\n")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += ["--precision-matrix", f"--precision-device={DEVICE}", *arguments]
         surroundings = os.environ | {"PYTHONPATH": str(tmp_path)}
         return subprocess.run(
-            command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=280
+            command,
+            cwd=tmp_path,
+            env=surroundings,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=280,
         )
 
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,15 +12,42 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_precision import Engine, layouts
+from pytest_precision import Engine, layouts, workloads
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
 Layout = Callable[[Workload, Cell], Engine]
 
+FP32: dict[str, str] = {}
+BF16 = {"precision": "bf16", "primary_weight": "bf16"}
+
+AXES = {
+    **dict.fromkeys(("adamw", "ddp", "fsdp2"), FP32),
+    "autocast": {"precision": "bf16", "primary_weight": "fp32"},
+    **dict.fromkeys(("master_adamw", "fused_adam", "any_precision_adamw"), BF16),
+    **dict.fromkeys(("distributed_optimizer", "discrete_experts", "grouped_experts"), BF16),
+}
+"""The layouts that need nothing but torch, and the cell that each is trained in."""
+
+OF_EXPERTS = ("discrete_experts", "grouped_experts")
+"""Those that train a mixture alone."""
+
+OF_TRANSFORMER_ENGINE = {
+    "te_linears": partial(workloads.mlp, width=64),
+    "te_blocks": partial(workloads.gpt, heads=2, head_width=16, fixed_temperature=True),
+    "te_experts": partial(workloads.moe, width=32, hidden=64),
+}
+"""Its layouts, and a workload of each whose sizes its kernels take."""
+
 
 def itself(layout: Layout, workload: Workload, cell: Cell) -> Engine:
     """Return what a layout returns, as a side of its own."""
+    return layout(workload, cell)
+
+
+@layouts.uses_transformer_engine
+def itself_with_transformer_engine(layout: Layout, workload: Workload, cell: Cell) -> Engine:
+    """Return what a layout of Transformer Engine returns, as a side of its own."""
     return layout(workload, cell)
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from pytest_precision import ParityError, layouts, unchecked, workloads
 from pytest_precision.check.parity import Parity
+from pytest_precision.formats.backend import installed_version
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
 
 Checked = Callable[..., Parity]
 
@@ -19,22 +21,52 @@ NEAR_ENOUGH = 64 * 2.0**-24
 """Unit roundoffs of fp32 within which losses agree with the workload's own, by the measurements of
 docs/reference/gradient-bounds.md; how far a GPU is off has not been measured."""
 
-REPLICATED = ("adamw", "master_adamw", "ddp", "fused_adam", "any_precision_adamw")
-SHARDED = ("fsdp2", "distributed_optimizer")
-BF16 = {"precision": "bf16", "primary_weight": "bf16"}
+TRAINED = [
+    (layout, workload)
+    for layout in gpu_sides.AXES
+    for workload in ("mlp", "gpt", "moe")
+    if workload == "moe" or layout not in gpu_sides.OF_EXPERTS
+]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("workload", ["mlp", "gpt", "moe"])
-@pytest.mark.parametrize("layout", [*REPLICATED, *SHARDED])
+@pytest.mark.parametrize(("layout", "workload"), TRAINED)
 def test_a_layout_has_the_bits_of_its_first_run(
     checked: Checked, layout: str, workload: str, world_size: int
 ) -> None:
     """Whatever it computes, it computes it again; two ranks on one GPU talk by gloo."""
     own = getattr(layouts, layout)
-    cell = Cell(world_size=world_size, **({} if layout in ("adamw", "ddp", "fsdp2") else BF16))
-    verdict = checked(cell).check(
+    verdict = checked(Cell(world_size=world_size, **gpu_sides.AXES[layout])).check(
         partial(gpu_sides.itself, own), own, workload=getattr(workloads, workload)
+    )
+    assert verdict.outcome == "pass"
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_quantized_weights_have_the_bits_of_their_first_run(
+    checked: Checked, world_size: int
+) -> None:
+    """By Transformer Engine's kernels where these are, else by arithmetic of torch's on the GPU."""
+    own = layouts.distributed_optimizer
+    verdict = checked(Cell("mxfp8", "quantized", world_size=world_size)).check(
+        partial(gpu_sides.itself, own), own, workload=workloads.mlp
+    )
+    assert verdict.outcome == "pass"
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("layout", gpu_sides.OF_TRANSFORMER_ENGINE)
+def test_transformer_engine_has_the_bits_of_its_first_run(
+    checked: Checked, layout: str, world_size: int, gpus: int
+) -> None:
+    """Its own kernels; on a CPU, tests/te has the stand-in for them."""
+    if installed_version() is None:
+        pytest.skip("expected Transformer Engine, and it is not installed")
+    own = getattr(layouts, layout)
+    verdict = checked(Cell(world_size=world_size, **gpu_sides.BF16)).check(
+        partial(gpu_sides.itself_with_transformer_engine, own),
+        own,
+        workload=gpu_sides.OF_TRANSFORMER_ENGINE[layout],
     )
     assert verdict.outcome == "pass"
 
@@ -117,13 +149,32 @@ def test_a_run_that_is_delayed_on_streams_has_the_same_bits(checked: Checked) ->
 def test_what_ends_a_rank_is_named_and_the_next_cell_is_green(
     checked: Checked, side: str, world_size: int, words: str
 ) -> None:
-    """G3: a hang in nccl, no memory, an address outside: none of them reaches another cell."""
-    parity = checked(Cell(world_size=world_size), timeout=20.0)
+    """G3: a hang, no memory, an address outside: none of them reaches another cell.
+
+    On one GPU the two ranks share it, and hang in gloo.
+    """
+    ends_and_goes_on(checked, side, world_size, words)
+
+
+def test_a_hang_in_nccl_is_named_and_the_next_cell_is_green(checked: Checked, gpus: int) -> None:
+    """G3: its kernel waits on the device of each rank, for a peer that never comes."""
+    if gpus < 2:
+        pytest.skip(f"expected 2 GPUs, since nccl joins no ranks that share one, but got {gpus}")
+    ends_and_goes_on(checked, "hangs", 2, "hung", ranks_per_device=1)
+
+
+def ends_and_goes_on(
+    checked: Checked, side: str, world_size: int, words: str, **options: object
+) -> None:
+    """Expect a check of a side to fail with some words, and the next one to pass."""
+    cell = Cell(world_size=world_size)
     with pytest.raises(ParityError, match=words):
-        parity.check(getattr(gpu_sides, side), layouts.adamw, workload=workloads.mlp)
-    after = checked(Cell(world_size=world_size))
+        checked(cell, timeout=20.0, **options).check(
+            getattr(gpu_sides, side), layouts.adamw, workload=workloads.mlp
+        )
     candidate = partial(gpu_sides.itself, layouts.adamw)
-    assert after.check(candidate, layouts.adamw, workload=workloads.mlp).outcome == "pass"
+    verdict = checked(cell, **options).check(candidate, layouts.adamw, workload=workloads.mlp)
+    assert verdict.outcome == "pass"
 
 
 @pytest.mark.parametrize(("deterministic", "passes"), [("error", False), ("warn", True)])
@@ -159,6 +210,31 @@ def test_the_process_of_pytest_can_be_the_rank(session: Session) -> None:
     assert "1 passed" in ran.stdout, ran.stdout
 
 
+STOPS = """
+import pytest
+import torch
+from pytest_precision import layouts, workloads
+
+def wrong(workload, cell):
+    planted = torch.full((), 42.0, device=cell.device)
+    raise ValueError(f"planted in {layouts.adamw(workload, cell)}")
+
+@pytest.mark.precision_matrix(world_size=[1])
+def test_it(parity):
+    parity.check(wrong, layouts.adamw, workload=workloads.mlp)
+"""
+
+
+def test_a_debugger_stops_in_the_layout(session: Session, settings: Settings) -> None:
+    """G7: where it failed, with tensors on the device at hand."""
+    ran = session(STOPS, "--precision-ranks=inline", "--pdb", stdin=f"p {SHOWN}\nc\n")
+    assert f"(Pdb) ('{settings.device}', 42.0)" in ran.stdout, ran.stdout
+    assert "1 failed" in ran.stdout
+
+
+SHOWN = "(planted.device.type, planted.item())"
+
+
 def test_a_module_that_asks_for_cuda_may_be_preloaded(session: Session, tmp_path) -> None:
     """G1: the question alone would have every rank die."""
     (tmp_path / "asks.py").write_text("import torch\nASKED = torch.cuda.is_available()\n")
@@ -175,4 +251,5 @@ def test_a_report_names_the_gpu(session: Session, tmp_path, gpus: int) -> None:
     session(INLINE, "--precision-report=report")
     [side] = json.loads((tmp_path / "report" / "report.json").read_text())["environment"]["ranks"]
     assert side["gpu"] == torch.cuda.get_device_name()
+    assert side["gpus"] == str(gpus)
     assert {"capability", "cuda", "cudnn", "driver", "nccl"} <= side.keys()
