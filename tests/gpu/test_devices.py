@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from pytest_precision import workloads
-from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.errors import DevicesBusyError, PrecisionLeakWarning
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.ranks import RankPool
@@ -103,29 +101,3 @@ def test_a_window_holds_no_copy_on_the_gpu(one_rank: None, tmp_path: Path) -> No
         )
         peaks[window] = torch.cuda.max_memory_allocated()
     assert peaks[EVERYTHING] <= peaks[None] * 1.05
-
-
-def test_what_observing_a_step_costs_is_written_down(
-    one_rank: None, tmp_path: Path, record_property
-) -> None:
-    """By phase, for the report of whoever has a GPU."""
-    import time
-
-    from pytest_precision import layouts
-    from pytest_precision.engine.capture import Capture
-    from pytest_precision.trace.digests import digested
-
-    cell = Cell(sequence="train2", device="cuda")
-    engine, capture = layouts.adamw(workloads.gpt(), cell), Capture(snapshot=digested)
-    engine.start(capture)
-    seconds = dict.fromkeys(STEP_PHASES, 0.0)
-    for step in (1, 2):
-        capture.begin()
-        for phase in STEP_PHASES:
-            getattr(engine, phase)(*([step] if phase == "forward_backward" else []))
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            seen = [digested(one) for one in engine.observe(phase, capture)]
-            seconds[phase] = time.perf_counter() - began
-            assert seen
-    record_property("observing", json.dumps(seconds))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -14,12 +16,14 @@ from pytest_precision.check.parity import Parity
 from pytest_precision.formats.backend import installed_version
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
+from pytest_precision.ranks import RankPool
 
 Checked = Callable[..., Parity]
 
 NEAR_ENOUGH = 64 * 2.0**-24
-"""Unit roundoffs of fp32 within which losses agree with the workload's own, by the measurements of
-docs/reference/gradient-bounds.md; how far a GPU is off has not been measured."""
+"""Norm of a difference, in unit roundoffs of fp32, within which a GPU agrees with a CPU after four
+steps. The CPU is 3.4 of them from fp64 in a loss, and 1.5 in the weights. How far a GPU is off has
+not been measured: its report says."""
 
 TRAINED = [
     (layout, workload)
@@ -80,22 +84,30 @@ def test_a_sharded_layout_has_the_bits_of_a_replicated_one(checked: Checked, lay
     assert verdict.outcome == "pass"
 
 
-def test_a_gpu_and_the_cpu_agree_within_a_bound(tmp_path, gpus: int) -> None:
-    """In fp32 their sums differ in order alone; the report shows how far."""
-    from pytest_precision.ranks import RankPool
-
-    losses = {}
-    for device in ("cpu", "cuda"):
+def test_a_gpu_and_the_cpu_agree_within_a_bound(settings: Settings, record_property) -> None:
+    """In fp32 their sums differ in order alone; the report has the ratio to the bound."""
+    found = {}
+    for device in ("cpu", settings.device):
         pool = RankPool("fresh", 120, device)
         try:
-            [losses[device]] = pool.run(1, losses_of, device)
+            [found[device]] = pool.run(1, results_of, device)
         finally:
             pool.close()
-    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=NEAR_ENOUGH)
+    ratios = {
+        what: distance(found[settings.device][what], found["cpu"][what]) / NEAR_ENOUGH
+        for what in ("losses", "weights")
+    }
+    record_property("gpu_against_cpu", json.dumps(ratios))
+    assert max(ratios.values()) <= 1
 
 
-def losses_of(device: str) -> list[float]:
-    """Return the losses of four train steps in fp32."""
+def distance(found: list[float], expected: list[float]) -> float:
+    """Return the norm of the difference, in norms of what is expected."""
+    return math.dist(found, expected) / math.hypot(*expected)
+
+
+def results_of(device: str) -> dict[str, list[float]]:
+    """Return the losses of four train steps in fp32, and all weights after them."""
     import torch
 
     cell = Cell(sequence="train4", device=device)
@@ -109,7 +121,8 @@ def losses_of(device: str) -> list[float]:
         for phase in ("reduce_grads", "clip_grads", "optimizer_step"):
             getattr(engine, phase)()
         engine.capture.begin()
-    return losses
+    weights = torch.cat([one.detach().cpu().flatten() for one in engine.model.parameters()])
+    return {"losses": losses, "weights": weights.tolist()}
 
 
 @pytest.mark.parametrize("side", ["on_a_side_stream", "recomputed"])
@@ -244,8 +257,6 @@ def test_a_module_that_asks_for_cuda_may_be_preloaded(session: Session, tmp_path
 
 def test_a_report_names_the_gpu(session: Session, tmp_path, gpus: int) -> None:
     """G11: with its driver and libraries, and nothing of the host."""
-    import json
-
     import torch
 
     session(INLINE, "--precision-report=report")
