@@ -12,9 +12,13 @@ import pytest
 from moving import made, made_elsewhere, made_too
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, unchecked, workloads
+from pytest_precision.check.baselines import _key
 from pytest_precision.check.moved import Then
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
+from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.store import Header, Trace
+from pytest_precision.trace.writer import TraceWriter
 
 Check = Callable[..., Verdict]
 
@@ -115,3 +119,15 @@ def test_sides_that_move_have_their_verdicts(check: Check, tmp_path: Path) -> No
     assert "make it again with --precision-baseline=update" in said
     assert check("update", *sides).baseline["state"] == "written"
     assert check("check", *sides).baseline["state"] == "as kept"
+
+
+def test_how_many_gpus_there_are_asks_for_no_other_baseline(tmp_path: Path) -> None:
+    """A card of a machine with eight computes the bits of a card that is alone."""
+    keys = []
+    for gpu, gpus in (("H100", "1"), ("H100", "8"), ("A100", "1")):
+        folder = tmp_path / gpu / gpus
+        folder.mkdir(parents=True)
+        with TraceWriter(folder, 0) as writer:
+            writer.close(Header(1, {}, {"gpu": gpu, "gpus": gpus, "python": "3.11"}))
+        keys.append(_key({"candidate": Recording("candidate", Cell(), Trace(folder, 1))}))
+    assert keys == [{"gpu": "H100"}, {"gpu": "H100"}, {"gpu": "A100"}]

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
+from pytest_precision.ranks.state import own_device
 from pytest_precision.ranks.state.device_choice import (
     VISIBLE_DEVICES,
     DeviceChoice,
@@ -106,6 +108,22 @@ def test_workers_of_xdist_start_at_other_gpus_by_uuid(says, monkeypatch) -> None
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
     found = choose_device(0, 1, 1)
     assert found == DeviceChoice("GPU-b2", 0, shared=False, name="GPU-b2", among=2)
+
+
+def test_a_rank_knows_how_many_devices_its_caller_may_use(says, monkeypatch) -> None:
+    """It sees its own alone; what was recorded on a machine says how many that has."""
+    says(TWO)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(own_device, "device_uuid", lambda: "a1")
+    monkeypatch.setattr(own_device, "_among", 0)
+    for name in (VISIBLE_DEVICES, "LOCAL_RANK"):  # what is called sets them: they are put back
+        monkeypatch.setenv(name, "0")
+    monkeypatch.delenv(VISIBLE_DEVICES)
+    assert own_device.devices_of_caller() == 1
+    own_device.take_device(choose_device(0, 1, 1))
+    assert os.environ[VISIBLE_DEVICES] == "GPU-a1"
+    assert own_device.devices_of_caller() == 2
 
 
 def test_too_few_devices_are_counted(says) -> None:
