@@ -164,3 +164,38 @@ def differing_fields(name: str, case: int, device: str = "cpu") -> list[str]:
             ours, theirs = ours + 0.0, theirs + 0.0
         wrong += [field] if differing_bytes(ours, theirs) else []
     return sorted(wrong)
+
+
+def differing_steps(case: int, update: str, device: str = "cpu") -> list[tuple[int, str]]:
+    """Step and field of what delayed scaling, computed on a device, has otherwise in any bit.
+
+    Args:
+        case: number of the case; each has 40 steps.
+        update: "fused", whose casts are in the file, or "unfused", of which the scales are.
+        device: where it is computed.
+    """
+    about = cases("fp8_delayed")[case]
+    expected = {key: tensor(array) for key, array in fields("fp8_delayed", case).items()}
+    slot = formats.by_name(
+        "fp8_delayed",
+        element=about["fmt"],
+        algorithm=about["algo"],
+        history_length=about["history_len"],
+        margin=about["margin"],
+        update=update,
+        device=device,
+    )
+    after = "scale_after" if update == "fused" else "scale_after_unfused"
+    wrong = []
+    for step in range(40):
+        found = {"scale_used": slot.scale[0].clone()}
+        cast = slot.quantize(expected[f"x{step:02d}"].to(device)).rowwise
+        slot.update()
+        found |= {"data": cast.data, "amax": cast.amax[0]}
+        found = (found if update == "fused" else {}) | {after: slot.scale[0]}
+        wrong += [
+            (step, field)
+            for field, own in found.items()
+            if differing_bytes(own.cpu(), expected[field][step])
+        ]
+    return wrong

@@ -16,3 +16,13 @@ def test_emulated_formats_are_golden_on_the_device(settings: Settings, name: str
     ]
     wrong = {case: golden.differing_fields(name, case, settings.device) for case in ordinary}
     assert not any(wrong.values()), wrong
+
+
+@pytest.mark.parametrize("update", ["fused", "unfused"])
+def test_delayed_scaling_is_golden_on_the_device(settings: Settings, update: str) -> None:
+    """Casts, amaxes and scales of all steps: the history of amaxes is on the device, too."""
+    wrong = {
+        case: golden.differing_steps(case, update, settings.device)
+        for case in range(len(golden.cases("fp8_delayed")))
+    }
+    assert not any(wrong.values()), wrong
