@@ -1,10 +1,11 @@
 """What logging the operations of a step costs: time against the bare step, and bytes an operation.
 
-    python ci/bench/lines.py [--layers N] [--repeats N]
+    python ci/bench/lines.py [--layers N] [--repeats N] [--sketches]
 
 A GPT-like model of about 10 million parameters makes some 3,000 operations in a step, with AdamW in
 for-loop form and clipped gradients. A bare step and a logged one alternate, and medians of their
-processor times are compared, which what else runs on the machine does not change.
+processor times are compared, which what else runs on the machine does not change. With --sketches,
+a log also has what tells relative errors, as that of a recording does.
 """
 
 from __future__ import annotations
@@ -75,14 +76,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sketches", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     step, parameters = step_of(given.layers)
     step()
-    bare, logged, logger = [], [], OperationLogger(Wanted(0, 1))
+    wanted = Wanted(0, 1, sketches=given.sketches)
+    bare, logged, logger = [], [], OperationLogger(wanted)
     for _ in range(given.repeats):
         bare.append(timed(step))
-        logger = OperationLogger(Wanted(0, 1))
+        logger = OperationLogger(wanted)
         with logger.installed(), logger.on():
             logged.append(timed(step))
     number = len(logger.log.operations)

@@ -205,10 +205,10 @@ class Case:
         root = self.terms.root
         if not self.terms.lines:
             return Named(None)
-        if self._again is None:
-            return recorded_lines(finding, self.sides, root)
         rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
         tolerates = rule.criterion.tolerates
+        if self._again is None:
+            return recorded_lines(finding, self.sides, root, tolerates=tolerates)
         return culprit_named(self._again, finding, self.sides, root, tolerates=tolerates)
 
     def candidate_again(self, delays: int = 0, *, ends_only: bool = False) -> Recording | None:

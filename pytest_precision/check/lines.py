@@ -5,7 +5,6 @@ Where that line is no error, but another kernel, a further run says where its er
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +14,15 @@ from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
-from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
+from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.segment_folders import holders, recorded_segments
 from pytest_precision.trace.wanted import Wanted
+
+NOTHING_STANDS_OUT = "No line is named: the error grows at no operation more than at the others"
 
 UNFOLLOWED = ("unknown", "order")
 """Kinds of what is no error by itself, but rounds otherwise, so that nothing later is followed."""
@@ -65,7 +66,7 @@ def culprit_named(
     try:
         ours, theirs = _logs(recordings, sides, wanted)
         if tolerates:
-            return Named(growth_of(ours, theirs, root.absolute()))
+            return _grown(ours, theirs, root)
         culprit = culprit_of(ours, theirs, *of_first)
         if culprit is not None and culprit.kind in UNFOLLOWED:
             sketched = _logs(recordings, sides, wanted._replace(sketches=True))
@@ -76,7 +77,7 @@ def culprit_named(
         )
         return Named(None, f"No line is named: in a third run {reason}")
     if culprit is None:
-        return Named(None, _unnamed(ours, theirs))
+        return Named(None, unnamed(ours, theirs))
     return Named(culprit)
 
 
@@ -88,6 +89,12 @@ def _logs(
     return _read(*ours, wanted), _read(*theirs, wanted)
 
 
+def _grown(ours: list[OperationLog], theirs: list[OperationLog], root: Path) -> Named:
+    """Return where the error grows most, or that it stands out nowhere."""
+    found = growth_of(ours, theirs, root.absolute())
+    return Named(found, "" if found else NOTHING_STANDS_OUT)
+
+
 def _with_growth(culprit: Culprit, grown: Culprit | None) -> Culprit:
     """Return a culprit that also says where its error grows, with the errors of modules."""
     if grown is None:
@@ -95,13 +102,16 @@ def _with_growth(culprit: Culprit, grown: Culprit | None) -> Culprit:
     return replace(culprit, text=f"{culprit.text}; {grown.text}", modules=grown.modules)
 
 
-def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: Path) -> Named:
+def recorded_lines(
+    finding: Finding, sides: tuple[Recording, Recording], root: Path, *, tolerates: bool
+) -> Named:
     """Name the culprit of two recordings that outlive their sessions, if both have logs.
 
     Args:
         finding: where they part.
         sides: the recordings.
         root: the folder that files are named from.
+        tolerates: whether values may differ, so that they cannot be followed.
     """
     lacking = [side for side in sides if not _has_logs(side)]
     imported = [s.name for s in lacking if s.manifest is not None and s.manifest.is_imported]
@@ -117,20 +127,14 @@ def recorded_lines(finding: Finding, sides: tuple[Recording, Recording], root: P
             [read_operations(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
+        if tolerates:
+            return _grown(ours, theirs, root)
         culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind, finding.pair.name)
+        if culprit is not None and culprit.kind in UNFOLLOWED:
+            culprit = _with_growth(culprit, growth_of(ours, theirs, root.absolute()))
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
-    return Named(culprit, "" if culprit else _unnamed(ours, theirs))
-
-
-def _unnamed(ours: Sequence[OperationLog], theirs: Sequence[OperationLog]) -> str:
-    """Say why no operation is to blame."""
-    if hold_other_pieces(ours, theirs):
-        return "No line is named: the sides hold other pieces of the tensors"
-    cut = max((log.cut for log in ours), default=0)
-    if cut:
-        return f"No line is named: the first {cut} operations made values that the reference has"
-    return "No line is named: every operation made values that the reference has"
+    return Named(culprit, "" if culprit else unnamed(ours, theirs))
 
 
 def _has_logs(side: Recording) -> bool:

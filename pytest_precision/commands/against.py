@@ -130,9 +130,10 @@ class Against:
             return "" if divergence is None else str(max(1, divergence.step))
 
         step = peers.agree(f"parted/{name}", parted)
-        if step and self._terms.criteria.bitwise:
-            self.sides.record(candidate, "candidate-lines", ("--steps", step, "--lines"))
-            self.sides.record(reference, f"{name}-lines", ("--steps", step, "--lines"))
+        if step:
+            logged = ("--steps", step, "--lines", "--values", f"0-{step}")
+            self.sides.record(candidate, "candidate-lines", logged)
+            self.sides.record(reference, f"{name}-lines", logged)
 
         def judged() -> str:
             (verdict,) = verdicts

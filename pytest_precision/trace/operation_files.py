@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import (
 )
 from pytest_precision.trace.sealed import log_of
 
-FORM = 2
+FORM = 3
 """Version of the file's form; another version of the package may have written another one."""
 
 RECORD_AGAIN = "record both sides once more, with --lines"

@@ -62,5 +62,6 @@ def test_a_sketch_tells_the_relative_error(size: int) -> None:
     other = values + 1e-3 * torch.randn(size, generator=draws)
     sketches = Sketches()
     true = float((other - values).norm() / values.norm())
-    assert true / 2 < error(sketches.of(other), sketches.of(values)) < true * 2
-    assert error(sketches.of(values), sketches.of(values)) == 0
+    sketch, of_other = sketches.of(values, "values"), sketches.of(other, "other")
+    assert true / 2 < error(of_other, sketch) < true * 2
+    assert error(Sketches().of(values, "again"), sketch) == 0

@@ -12,10 +12,17 @@ import pytest
 from marked_lines import marked
 
 from pytest_precision.__main__ import main
+from pytest_precision.check.parity import Parity
+from pytest_precision.errors import ParityError
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.trace.cache import TraceCache
 
 pytestmark = pytest.mark.slow
 
 LOOP = Path(__file__).with_name("loop.py")
+
+LOGGED = ("--lines", "--values", "0-3")
 
 
 def record(out: Path, wrong: str, *options: str) -> Path:
@@ -27,7 +34,13 @@ def record(out: Path, wrong: str, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record the script that clips otherwise, with its operations."""
-    return record(tmp_path_factory.mktemp("recordings") / "ours", "clip", "--lines")
+    return record(tmp_path_factory.mktemp("recordings") / "ours", "clip", *LOGGED)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Record the right script likewise."""
+    return record(tmp_path_factory.mktemp("recordings") / "theirs", "nothing", *LOGGED)
 
 
 def compared(candidate: Path, reference: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -36,10 +49,10 @@ def compared(candidate: Path, reference: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_two_logs_name_the_line(
-    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ours: Path, theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the one with the other constants, whatever the script is started with."""
-    said = compared(ours, record(tmp_path / "theirs", "nothing", "--lines"), capsys)
+    said = compared(ours, theirs, capsys)
     line = f"loop.py:{marked(LOOP, 'clip')}"
     assert f"{line}: the reference multiplied by 0.3 here, this by 100.0" in said
     assert 0 < (ours / "operations0.json").stat().st_size < 1024 * operations(ours)
@@ -47,6 +60,31 @@ def test_two_logs_name_the_line(
 
 def operations(folder: Path) -> int:
     return len(json.loads((folder / "operations0.json").read_text())["operations"])
+
+
+def test_a_test_has_the_culprit_of_two_logs(ours: Path, theirs: Path) -> None:
+    """`parity.compare` finds what the command finds; recordings need no ranks."""
+    ranks: object = None
+    parity = Parity("test", Cell(), Settings(), ranks, TraceCache())  # type: ignore[arg-type]
+    with pytest.raises(ParityError) as failure:
+        parity.compare(ours, theirs)
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert (found.kind, found.line) == ("constant", marked(LOOP, "clip"))
+    assert found.file == str(LOOP.relative_to(Path.cwd()))
+
+
+def test_a_tolerance_names_where_the_error_grows(
+    ours: Path, theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values may differ then, so that none is followed, and no first wrong one is named."""
+    bounded = ["--criterion", "norm(rel=1e-5)", "--criterion", "lr=bitwise()"]
+    assert main(["compare", str(ours), str(theirs), *bounded]) == 1
+    said = capsys.readouterr().out
+    assert "first wrong value" not in said
+    clip = f"called at {LOOP.relative_to(Path.cwd())}:{marked(LOOP, 'clip')}"
+    assert "the error grows most, ×" in said, said
+    assert clip in said
 
 
 def test_without_a_log_the_command_is_named_that_makes_one(

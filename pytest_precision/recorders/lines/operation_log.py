@@ -175,7 +175,7 @@ class OperationLogger:
                 origin.module,
                 origin.backward,
                 origin.line,
-                self._sketched(made) if results else (),
+                self._sketched(made, results),
                 self.frames.sites(),
             )
         )
@@ -212,13 +212,25 @@ class OperationLogger:
         for tensor in changed:
             self._values.overwritten(tensor)
         made = [one for one in tree_leaves(result) if readable(one)] + changed
-        results, sketches = tuple(map(self._values.of, made)), self._sketched(made)
+        results = tuple(map(self._values.of, made))
+        sketches = self._sketched(made, results)
         where = origin.module, origin.backward, origin.line, sketches, self.frames.sites()
         self.log.operations.append(LoggedOperation(REGION, tuple(arguments), results, (), *where))
         return result
 
-    def _sketched(self, made: list[Tensor]) -> tuple[tuple[float, ...], ...]:
-        return tuple(map(self._sketches.of, made)) if self._wanted.sketches else ()
+    def _sketched(
+        self, made: Sequence[Tensor], results: Sequence[Value]
+    ) -> tuple[tuple[float, ...], ...]:
+        """Return the sketches of results, if they are wanted: of equal values, such as views, one.
+
+        `results` are the values of `made`, or none where nobody has computed them.
+        """
+        if not self._wanted.sketches:
+            return ()
+        return tuple(
+            self._sketches.of(tensor, (value.dtype, value.digest))
+            for tensor, value in zip(made, results, strict=False)
+        )
 
     def _arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -72,7 +72,9 @@ def record_file(
     torch.manual_seed(SEED)
     with ManifestTrace(folder, steps, manifest) as trace:
         schedule = LoopSchedule(("train",) * steps)
-        logged = LoggedScript(OperationLogger(Wanted(0, steps)), None, ()) if lines else None
+        # Whether a comparison will have a tolerance, nobody knows yet.
+        wanted = Wanted(0, steps, sketches=True)
+        logged = LoggedScript(OperationLogger(wanted), None, ()) if lines else None
         made = Steps if logged is None else logged.steps
         seen = made(LoopReader(LoopNames(), part), trace, schedule)
         seen.tell(see={ON_DEMAND} if local_grads else ())

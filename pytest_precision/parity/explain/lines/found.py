@@ -19,6 +19,7 @@ from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
 from pytest_precision.parity.explain.lines.placed import misplaced
 from pytest_precision.parity.explain.lines.restarts import not_restored
 from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
+from pytest_precision.parity.explain.lines.unnamed import cut_of, is_beyond
 from pytest_precision.parity.explain.source import shown_file
 from pytest_precision.trace.operations import OperationLog
 
@@ -34,6 +35,8 @@ def culprit_of(
 
     Where the sides hold other pieces of the tensors, a value that has only been put elsewhere is
     no sign of an error, and what went wrong further on cannot be told from it.
+
+    Where a log ends at its limit, what the other side does later is no sign of one either.
 
     Args:
         candidate: the logs of its ranks.
@@ -94,9 +97,16 @@ def _made(
         Follower(log, known, kind, in_pieces=in_pieces).wrong(rank)
         for rank, log in enumerate(candidate)
     )
-    wrong = _made_here([*chain.from_iterable(followed)], candidate)
+    cut = cut_of(reference)
+    wrong = [
+        one
+        for one in _made_here([*chain.from_iterable(followed)], candidate)
+        if not is_beyond(one, known, cut)
+    ]
     lasting = [one for one in wrong if one.lasts]
-    left = misplaced(candidate, reference, kind) if _is_known(kind, candidate, known) else None
+    whole = not cut and not cut_of(candidate)  # else what writes a value last is not to be seen
+    is_known = whole and _is_known(kind, candidate, known)
+    left = misplaced(candidate, reference, kind) if is_known else None
     chosen = [] if left else sorted(lasting or ([] if in_pieces else wrong), key=_order)
     own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
     if in_pieces:
@@ -112,7 +122,7 @@ def _made(
         if found.outside and own:
             return _set_by(own[0], root, found)
         return _Made(found, chosen[0].call.number, (found.file, found.line) in lines)
-    if left is None and not in_pieces:
+    if left is None and whole and not in_pieces:
         left = misplaced(candidate, reference, kind)
     if left is not None:
         call, error, rank = left

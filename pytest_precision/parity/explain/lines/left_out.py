@@ -107,11 +107,14 @@ def _alone(
 ) -> Iterator[tuple[int, OperationLog, OperationLog, list[UserCall]]]:
     """Yield each rank, the logs of both sides, and the calls that the candidate alone has.
 
-    Where the reference calls a function of the user's, too, that is no library's.
+    Where the reference calls a function of the user's, too, that is no library's. What a function
+    does after the limit of a log is not to be seen.
     """
     known = {entry.site for log in reference for entry in log.entries}
     for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
         entries = [one for one in ours.entries if one.site not in known]
+        if ours.cut:
+            entries = [one for one in entries if one.operations[1] < ours.cut]
         if before is not None:
             entries = [one for one in entries if one.operations[0] <= before]
         yield rank, ours, theirs, entries
