@@ -6,9 +6,12 @@ import importlib
 import sysconfig
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from marked_lines import marked
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_precision.recorders.lines.frames import INSTALLED, NOBODY, USER, Frames
 from pytest_precision.recorders.lines.operation_log import OperationLogger
@@ -62,3 +65,22 @@ def test_what_is_installed_in_any_folder_is_not_the_users(target: Path) -> None:
 def test_a_file_has_one_owner(file: str, owner: int) -> None:
     """Folders for installed packages lie in that of Python's library, and are not of it."""
     assert Frames()._owner(compile("0", file, "exec")) == owner
+
+
+class Halving(TorchDispatchMode):
+    """A mode of the user's that passes operations on and computes with what they make."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))  # passed on
+        return made - 0.5  # computed
+
+
+def test_what_a_mode_passes_on_belongs_to_the_line_that_asks_for_it() -> None:
+    """What the mode computes by itself belongs to the mode's line."""
+    logger = OperationLogger(Wanted(0, 1))
+    values = torch.arange(3.0)
+    with logger.installed(), logger.on(), Halving():
+        values * 2.0  # asked for
+    named = {one.base: one.line.line for one in logger.log.operations if one.line is not None}
+    here = Path(__file__)
+    assert named == {"mul": marked(here, "asked for"), "sub": marked(here, "computed")}

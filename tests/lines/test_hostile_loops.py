@@ -41,6 +41,31 @@ def test_the_line_is_named(parity_in: ParityIn, trick: str) -> None:
     ), found.text
 
 
+@pytest.mark.parametrize("around", ["none", "checkpoint", "grad", "autocast"])
+def test_a_line_inside_is_named(parity_in: ParityIn, around: str) -> None:
+    """Of the forward that is recomputed, differentiated by a transform, or cast by itself."""
+    found = culprit(parity_in(Cell(sequence="train3")), LOOP, f"inside {around}")
+    assert (Path(found.file or "").name, found.line, found.kind) == (
+        LOOP.name,
+        marked(LOOP, "inside"),
+        "extra",
+    ), found.text
+    assert found.operation == "aten.mul.Tensor"
+
+
+def test_an_optimizer_of_lists_is_followed_tensor_by_tensor(parity_in: ParityIn) -> None:
+    """Its constant is compared with the reference's."""
+    found = culprit(parity_in(Cell(sequence="train3")), LOOP, "lists")
+    assert (found.line, found.kind) == (marked(LOOP, "lists"), "constant"), found.text
+    assert "the reference added -0.01 here, this -0.02" in found.text
+
+
+def test_a_wrapper_is_followed_into_what_it_holds(parity_in: ParityIn) -> None:
+    """The operation inside is the one that is wrong."""
+    found = culprit(parity_in(Cell(sequence="train3")), LOOP, "wrapper")
+    assert (found.line, found.operation) == (marked(LOOP, "wrapper"), "aten.mul.Tensor"), found.text
+
+
 def test_a_source_file_may_be_gone(parity_in: ParityIn) -> None:
     """Its name and its line are known, and no text."""
     found = culprit(parity_in(Cell(sequence="train3")), LOOP, "deleted")

@@ -69,6 +69,18 @@ def test_the_wrong_line_is_named(
     assert f"{found.file}:{found.line}" in found.text
 
 
+def test_a_second_line_that_is_independent_is_named_too(parity_in: ParityIn) -> None:
+    """What follows from the first one is not, though it is as wrong."""
+    scaling = of(wrong_engines.ScalesTwo)
+    found = verdict(parity_in(Cell(sequence="train2")), scaling).culprit
+    assert found is not None
+    first = wrong_line(wrong_engines.ScalesTwo)
+    assert found.line == first, found.text
+    assert [(one.operation, one.line) for one in found.following] == [
+        ("aten.add_.Tensor", first + 1)
+    ], found.following
+
+
 def test_what_is_missing_is_named_where_it_is_missed(parity_in: ParityIn) -> None:
     """Setting a gradient to None is no operation: the sum that lacks a term is named."""
     losing = of(wrong_engines.LosesMicrobatch)

@@ -36,6 +36,16 @@ class ClipsFurther(Engine):
             parameter.grad.mul_(0.5)  # wrong
 
 
+class ScalesTwo(Engine):
+    """Two gradients are scaled, each by a line of its own."""
+
+    def clip_grads(self) -> None:
+        super().clip_grads()
+        first, second, *_ = (parameter.grad for _, parameter in self.masters())
+        first.mul_(0.5)  # wrong
+        second.add_(first.numel())  # also wrong
+
+
 class RoundsWeights(Engine):
     """Weights are rounded to bf16 after the update."""
 

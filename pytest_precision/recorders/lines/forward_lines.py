@@ -6,7 +6,7 @@ last node says which operator a backward belongs to.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_precision._torch.around import current_node, next_node
 from pytest_precision.recorders.lines.frames import Frames
@@ -40,9 +40,13 @@ class ForwardLines:
         self._frames, self._modules = frames, modules
         self._forwards: dict[int, Origin] = {}
 
-    def origin(self) -> Origin:
-        """Return where the operation comes from that is being called."""
-        found = self._frames.stack()
+    def origin(self, operator: Any = None) -> Origin:
+        """Return where the operation comes from that is being called.
+
+        Args:
+            operator: that is being called; None for what torch does not dispatch.
+        """
+        found = self._frames.stack(operator)
         node = current_node()
         if node is None:
             origin = Origin(found.line, self._modules.path, backward=False)

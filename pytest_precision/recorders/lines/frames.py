@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -73,13 +73,21 @@ class Frames:
         self._lines: dict[tuple[CodeType, int, str], CodeLine] = {}
         self._sites: dict[tuple[tuple[CodeType, int], ...], tuple[Site, ...]] = {}
 
-    def stack(self) -> Stack:
-        """Return what the stack says, from the first frame that is not part of the logging."""
+    def stack(self, operator: Any = None) -> Stack:
+        """Return what the stack says, from the first frame that is not part of the logging.
+
+        A tensor subclass or a mode of the user's that passes an operation on has not asked for it:
+        the line that has is outside it. What it computes by itself is its own line's.
+
+        Args:
+            operator: that is being called.
+        """
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(LOGGING):
             frame = frame.f_back
         called = ""
         installed: tuple[FrameType, str, bool] | None = None
+        passing: FrameType | None = None
         backward = False
         while frame is not None:
             code = frame.f_code
@@ -88,7 +96,9 @@ class Frames:
                 return Stack(None, False)
             if owner == EDGE or (owner == USER and backward and installed is not None):
                 break
-            if owner == USER:
+            if owner == USER and _passes_on(frame, operator):
+                passing = passing or frame
+            elif owner == USER:
                 return Stack(self._line(frame, called, own=True), backward)
             if owner == INSTALLED and installed is None:
                 installed = frame, called, backward
@@ -96,7 +106,8 @@ class Frames:
             called = _public(frame) or called
             frame = frame.f_back
         if installed is None:
-            return Stack(None, backward)
+            line = None if passing is None else self._line(passing, "", own=True)
+            return Stack(line, backward)
         return Stack(self._line(*installed[:2], own=False), installed[2])
 
     def sites(self) -> tuple[Site, ...]:
@@ -175,6 +186,14 @@ def _owner_of(code: CodeType) -> int:
     if of_library or file.startswith(GENERATED):
         return NOBODY
     return INSTALLED if is_installed(file) else USER
+
+
+def _passes_on(frame: FrameType, operator: Any) -> bool:
+    """Return whether a function is what torch calls in place of an operator, and calls that."""
+    code = frame.f_code
+    if operator is None or code.co_name != "__torch_dispatch__" or code.co_argcount < 2:
+        return False
+    return frame.f_locals.get(code.co_varnames[1]) is operator
 
 
 def _public(frame: FrameType) -> str:

@@ -131,7 +131,7 @@ class OperationLogger:
             return func(*args, **kwargs)
         if transfers(func):  # what arrives is known by its digest from the log of the sender
             return self._unlogged(func, args, kwargs)
-        origin = self._lines.origin()
+        origin = self._lines.origin(func)
         if len(self.log.operations) >= self._wanted.limit:
             self.log.cut = self._wanted.limit
         elif origin.line is not None or origin.backward:
