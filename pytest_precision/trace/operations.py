@@ -10,6 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_precision.trace.code_lines import CodeLine, Setting, Site, UserCall
 
+GENERATOR = -1
+"""The storage that the state of a generator has as a value."""
+
 
 class Value(NamedTuple):
     """What a tensor held at one moment.
@@ -17,7 +20,7 @@ class Value(NamedTuple):
     Attributes:
         digest: of its bytes in row-major order; of a tensor whose elements are all the same it is
             `=`, the hexadecimal bytes of one of them, `x` and their number.
-        storage: number of the memory that it lies in; -1 for the state of a generator.
+        storage: number of the memory that it lies in; `GENERATOR` for the state of a generator.
         dtype: its dtype, without `torch.`.
         shape: its shape.
         pieces: digests of the parts of it that another layout may hold by themselves.

@@ -24,7 +24,8 @@ mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 torch.manual_seed(1)
 model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
 if WRAPPER == "ddp":
-    model = nn.parallel.DistributedDataParallel(model)
+    size = 1e-4 if WRONG == "bucket" else 25.0  # of which the first step takes no notice
+    model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=size)
 elif WRAPPER == "fsdp1":
     model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
 elif WRAPPER == "fsdp2":

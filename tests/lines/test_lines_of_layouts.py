@@ -90,6 +90,15 @@ def test_what_is_missing_is_named_where_it_is_missed(parity_in: ParityIn) -> Non
     assert "Tensor.backward, called at" in found.text
 
 
+def test_another_order_of_a_sum_is_told_from_an_error(parity_in: ParityIn) -> None:
+    """Microbatches that are added from the last one on give other bits of the same gradient."""
+    adding = of(wrong_engines.AddsFromTheEnd)
+    found = verdict(parity_in(Cell(sequence="train2")), adding).culprit
+    assert found is not None
+    assert (found.kind, found.operation) == ("order", "aten.add_.Tensor"), found.text
+    assert "the reference adds the same values in another order" in found.text
+
+
 def test_another_constant_is_named_with_both(parity_in: ParityIn) -> None:
     """Other options of an optimizer show where its step is called."""
     right = wrong_engines.Right

@@ -37,6 +37,7 @@ def verdict(parity: Parity, file: Path, wrong: str, right: str = "nothing") -> V
         ("twice", "setting", 0),
         ("mode", "setting", 0),
         ("fused", "unknown", 0),
+        ("seed", "data", 0),
     ],
 )
 def test_the_wrong_line_is_named(parity_in: ParityIn, wrong: str, kind: str, away: int) -> None:
@@ -63,6 +64,14 @@ def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
     assert [line.number for line in found.source] == [
         *range(marked(LOOP, "clip") - 3, marked(LOOP, "clip") + 4)
     ]
+
+
+def test_another_kernel_is_told_from_an_error(parity_in: ParityIn) -> None:
+    """A fused optimizer rounds otherwise, and the text says that nothing shows it to be wrong."""
+    found = verdict(parity_in(Cell(sequence="train2")), LOOP, "fused").culprit
+    assert found is not None
+    assert found.operation == "aten._fused_adamw_.default"
+    assert found.text.endswith(": the reference has no such operation")
 
 
 REDUCED = """

@@ -50,3 +50,15 @@ def test_the_line_is_named(
         kind,
     ), found.text
     assert found.rank == (1 if wrong == "rank" else None)
+
+
+def test_buckets_of_another_size_are_told_from_an_error(parity_in: ParityIn) -> None:
+    """Three ranks add up the parts of a bucket in an order that depends on its size."""
+    with pytest.raises(ParityError) as failure:
+        parity_in(Cell(sequence="train2", world_size=3)).check(
+            command(LOOP, "ddp", "bucket"), command(LOOP, "ddp", "right")
+        )
+    found = failure.value.verdict.culprit
+    assert found is not None, failure.value.verdict.details
+    assert (found.kind, found.operation) == ("collective", "c10d.allreduce_.default"), found.text
+    assert "a sum in another order, as of buckets of another size, is no error" in found.text

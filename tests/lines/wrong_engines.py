@@ -76,6 +76,13 @@ class LosesMicrobatch(Engine):
             yield loss
 
 
+class AddsFromTheEnd(Engine):
+    """The last microbatch has its backward first."""
+
+    def losses(self, step: int) -> Iterator[Tensor]:
+        yield from reversed([*super().losses(step)])
+
+
 class WeighsLosses(Engine):
     """The losses of microbatches are weighed."""
 

@@ -14,7 +14,7 @@ from pytest_precision._torch.around import has_own_memory, storage_key, weak_sto
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.recorders.lines.cuts import Cuts
 from pytest_precision.trace.digests import bytes_of, in_order, memcmp
-from pytest_precision.trace.operations import Value
+from pytest_precision.trace.operations import GENERATOR, Value
 
 SAMPLES = 4
 """Places of a tensor that are looked at before a digest is believed: a kernel that torch does not
@@ -127,7 +127,7 @@ def generator_state(generator: torch.Generator | None, device: torch.device) -> 
         state = torch.get_rng_state()
     else:
         state = torch.get_device_module(device).get_rng_state(device)
-    return Value(digest_of(state), -1, "generator", ())
+    return Value(digest_of(state), GENERATOR, "generator", ())
 
 
 def _sample(tensor: Tensor) -> bytes:

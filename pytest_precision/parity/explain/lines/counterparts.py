@@ -88,6 +88,39 @@ def added_later(value: Value, after: SingleCall, known: Known) -> bool:
     return not is_common(value) and any(one.base in SUMS for one in readers)
 
 
+def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
+    """Return whether the candidate adds later what the reference has added by `between` before."""
+    if not {between.base, wrong.call.base} <= SUMS:
+        return False
+    given = {value.digest for value in wrong.call.read}
+    later = {
+        value.digest
+        for call in wrong.calls
+        if call.number > wrong.call.number and call.base in SUMS
+        for value in call.read
+    }
+    terms = {one for value in between.read for one in _terms(value, known)} - given
+    return bool(terms) and terms <= later
+
+
+def _terms(value: Value, known: Known) -> set[str]:
+    """Return the digests of the values of which the reference has made a sum; its own of others."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    left = [value.digest]
+    while left:
+        digest = left.pop()
+        if digest in seen:
+            continue
+        seen.add(digest)
+        makers = (one for one in known.makers.get(digest, ()) if one.base in SUMS)
+        read = next((one.read for one in makers if len(one.read) > 1), ())
+        left += [one.digest for one in read]
+        if not read:
+            found.add(digest)
+    return found
+
+
 def last_maker(value: Value, wrong: Wrong) -> SingleCall | None:
     """Return the last operation of the candidate that made a value before it was read."""
     found = None
@@ -110,3 +143,15 @@ def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
         and call.line.own
     ]
     return min(same, key=lambda one: abs(one.number - wrong.call.number), default=None)
+
+
+def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:
+    """Return what made the number of which all that an operation reads consists; None of others."""
+    value = call.read[0]
+    found = None
+    for one in calls:
+        if one.number < call.number and any(
+            (made.storage, made.element) == (value.storage, value.element) for made in one.results
+        ):
+            found = one
+    return found if value.uniform else None

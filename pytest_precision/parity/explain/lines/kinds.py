@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import (
@@ -17,7 +17,9 @@ from pytest_precision.parity.explain.lines.counterparts import (
     SUMS,
     added_later,
     all_same,
+    is_reordered,
     last_maker,
+    maker_of_number,
     most_alike,
     nearest_call,
     readers_between,
@@ -28,25 +30,33 @@ from pytest_precision.parity.explain.lines.counterparts import (
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.code_lines import CodeLine, Site
-from pytest_precision.trace.operations import GRAPH, Constant, Value
+from pytest_precision.trace.operations import GENERATOR, GRAPH, Constant, Value
 
 CASTS = frozenset({"_to_copy", "copy"})
 
-MIXED = "what this rank gives is right: other ranks, or another reduction, made the value wrong"
+MIXED = (
+    "what this rank gives is right: other ranks, or another reduction, made the value wrong; a sum "
+    "in another order, as of buckets of another size, is no error"
+)
+
+OTHER_ORDER = "the reference adds the same values in another order"
 
 SAME_CALL = (
     "the reference made other bits of the same values and constants: kernels, threads, flags or "
     "memory layouts differ"
 )
 
-
 A_REGION = "a compiled region, which is counted as one operation,"
+
+OTHER_DRAWS = (
+    "it draws from a random state that the reference has not: another seed, or another number of "
+    "draws before"
+)
 
 IN_REGION = (
     f"{A_REGION} makes it of values that the reference "
     'has, too; compile with backend="aot_eager" to see the operations inside'
 )
-
 
 IN_GRAPH = (
     "it counts as one operation, and may have made what {name} reads{at} and the reference has "
@@ -80,6 +90,8 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
         return ErrorKind("unknown", IN_GRAPH.format(name=name, at=at), blamed=replayed)
     if wrong.source:
         return _given(wrong, known)
+    if any(value.storage == GENERATOR for value in wrong.unlike):
+        return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, known))
     if wrong.call.operation.is_region:
         return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, known))
     for judge in (
@@ -154,6 +166,8 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
         if value not in known or not is_telling(value):
             continue
         between = next(readers_between(value, wrong.call, known), None)
+        if between is not None and is_reordered(between, wrong, known):
+            return ErrorKind("order", OTHER_ORDER, between)
         if between is not None:
             return _missing(between, wrong)
     return None
@@ -185,7 +199,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
         words = f"the reference has no such operation on this value{_then(other)}"
         return ErrorKind("extra", words, other, None, made)
     if call.base in SUMS and added_later(mine, other, known):
-        return ErrorKind("order", "the reference adds the same values in another order", other)
+        return ErrorKind("order", OTHER_ORDER, other)
     own = call.line is not None and call.line.own
     blamed = None if own or is_telling(mine) else made
     words = f"it reads {_whose(mine, known)}, the reference {_whose(theirs, known)}"
@@ -200,29 +214,17 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
     call = wrong.call
     if not call.operation.backward or len(call.read) != 1:
         return None
-    start = _maker_of_number(call, wrong.calls)
+    start = maker_of_number(call, wrong.calls)
     if start is None or start.base != "ones_like":
         return None
     here = {(one.base, one.line) for one in wrong.calls}
     for other in known.calls:
         if (other.base, other.line, len(other.read)) == (call.base, call.line, 1):
-            lacked = _maker_of_number(other, known.calls)
+            lacked = maker_of_number(other, known.calls)
             if lacked is not None and (lacked.base, lacked.line) not in here:
                 words = f"the reference has {lacked.operation.name} before it{_at(lacked)}"
                 return ErrorKind("missing", words, lacked, None, start)
     return None
-
-
-def _maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:
-    """Return what made the number of which all that an operation reads consists; None of others."""
-    value = call.read[0]
-    found = None
-    for one in calls:
-        if one.number < call.number and any(
-            (made.storage, made.element) == (value.storage, value.element) for made in one.results
-        ):
-            found = one
-    return found if value.uniform else None
 
 
 def _collective(wrong: Wrong, known: Known) -> ErrorKind | None:

@@ -11,14 +11,10 @@ from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of, short
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.code_lines import CodeLine
-from pytest_precision.trace.operations import OperationLog, Value
+from pytest_precision.trace.operations import GENERATOR, OperationLog, Value
 
 Key = tuple[str, CodeLine | None]
 """What tells the likes of an operation: its base name, and where it was called."""
-
-GENERATOR = -1
-"""The storage of a generator's state."""
-
 
 Unrestored = Iterator[tuple[str, SingleCall | None, Wrong]]
 
