@@ -46,7 +46,7 @@ class Entry(NamedTuple):
         kind: the engine.
         cell: in which it must show.
         workload: of both sides.
-        words: what a failure must say, where it is one of accumulation.
+        words: what a failure must say, where one rule explains it.
     """
 
     family: str
@@ -166,7 +166,7 @@ class CountsPadding(Weighted):
         return self.step_tokens / sum(one.targets.numel() for one in others)
 
 
-@of("accumulation")
+@of("accumulation", words="times the gradient of the step before is left in it")
 class NeverZeroed(Named):
     def forward_backward(self, step: int) -> None:
         zero_grad, self.optimizer.zero_grad = self.optimizer.zero_grad, lambda: None
@@ -181,9 +181,12 @@ class LastOverwrites(Named):
         super().backward(loss)
 
 
-@of("accumulation")
+@of(
+    "accumulation",
+    words="microbatch 1 is left out, and microbatch 5 of the evaluation counts instead",
+)
 class OneOfTheStepBefore(Named):
-    """Its second microbatch is that of the step before."""
+    """Its second microbatch is the last one of the step before; at step 1, of the evaluation."""
 
     def losses(self, step: int) -> Iterator[Tensor]:
         before = self.of_step(step - 1)[-1]
@@ -527,7 +530,7 @@ class TiedHalf(Tied):
         gradient.div_(2)
 
 
-@of("tied weights", TWO, workloads.gpt)
+@of("tied weights", TWO, workloads.gpt, "not the sum of grad over the ranks .*, 2 times that")
 class TiedReducedTwice(Named):
     def reduce_grads(self) -> None:
         super().reduce_grads()

@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.gradients.fit import ROOM_OF_FIT, dealt_to, fit_by, fit_by_dealt
+from pytest_precision.recorders.gradients.fit import (
+    NEAR_ONE,
+    ROOM_OF_FIT,
+    dealt_to,
+    fit_by,
+    fit_by_dealt,
+)
 from pytest_precision.recorders.gradients.loss_rules import wrong_loss
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
@@ -65,6 +71,8 @@ def explained(
             told = wrong_loss(fitted, own, loop, step, size, near)
         if not told:
             told = _other_step(found, loop, step, size, near)
+        if not told and kind != "loss":
+            told = _borrowed(fitted, own, loop, step, size, near)
         if told and loop.tied.issuperset(one.name for one in found):
             told = f"{told}, as only the tied weight is"
         words += [told] * len(found)
@@ -208,9 +216,43 @@ def _other_step(found: Sequence[Any], loop: PlainLoop, step: int, size: int, nea
                 abs(count - 1) <= ROOM_OF_FIT * near for count in fit.counts
             )
         if same:
+            return f"the microbatches are those of {_step(other)}"
+    return ""
+
+
+def _step(number: int) -> str:
+    return f"step {number}" if number else "the evaluation"
+
+
+def _borrowed(
+    found: Sequence[Any],
+    own: Sequence[PlainMicrobatch],
+    loop: PlainLoop,
+    step: int,
+    size: int,
+    near: float,
+) -> str:
+    """Recognize microbatches of a neighbouring step in place of some of this step."""
+    dealt, tokens = dealt_to(found, own, size), sum(one.tokens for one in own)
+    for other in (step - 1, step + 1):
+        given = [*loop.microbatches(other)]
+        columns = [*dealt, *given]
+        if sum(one.plain.numel() for one in found) < ENOUGH * len(columns):
+            return ""
+        fit = fit_by(found, columns, near)
+        if fit is None:
+            continue
+        # What a microbatch of another step gives is divided by the tokens of this one.
+        whole = [1.0] * len(dealt) + [sum(one.tokens for one in given) / tokens] * len(given)
+        counts = [count / one for count, one in zip(fit.counts, whole, strict=True)]
+        if any(min(abs(count), abs(count - 1)) > NEAR_ONE for count in counts):
+            continue
+        mine, theirs = counts[: len(dealt)], counts[len(dealt) :]
+        lacking = [one.number for one, count in zip(dealt, mine, strict=True) if count < 0.5]
+        instead = [one.number for one, count in zip(given, theirs, strict=True) if count > 0.5]
+        if lacking and instead:
             return (
-                f"the microbatches are those of step {other}"
-                if other
-                else "the microbatches are those of the evaluation"
+                f"microbatch {_listed(lacking)} is left out, and microbatch {_listed(instead)} of "
+                f"{_step(other)} counts instead"
             )
     return ""
