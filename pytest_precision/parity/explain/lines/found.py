@@ -93,16 +93,9 @@ def _made(
     if telling:
         return _set_by(telling[0], root)
     known, in_pieces = Known(reference), hold_other_pieces(candidate, reference)
-    followed = (
-        Follower(log, known, kind, in_pieces=in_pieces).wrong(rank)
-        for rank, log in enumerate(candidate)
-    )
     cut = cut_of(reference)
-    wrong = [
-        one
-        for one in _made_here([*chain.from_iterable(followed)], candidate)
-        if not is_beyond(one, known, cut)
-    ]
+    found_wrong = _wrong_of(candidate, known, kind, in_pieces=in_pieces)
+    wrong = [one for one in found_wrong if not is_beyond(one, known, cut)]
     lasting = [one for one in wrong if one.lasts]
     whole = not cut and not cut_of(candidate)  # else what writes a value last is not to be seen
     is_known = whole and _is_known(kind, candidate, known)
@@ -130,6 +123,17 @@ def _made(
         return _Made(found, call.number, (found.file, found.line) in lines)
     users = own if in_pieces else [one for one in settings if one.line and one.line.own]
     return _set_by(users[0], root) if users else _Made(None)
+
+
+def _wrong_of(
+    candidate: Sequence[OperationLog], known: Known, kind: str, *, in_pieces: bool
+) -> list[Wrong]:
+    """Return the first wrong operations of all ranks, each at the rank that has made it."""
+    followed = (
+        Follower(log, known, kind, in_pieces=in_pieces).wrong(rank)
+        for rank, log in enumerate(candidate)
+    )
+    return _made_here([*chain.from_iterable(followed)], candidate)
 
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
