@@ -63,7 +63,7 @@ def record_first_step(
     cell, _ = with_backend(cell)
     place, rank = folder_of(folder, segment.number), dist.get_rank()
     place.mkdir(exist_ok=True)
-    run = FirstStepRun(layout, other, workload(), cell, folder, segment)
+    run = FirstStepRun(layout, other, workload(), cell, folder, FIRST_STEP, segment, NONE)
     run.run()
     ranks = run.gradients.gathered(rank)
     if rank == 0 and run.step:
@@ -71,7 +71,7 @@ def record_first_step(
         found = (
             StepAccuracy(silent=dict.fromkeys(OF_A_STEP, silent)) if silent else run.judged(ranks)
         )
-        found.write(folder)
+        found.write(place)
     return 1
 
 
@@ -82,17 +82,9 @@ OF_A_STEP = ("gradients", "updates")
 class FirstStepRun(EngineRecorder):
     """A run that keeps what its first train step starts from and makes."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        other: Layout,
-        workload: Workload,
-        cell: Cell,
-        folder: Path,
-        segment: Segment,
-    ) -> None:
-        super().__init__(layout, other, workload, cell, folder, FIRST_STEP, segment, NONE)
-        self.gradients = GradientOracle(workload, self.cell, whole=True)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.gradients = GradientOracle(self.workload, self.cell, whole=True)
 
     def observe(self, phase: str) -> None:
         """Observe nothing: the run before has."""

@@ -13,15 +13,20 @@ from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.check.accuracy import AS_ACCURATE, Accuracy
 from pytest_precision.recorders.first_step import record_first_step
 from pytest_precision.recorders.gradients.exact_loop import computing_in_fp64
+from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.step_accuracy import StepAccuracy
 
 
 def in_halves(workload: Any, cell: Cell) -> Engine:
     """Sum the products of each linear layer in two halves."""
+    return _hooked(workload, cell, _summed_in_halves)
+
+
+def _hooked(workload: Any, cell: Cell, hook: Any) -> Engine:
     engine = layouts.adamw(workload, cell)
     for module in engine.model.modules():
         if isinstance(module, nn.Linear):
-            module.register_forward_hook(_summed_in_halves)
+            module.register_forward_hook(hook)
     return engine
 
 
@@ -34,11 +39,7 @@ def _summed_in_halves(module: Any, args: Any, output: Tensor) -> Tensor:
 
 def coarse(workload: Any, cell: Cell) -> Engine:
     """Round what each linear layer returns to eight bits fewer than its dtype has."""
-    engine = layouts.adamw(workload, cell)
-    for module in engine.model.modules():
-        if isinstance(module, nn.Linear):
-            module.register_forward_hook(_rounded)
-    return engine
+    return _hooked(workload, cell, _rounded)
 
 
 def _rounded(module: Any, args: Any, output: Tensor) -> Tensor:
@@ -83,6 +84,14 @@ def test_a_coarser_kernel_is_told_from_a_sum_in_another_order(
     assert worse.ratio is not None
     assert worse.ratio > AS_ACCURATE["gradients"]
     assert "The new ones are less accurate" in worse.words("gradients", "then")
+
+
+def test_the_first_step_may_come_after_a_restart(one_rank: None, tmp_path: Path) -> None:
+    """What it makes lies with the segment that trains it, where it is looked for."""
+    cell = Cell(sequence="save-restart-train1")
+    for segment in cell.segments:
+        record_first_step(layouts.adamw, layouts.adamw, workloads.mlp, cell, tmp_path, segment)
+    assert StepAccuracy.read(folder_of(tmp_path, 1)).tensors.keys() == AS_ACCURATE.keys()
 
 
 def test_an_exact_step_is_near_fp32(one_rank: None, tmp_path: Path) -> None:
