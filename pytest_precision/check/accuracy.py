@@ -26,8 +26,8 @@ SAME_EXACT = 2.0**-30
 and whose small terms cancel."""
 
 
-class Off(NamedTuple):
-    """How far a tensor, or all of them, is from another one: squared norms."""
+class SquaredNorms(NamedTuple):
+    """Squared norms of the error of a tensor, or of all of them, and of what is exact."""
 
     error: float
     size: float
@@ -61,10 +61,10 @@ class Accuracy:
     def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
         """Return the accuracy of tensors that both versions have."""
         names = [name for name in here if name in there]
-        now, then = ({name: _off(*own[name]) for name in names} for own in (here, there))
+        now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
         grown = {name: now[name].error - then[name].error for name in names}
         most = max(names, key=lambda name: grown[name], default="")
-        moved = _all(_off(here[name].exact, there[name].exact) for name in names)
+        moved = _all(_norms_of(here[name].exact, there[name].exact) for name in names)
         worst = most if most and grown[most] > 0 else ""
         return cls(
             _all(now.values()).share,
@@ -175,13 +175,13 @@ def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
         yield f"{whose} {words}."
 
 
-def _off(got: Tensor, exact: Tensor) -> Off:
-    return Off(float((got - exact).norm()) ** 2, float(exact.norm()) ** 2)
+def _norms_of(got: Tensor, exact: Tensor) -> SquaredNorms:
+    return SquaredNorms(float((got - exact).norm()) ** 2, float(exact.norm()) ** 2)
 
 
-def _all(offs: Iterable[Off]) -> Off:
-    errors, sizes = zip((0.0, 0.0), *offs, strict=True)
-    return Off(sum(errors), sum(sizes))
+def _all(norms: Iterable[SquaredNorms]) -> SquaredNorms:
+    errors, sizes = zip((0.0, 0.0), *norms, strict=True)
+    return SquaredNorms(sum(errors), sum(sizes))
 
 
 def _times(ratio: float | None) -> str:

@@ -5,6 +5,7 @@ Where that line is no error, but another kernel, a further run says where its er
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,10 @@ NOTHING_STANDS_OUT = "No line is named: the error grows at no operation more tha
 
 UNFOLLOWED = ("unknown", "order")
 """Kinds of what is no error by itself, but rounds otherwise, so that nothing later is followed."""
+
+
+Logs = tuple[list[OperationLog], list[OperationLog]]
+"""What the ranks of the candidate have logged, and those of the reference."""
 
 
 class Named(NamedTuple):
@@ -62,44 +67,50 @@ def culprit_named(
     moment = finding.pair.moment
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
     wanted = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
-    of_first = root.absolute(), finding.pair.kind, finding.pair.name
     try:
-        ours, theirs = _logs(recordings, sides, wanted)
-        if tolerates:
-            return _grown(ours, theirs, root)
-        culprit = culprit_of(ours, theirs, *of_first)
-        if culprit is not None and culprit.kind in UNFOLLOWED:
-            sketched = _logs(recordings, sides, wanted._replace(sketches=True))
-            culprit = _with_growth(culprit, growth_of(*sketched, root.absolute()))
+        return _named(
+            _logs(recordings, sides, wanted),
+            finding,
+            root.absolute(),
+            tolerates=tolerates,
+            sketched=lambda: _logs(recordings, sides, wanted._replace(sketches=True)),
+        )
     except Exception as error:  # whatever it is, both sides differ
         reason = (
             error.reason if isinstance(error, SideFailed) else f"{type(error).__name__}: {error}"
         )
         return Named(None, f"No line is named: in a third run {reason}")
-    if culprit is None:
-        return Named(None, unnamed(ours, theirs))
-    return Named(culprit)
 
 
-def _logs(
-    recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted
-) -> tuple[list[OperationLog], list[OperationLog]]:
+def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted) -> Logs:
     """Run both sides again, and return the logs of their ranks."""
     ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
     return _read(*ours, wanted), _read(*theirs, wanted)
 
 
-def _grown(ours: list[OperationLog], theirs: list[OperationLog], root: Path) -> Named:
-    """Return where the error grows most, or that it stands out nowhere."""
-    found = growth_of(ours, theirs, root.absolute())
-    return Named(found, "" if found else NOTHING_STANDS_OUT)
+def _named(
+    logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
+) -> Named:
+    """Name the culprit of what both sides have logged.
 
-
-def _with_growth(culprit: Culprit, grown: Culprit | None) -> Culprit:
-    """Return a culprit that also says where its error grows, with the errors of modules."""
-    if grown is None:
-        return culprit
-    return replace(culprit, text=f"{culprit.text}; {grown.text}", modules=grown.modules)
+    Args:
+        logs: of both.
+        finding: where they part.
+        root: the absolute folder that files are named from.
+        tolerates: whether values may differ, so that they cannot be followed.
+        sketched: returns logs that tell how large errors are.
+    """
+    if tolerates:
+        grown = growth_of(*logs, root)
+        return Named(grown, "" if grown else NOTHING_STANDS_OUT)
+    culprit = culprit_of(*logs, root, finding.pair.kind, finding.pair.name)
+    if culprit is None:
+        return Named(None, unnamed(*logs))
+    grown = growth_of(*sketched(), root) if culprit.kind in UNFOLLOWED else None
+    if grown is not None:
+        text = f"{culprit.text}; {grown.text}"
+        culprit = replace(culprit, text=text, modules=grown.modules)
+    return Named(culprit)
 
 
 def recorded_lines(
@@ -127,14 +138,10 @@ def recorded_lines(
             [read_operations(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
-        if tolerates:
-            return _grown(ours, theirs, root)
-        culprit = culprit_of(ours, theirs, root.absolute(), finding.pair.kind, finding.pair.name)
-        if culprit is not None and culprit.kind in UNFOLLOWED:
-            culprit = _with_growth(culprit, growth_of(ours, theirs, root.absolute()))
+        logs = ours, theirs
+        return _named(logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
-    return Named(culprit, "" if culprit else unnamed(ours, theirs))
 
 
 def _has_logs(side: Recording) -> bool:

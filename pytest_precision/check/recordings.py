@@ -211,7 +211,7 @@ class Recordings:
     def _right(self, window: Window | None) -> RightSteps:
         """Return the steps of the reference whose gradients were judged to be right."""
         found = self._references.get((self.reference, window))
-        if found is None or not self.candidate.asks_as(self.reference):
+        if found is None or not self.candidate.judges_as(self.reference):
             return {}
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 

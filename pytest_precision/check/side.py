@@ -103,17 +103,19 @@ class Side:
 
         What they may leave on ranks makes no difference either.
         """
-        same_variables = self.needs.environment == other.needs.environment
-        return same_variables and replace(self, needs=other.needs) == other
+        return self._has_variables_of(other) and replace(self, needs=other.needs) == other
 
-    def asks_as(self, other: Side) -> bool:
-        """Return whether the same gradients are right on both sides, wherever both show the same.
+    def judges_as(self, other: Side) -> bool:
+        """Return whether gradients that were judged right on one side are right on both.
 
-        Ranks of another commit compute them by their own code.
+        That is so of the same workload in the same cell, for a step that shows the same bits. Ranks
+        of another commit judge by their own code.
         """
-        same_variables = self.needs.environment == other.needs.environment
         same = (self.workload, self.cell) == (other.workload, other.cell)
-        return same and same_variables and not self.then and not other.then
+        return same and self._has_variables_of(other) and not self.then and not other.then
+
+    def _has_variables_of(self, other: Side) -> bool:
+        return self.needs.environment == other.needs.environment
 
     def needs_of(self, segment: Segment) -> Needs:
         """Return what the ranks of a segment need; new processes have run no job before."""

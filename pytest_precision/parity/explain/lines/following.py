@@ -137,7 +137,7 @@ class Follower:
         for value in call.read:
             overwritten = any(result.storage == value.storage for result in call.results)
             if overwritten and value in self._known and not is_common(value):
-                self._memory.excuse(value)
+                self._memory.overwrite_right(value)
         for value in call.results:
             self._write(value, roots, apart)
 

@@ -87,7 +87,6 @@ def _made(
 ) -> _Made:
     """Return what values and settings name, see `culprit_of`."""
     lines = _lines_of(reference, root)
-
     settings = [*set_otherwise(candidate, reference)]
     telling = [one for one in settings if _shows(kind, name, one.what)]
     if telling:
@@ -115,7 +114,7 @@ def _made(
         if found.outside and own:
             return _set_by(own[0], root, found)
         return _Made(found, chosen[0].call.number, (found.file, found.line) in lines)
-    if left is None and whole and not in_pieces:
+    if whole and not is_known and not in_pieces:
         left = misplaced(candidate, reference, kind)
     if left is not None:
         call, error, rank = left

@@ -15,7 +15,7 @@ from pytest_precision.parity.explain.lines.kinds import short
 from pytest_precision.trace.code_lines import CodeLine, Setting, Site, UserCall
 from pytest_precision.trace.operations import LoggedOperation, OperationLog
 
-Deed = LoggedOperation | Setting
+Effect = LoggedOperation | Setting
 """What a function does that a log shows."""
 
 RECORDERS = os.path.join("", "pytest_precision", "recorders", "")
@@ -33,7 +33,7 @@ class LeftOut(NamedTuple):
 
     entry: UserCall
     rank: int | None
-    lacking: Deed | None
+    lacking: Effect | None
 
     @property
     def line(self) -> CodeLine:
@@ -124,36 +124,33 @@ def _length(entry: UserCall) -> int:
     return entry.operations[1] - entry.operations[0] + entry.settings[1] - entry.settings[0]
 
 
-def _inside(log: OperationLog, entry: UserCall) -> list[Deed]:
+def _inside(log: OperationLog, entry: UserCall) -> list[Effect]:
     operations, settings = (slice(*one) for one in (entry.operations, entry.settings))
-    return [*_deeds(log.operations[operations], log.settings[settings])]
+    return [*log.operations[operations], *log.settings[settings]]
 
 
-def _deeds(operations: Sequence[LoggedOperation], settings: Sequence[Setting]) -> Iterator[Deed]:
-    yield from operations
-    yield from settings
+def _lacking(mine: Sequence[Effect], theirs: OperationLog, site: Site) -> Effect | None:
+    """Return the first effect of the reference's function that is not among mine.
 
-
-def _lacking(mine: Sequence[Deed], theirs: OperationLog, site: Site) -> Deed | None:
-    """Return the first thing that the reference does in what a line calls and is not among mine.
-
-    Where more than nothing is done that the reference does not do, they are not comparable.
+    None if nothing is lacking, or if mine has an effect that the reference's function has not: then
+    the two do different things, and neither is a part of the other.
     """
-    deeds = [one for one in _deeds(theirs.operations, theirs.settings) if site in one.sites[1:]]
+    effects: list[Effect] = [*theirs.operations, *theirs.settings]
+    effects = [one for one in effects if site in one.sites[1:]]
     left = Counter(map(_what, mine))
-    if left - Counter(map(_what, deeds)):
+    if left - Counter(map(_what, effects)):
         return None
-    for one in deeds:
-        if not left[_what(one)] and not _by_chance(one):
+    for one in effects:
+        if not left[_what(one)] and not _only_allocates(one):
             return one
         left[_what(one)] -= 1
     return None
 
 
-def _by_chance(deed: Deed) -> bool:
-    """Return whether an operation only takes memory."""
-    return isinstance(deed, LoggedOperation) and not deed.results
+def _only_allocates(effect: Effect) -> bool:
+    """Return whether an operation makes no value, and only allocates memory."""
+    return isinstance(effect, LoggedOperation) and not effect.results
 
 
-def _what(deed: Deed) -> str:
-    return deed.base if isinstance(deed, LoggedOperation) else deed.name
+def _what(effect: Effect) -> str:
+    return effect.base if isinstance(effect, LoggedOperation) else effect.name

@@ -1,4 +1,4 @@
-"""Worded: a culprit in words and as data, whatever has shown it."""
+"""Worded: the culprit of an operation, of a setting or of a call, in words and as data."""
 
 from __future__ import annotations
 

@@ -62,10 +62,10 @@ class WrongMemory:
                 one for one in self._regions[value.storage] if one.start < start or one.stop > stop
             ]
 
-    def excuse(self, value: Value) -> None:
-        """Take a right value that is overwritten: what has no counterpart around it may be right.
+    def overwrite_right(self, value: Value) -> None:
+        """Note that a right value is overwritten, and blame nobody for what lies around it.
 
-        Other views have the rest, and nothing tells which of them was wrong.
+        Only where that has no counterpart in the reference: it may be right, too.
         """
         self.clear(value)
         if value.storage in self._regions:
