@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
 from array import array
@@ -82,6 +83,7 @@ class Processes:
 
 def held(folder: Path) -> dict[str, int]:
     """Return how many processes, descriptors and files in `folder` there are besides this one."""
+    gc.collect()  # what ran before may have left descriptors to it, which would end in between
     me = psutil.Process()
     until = time.monotonic() + 3.0  # for the fork server to bury its children
     while len(me.children(recursive=True)) > len(me.children()) and time.monotonic() < until:

@@ -78,7 +78,9 @@ class Soak:
             self.problems.append(f"the session ended with {status!r}")
         if self.ended != len(self.tasks):
             self.problems.append(f"{self.ended} of {len(self.tasks)} jobs ended")
-        self.problems += [f"{number} {what} left" for what, number in self.left.items() if number]
+        self.problems += [
+            f"{number} {what} left" for what, number in self.left.items() if number > 0
+        ]
         self.problems += self.processes.problems
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
