@@ -63,8 +63,8 @@ class KeptCheck:
         nodeid: str,
         number: int,
         golden: str,
-    ) -> KeptCheck:
-        """Return what keeps the baseline of a check, as the settings say.
+    ) -> KeptCheck | None:
+        """Return what keeps the baseline of a check, as the settings say; None without one.
 
         Args:
             settings: of the test.
@@ -77,6 +77,8 @@ class KeptCheck:
         Raises:
             ValueError: see `BaselinePlace.of_name`.
         """
+        if not golden and not settings.baseline:
+            return None
         folder = settings.baseline_dir or terms.root / FOLDER
         place = (
             BaselinePlace.of_name(folder, golden, nodeid)

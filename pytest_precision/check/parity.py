@@ -1,4 +1,7 @@
-"""parity.check: one cell from two recorded runs to a verdict."""
+"""parity.check: one cell from two recorded runs to a verdict.
+
+What compares is imported where it is called: a session that compares nothing needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
     from pytest_precision.check.ruled_check import RuledCheck
 
 __tracebackhide__ = is_bad_input
-
 
 RecordAndRule = Callable[[MakeRecordings], tuple[Ruling, dict[str, Any]]]
 """Records what a check needs, and rules on it; with figures."""
@@ -127,8 +129,8 @@ class Parity:
         terms = self._terms(Terms.of(criterion, max_lost_updates, contract, oracle))
         if isinstance(reference, str):
             if reference_cell is not None:
-                got = named("reference_cell", reference_cell)
                 wanted = "no cell of a reference that is a baseline"
+                got = named("reference_cell", reference_cell)
                 raise ValueError(expected_but_got(wanted, got, "leave it out"))
             one = self._sides.alone(candidate, workload, self.cell, terms)
             refused = preconditions.before_alone(one, self._seen)
@@ -173,7 +175,6 @@ class Parity:
             ValueError: for fewer than 2 runs, and for no thread.
         """
         __tracebackhide__ = True
-        # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.repeat import devices_of, further_runs, repeated
 
         expect_count("runs", runs, 2)
@@ -210,11 +211,10 @@ class Parity:
             RecordingError: a folder holds no whole recording, or the two cannot be compared.
         """
         __tracebackhide__ = True
-        # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.compare import compare_recordings
 
-        terms = Terms.of(criterion)._replace(root=self.root)
-        paths, axes = (Path(candidate), Path(reference)), axes_of(self.cell)
+        terms, axes = Terms.of(criterion)._replace(root=self.root), axes_of(self.cell)
+        paths = Path(candidate), Path(reference)
         return self._kept(compare_recordings(*paths, terms, self.nodeid, axes))
 
     @property
@@ -238,16 +238,11 @@ class Parity:
 
     def _checked(self, terms: Terms, golden: str = "") -> RuledCheck:
         """Return what rules on a check, which may have a baseline with a name."""
-        # Only here, so that a session that compares nothing does not import torch.
         from pytest_precision.check.baselines import KeptCheck
         from pytest_precision.check.ruled_check import RuledCheck
 
-        number = len(self.verdicts) + 1
-        kept = (
-            KeptCheck.asked_for(self.settings, terms, self.traces, self.nodeid, number, golden)
-            if golden or self.settings.baseline
-            else None
-        )
+        test = self.nodeid, len(self.verdicts) + 1, golden
+        kept = KeptCheck.asked_for(self.settings, terms, self.traces, *test)
         return RuledCheck(terms, self.then, kept, self.settings.mutate)
 
     @property
@@ -273,10 +268,9 @@ class Parity:
             rule: records and rules.
         """
         __tracebackhide__ = True
-        started = time.perf_counter()
+        started, told = time.perf_counter(), self.settings.in_time
         ruling, figures = (refused, {}) if refused else self._recorded(rule)
         figures["seconds"] = time.perf_counter() - started
-        told = self.settings.in_time
         return self._kept(
             Verdict(
                 nodeid=self.nodeid,
@@ -293,9 +287,8 @@ class Parity:
 
     def _recorded(self, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
         """Return what `rule` makes of what it records, or the ruling on what goes wrong."""
-        record = partial(
-            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
-        )
+        limit = self.settings.timeout
+        record = partial(Recordings, ranks=self.ranks, traces=self.traces, timeout=limit)
         with self.traces.lock:
             try:
                 return rule(record)

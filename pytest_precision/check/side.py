@@ -140,9 +140,9 @@ class Side:
             the number of observations that it holds.
         """
         # Only ranks need torch for this; the controller sends the job without it.
-        from pytest_precision.recorders.engine_recorder import record_engine
         from pytest_precision.recorders.perturb.delays import delays
         from pytest_precision.recorders.perturb.perturbation import Perturbation
+        from pytest_precision.recorders.recorded_run import record_engine
         from pytest_precision.recorders.scripts.runs import record_script
 
         if self.then:

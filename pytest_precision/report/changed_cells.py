@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_precision.report.collect import CellResult
+from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import fold, kinds_of
 from pytest_precision.report.status import FAILING, count, duration

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import ReportError, expected_but_got
-from pytest_precision.report.collect import CellResult
+from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.described import expect_described
 from pytest_precision.report.json_file import JSON_NAME, SCHEMA_VERSION
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_precision._visible import visible
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.verdict import cell_of
-from pytest_precision.report.collect import CellResult, CheckResult
+from pytest_precision.report.cell_result import CellResult, CheckResult
 from pytest_precision.report.status import FAILING, count
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from pytest_precision.report.collect import CellResult
+from pytest_precision.report.cell_result import CellResult
 
 MAX_CONDITIONS = 3
 """Most axes in one statement; more would name a cell rather than summarize."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.report.collect import CellResult
+from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.reasons import fold
 from pytest_precision.report.status import FAILING, STATUSES
 

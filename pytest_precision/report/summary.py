@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from pytest_precision._visible import visible
-from pytest_precision.report.collect import CellResult
+from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.grid import by_test, fixed, grid
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes

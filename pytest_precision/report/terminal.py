@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_precision._visible import visible
-from pytest_precision.report.collect import CellResult, Results
+from pytest_precision.report.cell_result import CellResult
+from pytest_precision.report.collect import Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
 from pytest_precision.report.reasons import Reason, fold, not_compared, rerun, unread_axes
 from pytest_precision.report.sharing import explain

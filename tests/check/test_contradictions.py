@@ -16,7 +16,7 @@ from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.parity.self_checks.consistency import Consistency
-from pytest_precision.recorders.engine_recorder import record_engine
+from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.recording import Recording
 from pytest_precision.workloads.base import Workload

@@ -8,7 +8,8 @@ import torch
 
 from pytest_precision import Engine, layouts, workloads
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.engine_recorder import Layout, record_engine
+from pytest_precision.recorders.engine_recorder import Layout
+from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.gradient_log import GradientLog, RightSteps
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.workloads.base import Workload

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following, ModuleErrors, SourceLine
 from pytest_precision.parity.verdict import Divergence, Ruling, Verdict
-from pytest_precision.report.collect import CellResult, CheckResult
+from pytest_precision.report.cell_result import CellResult, CheckResult
 
 NODEID = "test_moe.py::test_experts[bf16-train2-w2]"
 AXES = {"precision": "bf16", "sequence": "train2", "world_size": 2}

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from made_up import NODEID, REASON, reports, run, verdict
 
-from pytest_precision.report.collect import CellResult, Results
+from pytest_precision.report.cell_result import CellResult
+from pytest_precision.report.collect import Results
 
 
 def collect(*found: pytest.TestReport) -> CellResult:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_precision.report.collect import CellResult
+from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.page.culprit import ShownCulprit, shown_culprit
 from pytest_precision.report.page.doc_links import of_error, of_kind
 from pytest_precision.report.page.heat import HeatTable, heat_table

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_precision.report.collect import CellResult
+from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.grid import GridPlace, GridTable, arranged, fixed
 from pytest_precision.report.status import STATUSES, worst_status
 

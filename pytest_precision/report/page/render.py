@@ -17,8 +17,8 @@ from markupsafe import Markup
 from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
 from pytest_precision.parity.verdict import again
+from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
-from pytest_precision.report.collect import CellResult
 from pytest_precision.report.grid import by_test
 from pytest_precision.report.page import PAGE_NAME
 from pytest_precision.report.page.failures import LISTED, Failures

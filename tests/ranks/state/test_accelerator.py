@@ -31,7 +31,7 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 RECORDING = """
 from pytest_precision import Engine, workloads
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.engine_recorder import record_engine
+from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.store import Trace
 
