@@ -15,6 +15,8 @@ from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import scale_from_amax
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
+from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
+from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.layouts.replicated import MasterEngine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.layer import Layer
@@ -139,6 +141,18 @@ class StaleBytes(Engine):
             yield number, microbatch
 
 
+class GatheredElsewhere(DistributedOptimizer):
+    """Gathers bytes one element too far, as ranks do that have other bounds of their shards."""
+
+    def _start(self, buffer: Buffer, bucket: Bucket) -> None:
+        super()._start(buffer, bucket)
+        if bucket.works and buffer.gathers_bytes:
+            buffer.wait(bucket)
+            for flat in buffer.gathered.values():
+                own = flat[bucket.span.start : bucket.span.stop]
+                own.copy_(own.roll(1))
+
+
 class Truncated(MasterEngine):
     """Cuts masters off instead of rounding them."""
 
@@ -217,6 +231,10 @@ def here(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engi
 def there(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engine:
     """The same on the other side, as a shared helper has it."""
     return here(workload, cell, kind=kind)
+
+
+def gathered_elsewhere(workload: Workload, cell: Cell) -> Engine:
+    return GatheredElsewhere.of(workload, cell, overlap_param_gather=True)
 
 
 def truncated(workload: Workload, cell: Cell) -> Engine:

@@ -63,12 +63,19 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         (contradictions.OtherWeights, FP32, "used_param", "the param before it", 2),
         (contradictions.OtherWeights, BF16, "used_param", "the param before it", 2),
         (contradictions.StaleBytes, MXFP8, "used_quantized", "used_param, quantized", 2),
+        (
+            contradictions.gathered_elsewhere,
+            RESIDENT_MXFP8,
+            "used_quantized",
+            "the master before it, quantized",
+            2,
+        ),
         (contradictions.truncated, BF16, "param", "its master", 1),
         (contradictions.GrowsEachStep, FP16, "loss_scale", "what its rule makes of it", 1),
     ],
     ids=[
         *("norm", "norm in fp16", "other weights", "other bf16 weights", "stale bytes"),
-        *("truncated", "loss scale"),
+        *("gathered elsewhere", "truncated", "loss scale"),
     ],
 )
 def test_a_contradiction_is_named(
@@ -191,7 +198,16 @@ def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
             ),
             RESIDENT_MXFP8.replace(grad_accum_fusion=True),
             workloads.mlp,
-            {"reduced_grad is the sum of grad over the ranks"},
+            {
+                "reduced_grad is the sum of grad over the ranks",
+                "used_quantized is the master before it, quantized",
+            },
+        ),
+        (
+            partial(layouts.distributed_optimizer, overlap_param_gather=True),
+            Cell("nvfp4", "quantized", sequence=MANY),
+            workloads.mlp,
+            {"used_quantized is the master before it, quantized"},
         ),
     ],
 )

@@ -156,6 +156,8 @@ class _Walk:
             if moment.phase == "optimizer_step":
                 yield from self._quantization.updated(moment, held, self._state)
                 yield from self._scaled(moment, held["loss_scale"])
+            if moment.phase == "load":
+                self._quantization.loaded()
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
                 self._state = {kind: held[kind] for kind in RESIDENT}
 

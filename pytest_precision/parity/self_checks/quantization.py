@@ -46,17 +46,22 @@ class Quantization:
         self._shown, self._resident, self._coarse = shown, resident, coarse
         self._formats: dict[str, Format] = {}
         self._used: EntriesByName = {}
+        self._stepped: set[str] = set()
         if PRECISIONS[cell.precision].quantized:
             formats = recipe(cell.precision)
             operands = ("input", "weight", "gradient")
             self._formats = {own: by_name(getattr(formats, own)) for own in operands}
         delayed = isinstance(self._formats.get("weight"), DelayedScaling)
+        self._delayed = delayed
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
     def used(
         self, moment: Moment, held: EntriesByName, state: EntriesByName
     ) -> Iterator[Contradiction]:
         """Yield quantized weights in use that are neither resident nor made of the weights.
+
+        Where resident ones are hidden since they are gathered in this forward, they must be made of
+        the masters that the last step has left.
 
         Args:
             moment: after a forward.
@@ -75,6 +80,11 @@ class Quantization:
                 kind = QUANTIZED[operand.field]
                 stored = state.get(kind, {}).get(TensorKey(name, operand.side).name(kind))
                 exact, identity = self._shown.whole(stored), f"the {kind} before it"
+                if stored is None and name in self._stepped:
+                    if name not in made:
+                        master = self._shown.whole(state.get("master", {}).get(name))
+                        made[name] = self._quantized(name, master, state)
+                    exact, identity = made[name].get(key.part), f"the master before it, {self._how}"
             else:
                 if name not in made:
                     weight = self._shown.whole(held["used_param"].get(name))
@@ -98,6 +108,8 @@ class Quantization:
             state: what was held before the step.
         """
         moved = {name for name in self._resident if self._moved(name, held, state)}
+        if not self._delayed:  # what is hidden may be cast before or after its scale is updated
+            self._stepped |= moved - set(self._coarse)
         yield from self._bytes(moment, moved, held, state)
         yield from self._turned(moment, "quantized", held, "")
         amaxes = dict(self._amaxes(moved, held))
@@ -105,6 +117,10 @@ class Quantization:
             format = self._formats.get(role_of(name))
             if isinstance(format, DelayedScaling):
                 yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
+
+    def loaded(self) -> None:
+        """Expect nothing of hidden weights until the next step: their masters may not be theirs."""
+        self._stepped.clear()
 
     def _quantized(
         self, name: str, weight: Tensor | None, state: EntriesByName

@@ -16,6 +16,9 @@ from pytest_precision.te.groups import is_group, members
 
 TESTED_RELEASES = ("0.16", "0.19")
 
+_PLACES = "model_param_group_index_map"
+"""Attribute of the distributed optimizer: each parameter with a shard here to the shard's place."""
+
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
     """Return the `locate` of what `get_megatron_optimizer` has made for `model`, unwrapped.
@@ -46,11 +49,15 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
 
 
 def named_masters(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name of each parameter that an optimizer updates, with its master or shard."""
+    """Yield the name of each parameter that an optimizer updates, with its master or shard.
+
+    Of the distributed optimizer, that is nothing where all of this rank's shards are padding.
+    """
     names = {parameter: name for name, parameter in model.named_parameters()}
+    distributed = hasattr(optimizer, _PLACES)
     shards = dict(_sharded(optimizer))
     for parameter, name in names.items():
-        if shards:
+        if distributed:
             if parameter in shards:
                 yield name, shards[parameter]
         elif parameter.requires_grad:
@@ -59,7 +66,7 @@ def named_masters(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tenso
 
 def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the parameters of which the distributed optimizer has a shard here, with the shard."""
-    places = getattr(optimizer, "model_param_group_index_map", {})
+    places = getattr(optimizer, _PLACES, {})
     for parameter, (group, order) in places.items():
         yield parameter, optimizer.optimizer.param_groups[group]["params"][order]
 
