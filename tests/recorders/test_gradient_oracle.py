@@ -1,12 +1,15 @@
-"""What was judged on one side is not computed again where the other side shows the same."""
+"""What was judged once, or follows from what was computed, is not computed again."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from pytest_precision import Engine, layouts, workloads
+from pytest_precision.layouts.dtypes import resident
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.engine_recorder import Layout
 from pytest_precision.recorders.recorded_run import record_engine
@@ -28,14 +31,47 @@ class Doubled(Engine):
 
 
 def doubled(workload: Workload, cell: Cell) -> Engine:
-    model = workload.model(cell)
+    model, _ = resident(workload.model(cell), cell)
     return Doubled(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
-def judged(layout: Layout, folder: Path, right: RightSteps | None = None) -> GradientLog:
+def judged(
+    layout: Layout,
+    folder: Path,
+    right: RightSteps | None = None,
+    workload: type[Workload] = workloads.mlp,
+    cell: Cell = CELL,
+) -> GradientLog:
     folder.mkdir()
-    record_engine(layout, layout, workloads.mlp, CELL, folder, EVERYTHING, right=right)
+    record_engine(layout, layout, workload, cell, folder, EVERYTHING, right=right)
     return GradientLog.read(folder, 1)
+
+
+class Row(nn.Linear):
+    """Computes in the dtype of its weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+class Cancels(Workload):
+    """Its gradients are its microbatches, two of which leave nothing but what bf16 has rounded."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        return Row(64, 1, bias=False)
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        return [{"params": [*model.parameters()], "lr": 1e-3}]
+
+    def microbatches(self, cell: Cell, step: int) -> list[Tensor]:
+        large, small = torch.randn(2, 1, 64, generator=torch.Generator().manual_seed(step))
+        return [large, small / 64, -large, small / 64]
+
+    def tokens(self, microbatch: Tensor) -> int:
+        return 1
+
+    def loss(self, model: nn.Module, microbatch: Tensor) -> tuple[Tensor, int]:
+        return model(microbatch).float().sum(), 1
 
 
 def test_only_the_same_bits_are_not_judged_again(one_rank: None, tmp_path: Path) -> None:
@@ -49,3 +85,12 @@ def test_only_the_same_bits_are_not_judged_again(one_rank: None, tmp_path: Path)
     wrong = judged(doubled, tmp_path / "wrong", known)
     assert wrong.breaches
     assert not wrong.right
+
+
+def test_a_sum_that_cancels_is_right_by_its_bits(one_rank: None, tmp_path: Path) -> None:
+    """Rounded to bf16 once a microbatch, as the side sums; what is no such sum is wrong."""
+    cell = CELL.replace(precision="bf16", primary_weight="bf16")
+    right = judged(layouts.adamw, tmp_path / "right", workload=Cancels, cell=cell)
+    assert (right.judged, right.breaches, right.silent) == (12, [], "")
+    wrong = judged(doubled, tmp_path / "wrong", workload=Cancels, cell=cell)
+    assert [found.kind for found in wrong.breaches] == ["grad", "reduced_grad"]

@@ -1,8 +1,8 @@
 """Judged: losses and gradients of one step, held to the plain loop within what rounding explains.
 
-Where a tensor is near the plain one, no more is asked. Else the step is computed twice more, with
-weights that are off by a unit roundoff each: what that moves a gradient by is what rounding may,
-also where its terms cancel.
+Where a tensor is near the plain one, or has the very bits of a sum in its own dtype, no more is
+asked. Else the step is computed twice more, with weights that are off by a unit roundoff each: what
+that moves a gradient by is what rounding may, also where its terms cancel.
 """
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ def judge_step(
     log.judged += len(held)
     beyond = [one for one in held if not one.off <= near]
     log.worst = max([log.worst, *(one.off / near for one in held if one.off <= near)])
+    if len(single) == len(plain.losses):  # computing again costs as much as the step itself
+        beyond = [one for one in beyond if not _is_rounded_sum(one, single, size, first.scale)]
     if not beyond:
         return
     loop.put(weights, first.buffers, first.scale)
@@ -137,6 +139,32 @@ def _keeping(
         if not kept or elements <= MOST_FITTED:
             kept.append(one)
         yield one
+
+
+def _is_rounded_sum(
+    one: HeldGradient, single: Sequence[PlainMicrobatch], size: int, scale: float
+) -> bool:
+    """Return whether a gradient has the bits of the plain sum whose partial sums are rounded.
+
+    Each is rounded to the dtype of the gradient, in the order of microbatches and then of ranks:
+    where terms cancel, roundings of larger partial sums are all that is left of the difference.
+
+    Args:
+        one: a tensor that is not near the plain one; a loss is no sum.
+        single: all microbatches of the step.
+        size: of the data-parallel dimension.
+        scale: the loss scale of the gradients that the side shows.
+    """
+    if one.seen is None:
+        return False
+    sums: dict[int, Tensor] = {}
+    for given in single:
+        share = given.number % size
+        if one.name in given.gradients and one.share in (None, share):
+            term = (part(given.gradients[one.name], one.seen) * scale).to(one.seen.tensor.dtype)
+            sums[share] = sums[share] + term if share in sums else term
+    first, *others = (sums[share] for share in sorted(sums))
+    return torch.equal(sum(others, first).reshape(one.seen.tensor.shape), one.seen.tensor)
 
 
 def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
