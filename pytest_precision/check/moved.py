@@ -17,8 +17,10 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import agreement, refused, same_data
 from pytest_precision.check.recordings import MakeRecordings, Recordings
+from pytest_precision.check.repeatable import differs, what_differs
 from pytest_precision.check.side import Side
 from pytest_precision.errors import RanksSkipped, SideFailed
+from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.pool import RankPool
 
@@ -105,7 +107,7 @@ def recorded_then(
         theirs = replace(side, then=then.name, gradients=False)
         own = made[recording.name] = record(side, theirs, then=then.ranks, names=names)
         cases[recording.name] = now.beside(recording, stack.enter_context(closing(own)))
-    found = {name: refused(case, (same_data, agreement)) for name, case in cases.items()}
+    found = {name: _moved_of(case) for name, case in cases.items()}
 
     def apart() -> Ruling | None:
         if len(cases) == 1:
@@ -121,6 +123,28 @@ def recorded_then(
     return Moves(
         then.name, rulings, apart, differences, alone=alone, measure=lambda: measured(made)
     )
+
+
+def _moved_of(case: Case) -> Ruling | None:
+    """Return how a side differs from itself then; None if it has not moved.
+
+    Of a tensor in which ranks disagree at both ends there is no whole one to compare, so that each
+    rank is compared with itself.
+    """
+    ruling, first = refused(case, (same_data, agreement)), case.judgement.first
+    if ruling is None or first is None or not _torn_at_both_ends(first):
+        return ruling
+    by_rank = differs(case.candidate, case.reference)
+    if by_rank is None:
+        return None
+    reason = f"{what_differs(by_rank)}, and its own ranks disagree at both ends"
+    return replace(ruling, reason=reason)
+
+
+def _torn_at_both_ends(found: Finding) -> bool:
+    """Return whether neither end has a whole tensor, since its ranks hold different bits."""
+    ends = found.pair.candidate, found.pair.reference
+    return all(end is not None and end.fault is not None for end in ends)
 
 
 def differences_in_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.divergences import Finding, Tally, compare_pair
 from pytest_precision.parity.compare.pairs import Pair, align
@@ -38,8 +39,10 @@ def unrepeatable(case: Case) -> str:
 @gate
 def races(case: Case) -> Ruling | None:
     """Refuse a candidate whose bits change where one of its ranks is late."""
-    sizes = {segment.world_size for segment in case.candidate.cell.segments}
-    runs = case.terms.jitter if sizes != {1} else 0
+    cell, runs = case.candidate.cell, case.terms.jitter
+    sizes = {segment.world_size for segment in cell.segments}
+    if not can_race(cell):
+        return None
     for number in range(1, runs + 1):
         late = " or ".join(f"{late_rank(number, size)}" for size in sorted(sizes))
         late = f"with rank {late} late in run {number} of {runs}"
@@ -57,6 +60,11 @@ def races(case: Case) -> Ruling | None:
                 figures={"histogram": of_finding(found)},
             )
     return None
+
+
+def can_race(cell: Cell) -> bool:
+    """Return whether something can be late: a rank among others, or a stream of a device."""
+    return cell.device != "cpu" or any(segment.world_size > 1 for segment in cell.segments)
 
 
 def _race(case: Case, delays: int) -> Finding | None:

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_precision import layouts, workloads
 from pytest_precision.check.parity import Parity
+from pytest_precision.check.repeatable import can_race
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix.cell import Cell
 
@@ -40,3 +41,17 @@ def test_a_layout_that_waits_has_the_same_bits(parity_in: ParityIn, overlap: str
     parity = parity_in(Cell(world_size=2))
     check(parity, candidate, 2)
     check(parity, candidate, 2)
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (Cell(), False),
+        (Cell(device="cuda"), True),
+        (Cell(world_size=2), True),
+        (Cell(sequence="train2-save-load@2-train2"), True),
+    ],
+)
+def test_one_rank_races_on_a_device_alone(cell: Cell, expected: bool) -> None:
+    """Its streams may be late; one rank of a CPU has nothing to wait for."""
+    assert can_race(cell) is expected

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import inspect
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import gpu_sides
@@ -24,19 +26,19 @@ STUB_PYTHON = """\
 # The last word says where the machine is, as a traceback may.
 for word in "$@"; do
     case "$word" in
-        --junitxml=*) echo '<testsuite hostname="node17"/>' > "${word#--junitxml=}" ;;
+        --junitxml=*) echo '<testsuite hostname="node.cluster"/>' > "${word#--junitxml=}" ;;
         --precision-report=*) echo "$PWD" > "${word#--precision-report=}/report.html" ;;
     esac
 done
 echo "$@" >> "$LOG"
-echo "ran in $PWD on node17 from $HOME/venv"
+echo "ran in $PWD and /tmp/pytest-of-$(id -un) on node of all nodes from $HOME/venv"
 case "$*" in *test_native*) exit 1 ;; esac
 """
 
 STUBS = {
     "python": STUB_PYTHON,
     "nvidia-smi": "#!/bin/bash\nprintf 'name, driver_version\\nNVIDIA H100, 580.65\\n'\n",
-    "hostname": "#!/bin/bash\necho node17\n",
+    "hostname": "#!/bin/bash\necho node.cluster\n",
 }
 
 
@@ -103,10 +105,16 @@ def test_the_folder_is_complete_and_names_no_machine(
     assert [*rows] == parts
     assert [name for name, ended in rows.items() if "exit status 0" not in ended] == ["native"]
     assert "Something failed in " in summary
+    private = rf"{tmp_path}|\bnode\b|someone|pytest-of-{getpass.getuser()}"
     for file in out.iterdir():
-        found = file.read_text()
-        for private in (str(tmp_path), "node17", "someone"):
-            assert private not in found, file
+        assert not re.search(private, file.read_text()), file
+    said = "ran in fixtures/downstream and /tmp/pytest-of-USER on HOST of all nodes from ~/venv\n"
+    assert (out / "matrix.txt").read_text() == said
+    with tarfile.open(checkout / "gpu-report.tgz") as sent:
+        assert {Path(name).name for name in sent.getnames()} == {
+            "gpu-report",
+            *(file.name for file in out.iterdir()),
+        }
     asked = (tmp_path / "log").read_text().splitlines()
     on_the_gpu = [line for line in asked if "-device cuda" in line]
     assert len(on_the_gpu) == 3, asked  # the matrix and both benchmarks

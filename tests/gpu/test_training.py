@@ -144,10 +144,17 @@ def test_dropout_goes_on_after_a_load(checked: Checked, sequence: str) -> None:
     assert verdict.outcome == "pass"
 
 
-def test_a_run_that_is_delayed_on_streams_has_the_same_bits(checked: Checked) -> None:
+OVERLAPPED = partial(layouts.distributed_optimizer, overlap_grad_reduce=True)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "candidate"), [(1, gpu_sides.on_a_side_stream), (2, OVERLAPPED)]
+)
+def test_a_run_that_is_delayed_on_streams_has_the_same_bits(
+    checked: Checked, world_size: int, candidate: gpu_sides.Layout
+) -> None:
     """G13: one rank is late on the device, and nothing is looked at before a step ends."""
-    parity = checked(Cell(world_size=2), jitter=2)
-    candidate = partial(layouts.distributed_optimizer, overlap_grad_reduce=True)
+    parity = checked(Cell(world_size=world_size), jitter=2)
     assert parity.check(candidate, layouts.adamw, workload=workloads.mlp).outcome == "pass"
 
 

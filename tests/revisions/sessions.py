@@ -43,6 +43,18 @@ def nine(workload, cell):
 
 def eight(workload, cell):
     return made(workload, cell, 0.8)
+
+
+def torn(workload, cell, by=0.5):
+    engine = nine(workload, cell)
+    if torch.distributed.get_rank():
+        with torch.no_grad():
+            next(engine.model.parameters()).add_(by)
+    return engine
+
+
+def torn_further(workload, cell):
+    return torn(workload, cell, SHARED)
 """
 
 MORE = """
@@ -60,26 +72,32 @@ from {ours} import {candidate} as candidate
 from {theirs} import {reference} as reference
 
 
-@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train2"])
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train2"]{ranks})
 def test_{name}(cell, parity):
     other = unchecked(reason="other betas than the workload's")
     parity.check(candidate, reference, workload=workloads.mlp, oracle=other)
 """
 
 
-def cell_of(name: str, candidate: str, reference: str) -> str:
+def cell_of(name: str, candidate: str, reference: str, ranks: int = 1) -> str:
     """Return a file with a matrix test.
 
     Args:
         name: of the test.
         candidate: `module:function`; of `mine.layouts` unless it names a module.
         reference: likewise.
+        ranks: how many each side has.
     """
     ours, theirs = (
         one.split(":") if ":" in one else ("mine.layouts", one) for one in (candidate, reference)
     )
     return TEST.format(
-        name=name, ours=ours[0], theirs=theirs[0], candidate=ours[1], reference=theirs[1]
+        name=name,
+        ours=ours[0],
+        theirs=theirs[0],
+        candidate=ours[1],
+        reference=theirs[1],
+        ranks="" if ranks == 1 else f", world_size=[{ranks}]",
     )
 
 

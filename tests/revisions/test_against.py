@@ -53,6 +53,8 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
         tests__test_gained=cell_of("gained", "own", "eight"),
         tests__test_apart=cell_of("apart", "nine", "eight"),
         tests__test_drift=cell_of("drift", "shared", "shared_too"),
+        tests__test_torn=cell_of("torn", "torn", "nine", ranks=2),
+        tests__test_further=cell_of("further", "torn_further", "nine", ranks=2),
         tests__test_added=cell_of("added", "added", "nine"),
         tests__test_fresh=cell_of("fresh", "nine", "mine.fresh:fresh"),
         tests__test_compiled=cell_of("compiled", "nine", "compiled:compiled"),
@@ -70,6 +72,8 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
         "gained": "fail",
         "apart": "fail",
         "drift": "drift",
+        "torn": "fail",
+        "further": "fail",
         "added": "skip",
         "fresh": "skip",
         "compiled": "error",
@@ -92,6 +96,11 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
         f"At {then} the two sides differed" in line for line in found["test_gained"]["details"]
     )
     assert any("neither side has moved" in line for line in found["test_apart"]["details"])
+    assert found["test_torn"]["then"]["moved"] == {}
+    assert "rank 1 and rank 0 hold different bits" in reasons["torn"]
+    assert any("neither side has moved" in line for line in found["test_torn"]["details"])
+    further = "differs before the first step, and its own ranks disagree at both ends"
+    assert further in found["test_further"]["then"]["moved"]["candidate"]
     assert found["test_drift"]["gate"] == "drifted"
     assert {*found["test_drift"]["then"]["moved"]} == {"candidate", "reference"}
     assert found["test_steady"]["then"] == {"name": then, "moved": {}, "environment": {}}
