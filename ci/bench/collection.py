@@ -25,7 +25,7 @@ from typing import NamedTuple
 import measure
 
 import pytest_precision
-from pytest_precision.matrix.pairwise import pairwise
+from pytest_precision.matrix.selection import pairwise
 
 CELLS = 10_000
 

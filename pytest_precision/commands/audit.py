@@ -178,7 +178,7 @@ def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
         audit: whose findings they are.
         place: where all of them are shown.
     """
-    from pytest_precision.auditing.finding_rules import AUDIT_RULES
+    from pytest_precision.auditing.audit import AUDIT_RULES
     from pytest_precision.report.sarif import SarifResult, SarifRule
 
     rules = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations
 
 from pytest_precision.matrix.axes import axis_text
 from pytest_precision.matrix.cell import Cell, axes_of
-from pytest_precision.matrix.pairwise import pairwise
 
 Select = tuple[tuple[str, tuple[str, ...]], ...]
 """(axis, values) pairs, as in `Settings`."""
@@ -89,3 +91,51 @@ def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
     # A checksum would not do: its low bits are linear in the text, and ids differ in few places.
     digest = hashlib.blake2b(nodeid.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % count == index - 1
+
+
+def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
+    """Choose a subset of `rows` that covers every pair of values in them.
+
+    A pair is two values in two columns of one row. The choice is greedy and deterministic: it takes
+    the row with the most pairs that are not covered yet, on a tie the earlier row. Then it drops
+    rows that later choices made superfluous, the last choice first.
+
+    Args:
+        rows: rows of equal length, at least 2.
+
+    Returns:
+        The indices of the chosen rows, ascending.
+    """
+    pairs = _pairs(rows)
+    chosen = _greedy(pairs)
+    covered = Counter(pair for index in chosen for pair in pairs[index])
+    for index in chosen[::-1]:
+        if all(covered[pair] > 1 for pair in pairs[index]):
+            covered.subtract(pairs[index])
+            chosen.remove(index)
+    return sorted(chosen)
+
+
+def _pairs(rows: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Return the pairs of each row as numbers, which hash faster than tuples of tuples."""
+    numbers: dict[tuple[int, Hashable], int] = {}
+    coded = [[numbers.setdefault(value, len(numbers)) for value in enumerate(row)] for row in rows]
+    size = len(numbers)
+    return [[a * size + b for a, b in combinations(row, 2)] for row in coded]
+
+
+def _greedy(pairs: list[list[int]]) -> list[int]:
+    # A row's gain can only shrink, so the heap holds upper bounds: the top row is the best one as
+    # soon as its bound is exact, and most rows are never looked at again.
+    missing = {pair for row in pairs for pair in row}
+    heap = [(-len(row), index) for index, row in enumerate(pairs)]
+    chosen = []
+    while missing:
+        bound, index = heapq.heappop(heap)
+        gain = len(missing.intersection(pairs[index]))
+        if gain == -bound:
+            chosen.append(index)
+            missing.difference_update(pairs[index])
+        elif gain:
+            heapq.heappush(heap, (-gain, index))
+    return chosen

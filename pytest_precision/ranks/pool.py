@@ -10,11 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_precision.errors import RankError, expect_one_of, expected_but_got, named
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.group import RankGroup
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
 from pytest_precision.ranks.job import Job
@@ -23,6 +22,40 @@ from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.worker import Membership
 from pytest_precision.ranks.state.sources import Sources
+
+
+class RankGroup(Protocol):
+    """N ranks in one process group, which run one job after the other.
+
+    After any exception from `run` the group is unusable: the caller kills it and opens another one.
+
+    Attributes:
+        late: the user's own modules that the last job imported while it ran. A later job would not
+            find them in their initial state, so the group serves no other job.
+        sources: what its jobs have read so far.
+        room: share of the memory of the fullest of its GPUs that was free after its last job.
+    """
+
+    late: tuple[ImportPath, ...]
+    sources: Sources
+    room: float
+
+    def serves(self, timeout: float) -> bool:
+        """Return whether all ranks are alive and may run a job of up to `timeout` seconds."""
+
+    def run(self, job: Job, timeout: float) -> list[Any]:
+        """Call `job` once on every rank, and return the results in rank order.
+
+        Raises:
+            RankError: a rank failed, or `timeout` seconds have passed.
+        """
+
+    def close(self) -> None:
+        """Let idle ranks leave, and end those that stay too long; a second call does nothing."""
+
+    def kill(self) -> None:
+        """End all ranks now, busy or not; a second call does nothing."""
+
 
 __all__ = ["RankError", "RankPool"]
 

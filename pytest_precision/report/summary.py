@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from pytest_precision._visible import visible
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.grid import by_test, fixed, grid
+from pytest_precision.report.page.doc_links import of_kind
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, STATUSES, count, duration, step_name
-from pytest_precision.report.summary_links import SummaryLinks
 
 SUMMARY_BYTES = 900 * 1024
 """Bytes. GitHub drops a summary above 1 MiB as a whole."""
@@ -138,3 +140,45 @@ def _outcome(report: Report, failed: int) -> str:
     if failed:
         return "failed"
     return "passed" if report.finished and report.cells else "unfinished"
+
+
+class SummaryLinks(NamedTuple):
+    """Addresses that are known in a job of GitHub; elsewhere, those of the documentation alone.
+
+    Attributes:
+        artifacts: the list of them on the page of the run; empty where there is none.
+        files: the files of the commit; likewise.
+    """
+
+    artifacts: str
+    files: str
+
+    @classmethod
+    def of(cls, environment: Mapping[str, Any], variables: Mapping[str, str]) -> SummaryLinks:
+        """Return the addresses in this job.
+
+        Args:
+            environment: of the report, whose commit need not be that of the job.
+            variables: of this process.
+        """
+        names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+        server, repository, run = (quote(variables.get(name, ""), safe=":/") for name in names)
+        if not (server and repository and run):
+            return cls("", "")
+        commits = {run["commit"] for run in environment.get("runs", []) if "commit" in run}
+        commit = quote(commits.pop()) if len(commits) == 1 else ""
+        home = f"{server}/{repository}"
+        return cls(
+            f"{home}/actions/runs/{run}#artifacts", f"{home}/blob/{commit}/" if commit else ""
+        )
+
+    def of_reason(self, reason: Reason) -> list[str]:
+        """Return links to the line to blame and to what to look at where its kind differs first."""
+        file, line = reason.place
+        place = escape(visible(f"{file}:{line}"))
+        address = f"{self.files}{quote(file)}#L{line}"
+        found = [f'<a href="{address}">{place}</a>' if self.files else place]
+        divergence = reason.check.entry.get("divergence")
+        if divergence:
+            found.append(f'<a href="{escape(of_kind(divergence["kind"]))}">where to look</a>')
+        return found

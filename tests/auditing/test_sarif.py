@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from pytest_precision import audit, auditing
-from pytest_precision.auditing.finding_rules import AUDIT_RULES
+from pytest_precision.auditing.audit import AUDIT_RULES
 from pytest_precision.commands.audit import BuiltAt, results
 from pytest_precision.report.sarif import log
 

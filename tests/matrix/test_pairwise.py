@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_precision.matrix.pairwise import pairwise
+from pytest_precision.matrix.selection import pairwise
 
 Rows = list[tuple[int, ...]]
 

@@ -1,12 +1,14 @@
-"""The oracle's findings in words and as plain data: whose update is not by the declared rule."""
+"""The oracle's findings in words and as plain data: whose update is not by the declared rule.
+
+An update that no known wrong rule has made is told in the words of the rule's options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from pytest_precision.parity.self_checks import estimated
 from pytest_precision.parity.self_checks.exempt import Exempt
 from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.trace.recording import Recording
@@ -34,7 +36,7 @@ class Broken(NamedTuple):
         groups = sorted({breach.group for breach in self.log.breaches})
         alone = f", in parameter group {' and '.join(map(str, groups))} alone"
         fits = [words + alone * (words in self.log.spared) for words in self.log.fits or ()]
-        told += [" or ".join(fits) or estimated.explanation(self.log)]
+        told += [" or ".join(fits) or estimated_options(self.log)]
         return "; ".join(filter(None, told)) or UNKNOWN
 
 
@@ -100,3 +102,52 @@ def _numbers(breach: Breach) -> str:
         f"{breach.got!r} at {tuple(breach.index)}, {breach.expected!r} by the rule, off by "
         f"{breach.ratio:.2g} times the bound of its rounding"
     )
+
+
+WORDS = {
+    "lr": "the learning rate",
+    "weight_decay": "weight decay",
+    "betas.0": "beta1",
+    "betas.1": "beta2",
+}
+"""Options whose name is not what people say."""
+
+NO_ESTIMATE = 1e-3
+"""Share of its declared value below which an option is left out."""
+
+
+def estimated_options(log: OracleLog) -> str:
+    """Say with which options the rule would have made the updates; empty if none fit."""
+    told = {group: " or ".join(map(_words, found.items())) for group, found in _found(log)}
+    if len(told) < len(log.estimates) or not told:
+        return ""
+    same = {*told.values()}
+    if len(same) == 1:
+        (words,) = same
+        alone = len(told) == 1 and log.groups > 1
+        return words + f", in parameter group {next(iter(told))} alone" * alone
+    return "; ".join(f"{words}, in parameter group {group}" for group, words in told.items())
+
+
+def _found(log: OracleLog) -> Iterator[tuple[str, Mapping[str, Sequence[float]]]]:
+    for group, found in sorted(log.estimates.items()):
+        if found:
+            yield group, found
+
+
+def _words(estimate: tuple[str, Sequence[float]]) -> str:
+    names, values = estimate
+    parts = zip(names.split(), values[::2], values[1::2], strict=True)
+    return " and ".join(_as_if(*part) for part in parts)
+
+
+def _as_if(name: str, fitted: float, declared: float) -> str:
+    """Say one wrong option in words: `as if the learning rate were 0.667 of it`."""
+    if name == "gradient":
+        return f"as if gradients were {fitted:.3g} times what they are"
+    words = WORDS.get(name, name)
+    if declared and abs(fitted / declared) < NO_ESTIMATE and name != "eps":
+        return f"as if {words} were left out"
+    if name == "lr" and declared:
+        return f"as if {words} were {fitted / declared:.3g} of it"
+    return f"as if {words} were {fitted:.3g}, not {declared:.3g}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +16,6 @@ from pytest_precision.engine import attributes, further, groups
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.changes import Changes
 from pytest_precision.engine.observation import Observation
-from pytest_precision.recorders.scripts.in_memory import found_in_memory
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.model_copies import Copies
 
@@ -96,3 +97,44 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[Tensor]:
         yield from (value for value in values if isinstance(value, Tensor))
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """What no hook of torch tells of, in an order that differs from run to run.
+
+    Attributes:
+        schedulers: of learning rates.
+        holders: modules, and lists and dicts whose first value is a tensor.
+    """
+
+    schedulers: list[LRScheduler]
+    holders: list[Any]
+
+
+def found_in_memory() -> InMemory:
+    """Look through all objects that Python's garbage collector tracks.
+
+    A heap has half a million objects, so one pass serves all that is looked for.
+    """
+    schedulers, modules = {*_kinds_of(LRScheduler)}, {*_kinds_of(nn.Module)}
+    wanted = schedulers | modules | {list, dict}
+    few = [one for one in gc.get_objects() if type(one) in wanted]
+    return InMemory(
+        [one for one in few if type(one) in schedulers],
+        [one for one in few if type(one) in modules or _begins_with_tensor(one)],
+    )
+
+
+def _kinds_of(base: type) -> Iterator[type]:
+    """Yield a class and all that inherit from it; asking each object is dearer."""
+    yield base
+    below: list[type] = base.__subclasses__()
+    for kind in below:
+        yield from _kinds_of(kind)
+
+
+def _begins_with_tensor(one: Any) -> bool:
+    if type(one) is list:
+        return bool(one) and isinstance(one[0], Tensor)
+    return type(one) is dict and isinstance(next(iter(one.values()), None), Tensor)

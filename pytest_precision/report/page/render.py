@@ -24,8 +24,7 @@ from pytest_precision.report.page import PAGE_NAME
 from pytest_precision.report.page.failures import LISTED, Failures
 from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid_table import page_grid
-from pytest_precision.report.page.page_settings import read_environment
-from pytest_precision.report.page.run_facts import run_facts
+from pytest_precision.report.page.run_facts import read_environment, run_facts
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
 from pytest_precision.report.sharing import explain

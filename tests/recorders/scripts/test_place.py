@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.recorders.scripts.rank_info import RankInfo
+from pytest_precision.recorders.scripts.loop_trace import RankInfo
 
 
 def test_a_process_without_a_group_is_alone() -> None:
