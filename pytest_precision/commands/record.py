@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision._visible import visible
+from pytest_precision.errors import RecordingError, expected_but_got, named
 from pytest_precision.ranks.code.moved_imports import expect_moved, move_imports
 
 STEPS = 10
@@ -131,17 +132,20 @@ def run(given: argparse.Namespace) -> int:
 
     if given.moved:
         move_imports(*given.moved)
-    done = record_file(
-        Path(file),
-        arguments,
-        given.out,
-        given.steps,
-        given.values,
-        local_grads=bool(given.see),
-        lines=given.lines,
-        only=given.only,
-        every=given.every,
-    )
+    try:
+        done = record_file(
+            Path(file),
+            arguments,
+            given.out,
+            given.steps,
+            given.values,
+            local_grads=bool(given.see),
+            lines=given.lines,
+            only=given.only,
+            every=given.every,
+        )
+    except RecordingError as error:
+        given.parser.error(visible(str(error)))
     if given.moved:
         expect_moved(*given.moved)
     if done < given.steps:

@@ -27,6 +27,7 @@ class OptionalPairs:
         self._loaded = False
         self._aside: dict[tuple[str, str, str, str], str] = {}
         self._has: set[tuple[str, str, str]] = set()
+        self._split: dict[str, dict[str, None]] = defaultdict(dict)
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
         """Begin with the pairs of the next two moments."""
@@ -48,6 +49,9 @@ class OptionalPairs:
             side = "candidate" if pair.candidate is None else "reference"
             unsaid = other_choice or (optional == "value" and self._loaded)
             return "" if unsaid else f"the {side} has none"
+        if pair.rank is not None and not pair.candidate.covers_as(pair.reference):
+            self._split[pair.kind].setdefault(pair.name)
+            return ""
         if optional != "value" and not _is_switch(pair):
             return None
         if pair.is_alike:
@@ -74,6 +78,9 @@ class OptionalPairs:
             some[kind, f"{why} {'in some steps' if named else 'of that name'}"].append(name)
         for (kind, why), (first, *others) in some.items():
             found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
+        for kind, (first, *others) in self._split.items():
+            what = f"{kind} {first}" + f" and {len(others)} more" * bool(others)
+            found[what] = "every rank has its own part, and the ranks of the two sides have others"
         return found
 
 

@@ -1,7 +1,8 @@
 """Align two traces: which moments belong together, and one whole tensor of each side to compare.
 
 The pieces of the ranks are put together by the place that each of them states. Every element must
-be covered, and what several ranks hold must agree bit for bit.
+be covered, and what several ranks hold must agree bit for bit. Of a tensor of its own, such as the
+gradient of a matrix that is split over the ranks, a rank may hold a part alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from pytest_precision.trace.store import Entry, Trace
 
 MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Bytes per element to a dtype that moves them unchanged."""
+
+LEAST_PART = 2**-12
+"""Of a rank-local tensor, on its rank: less is not completed, since a stranger's recording may
+name any shape."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,10 @@ class LogicalTensor:
         ours, theirs = self.pieces[0], other.pieces[0]
         alike = (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
+
+    def covers_as(self, other: LogicalTensor) -> bool:
+        """Return whether the pieces of both lie at the same places."""
+        return {piece.place for piece in self.pieces} == {piece.place for piece in other.pieces}
 
     def rank_of(self, index: tuple[int, ...]) -> int | None:
         """Return the rank that holds the element, None where all ranks do."""
@@ -213,16 +222,20 @@ def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
 
 
 def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
-    dtype = getattr(torch, pieces[0].dtype)
-    size = math.prod(pieces[0].shape)
+    first = pieces[0]
+    if first.local and first.digest:
+        return LogicalTensor(trace, pieces)
+    dtype = getattr(torch, first.dtype)
+    size = math.prod(first.shape)
     held = {piece.place: math.prod(piece.piece) for piece in pieces}
     lacking = size - sum(held.values())
-    if lacking > 0:  # before asking for memory: a stranger's recording may name any shape
+    # Before asking for memory: a stranger's recording may name any shape.
+    if lacking > (1 - LEAST_PART) * size * first.local:
         text = f"no rank holds {lacking} of {size} elements"
         return LogicalTensor(trace, pieces, Fault("uncovered", text))
     # As integers: not every dtype can be indexed, and no conversion may touch the bits.
-    whole = torch.zeros(pieces[0].shape, dtype=MOVED_AS[dtype.itemsize])
-    covered = torch.zeros(pieces[0].shape, dtype=torch.bool)
+    whole = torch.zeros(first.shape, dtype=MOVED_AS[dtype.itemsize])
+    covered = torch.zeros(first.shape, dtype=torch.bool)
     for piece in pieces:
         tensor = trace.tensor(piece).view(whole.dtype)
         target, seen = region(whole, piece), region(covered, piece)
@@ -238,7 +251,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
         target.copy_(tensor)
         seen.fill_(True)
     missing = covered.numel() - int(covered.count_nonzero())
-    if missing:
+    if missing and not first.local:
         text = f"no rank holds {missing} of {covered.numel()} elements"
         return LogicalTensor(trace, pieces, Fault("uncovered", text))
     return LogicalTensor(trace, pieces, joined=whole.view(dtype))

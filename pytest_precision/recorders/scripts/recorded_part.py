@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from pytest_precision.engine.observation import Observation
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import RecordingError, expected_but_got
 
 SHOWN_NAMES = 5
 """Names of tensors in a message."""
@@ -72,11 +72,11 @@ class RecordedPart:
         """Refuse a pattern that no tensor has matched.
 
         Raises:
-            RuntimeError: with names that there are.
+            RecordingError: with names that there are.
         """
         for pattern in self._unmatched:
             names = ", ".join([*self._names][:SHOWN_NAMES])
-            raise RuntimeError(
+            raise RecordingError(
                 expected_but_got(
                     "--only to match the name of a tensor",
                     f"{pattern!r}",

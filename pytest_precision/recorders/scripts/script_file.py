@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.lines.operation_log import OperationLogger
@@ -64,7 +64,7 @@ def record_file(
         the number of train steps that were recorded.
 
     Raises:
-        RuntimeError: the script made no train step in this process, or has no tensor of such a
+        RecordingError: the script made no train step in this process, or has no tensor of such a
             name.
     """
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
@@ -81,12 +81,13 @@ def record_file(
         with _logged(logged, schedule), followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:
-            raise RuntimeError(
+            raise RecordingError(
                 expected_but_got(
                     f"{file} to train",
-                    "no step of an optimizer in this process",
-                    "name the script whose own process trains; one that starts its processes "
-                    "itself is started by torchrun instead",
+                    "no step of a torch.optim.Optimizer in this process",
+                    "name the script whose own process trains; a loop that updates weights by "
+                    "hand needs an optimizer, whose `step` does it, and a script that starts its "
+                    "processes itself is started by torchrun instead",
                 )
             )
         seen.write_end()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision import bitwise, close, ulp, unchecked
-from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.observation import Chunk, Observation, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import spread, wording
@@ -348,6 +348,39 @@ def test_rank_local_kinds_are_not_compared_between_world_sizes(write_trace: Writ
     judgement = judge(write_trace(run(grad), run(grad)), write_trace(run(grad)), Criteria.of(None))
     assert judgement.first is None
     assert judgement.left_out == {"grad": "every rank has its own, and the world sizes differ"}
+
+
+def part(rank: int, *values: float) -> list[tuple[Moment, list[Observation]]]:
+    """Half of a gradient of 4 elements, whose other half another rank has, of its own."""
+    place = Chunk((2 * rank,), (2,))
+    return [(INIT, [Observation("grad", "w", torch.tensor(values), (4,), place, local=True)])]
+
+
+@pytest.mark.parametrize("values", [(3.0, 4.0), (3.0, 5.0)], ids=["alike", "different"])
+def test_a_rank_may_hold_a_part_of_a_tensor_of_its_own(
+    write_trace: Write, values: tuple[float, ...]
+) -> None:
+    """The gradient of a split matrix is whole on no rank, and is compared where it is."""
+    ours, theirs = (write_trace(part(0, 1.0, 2.0), part(1, *v)) for v in (values, (3.0, 4.0)))
+    judgement = judge(ours, theirs, Criteria.of(None))
+    assert judgement.left_out == {}
+    if values == (3.0, 4.0):
+        assert judgement.first is None
+    else:
+        assert judgement.first is not None
+        assert (judgement.first.problem, judgement.first.pair.rank) == ("values", 1)
+        assert judgement.first.difference.statistics.worst == (3,)
+
+
+def test_other_parts_of_tensors_of_their_own_are_not_compared(write_trace: Write) -> None:
+    """Nothing is to be compared with nothing, and the verdict tells it."""
+    whole_of = [(INIT, [whole("grad", "w", torch.ones(4), local=True)])]
+    ours, theirs = write_trace(part(0, 1.0, 2.0)), write_trace(whole_of)
+    judgement = judge(ours, theirs, Criteria.of(None))
+    assert judgement.first is None
+    assert judgement.left_out == {
+        "grad w": "every rank has its own part, and the ranks of the two sides have others"
+    }
 
 
 def test_the_table_shows_where_it_starts_and_how_it_spreads(write_trace: Write) -> None:

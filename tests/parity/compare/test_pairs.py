@@ -115,6 +115,16 @@ def test_rank_local_tensors_are_kept_apart(write_trace: Write) -> None:
     assert [(pair.rank, pair.candidate.tensor[0].item()) for pair in pairs] == [(0, 0.0), (1, 1.0)]
 
 
+def test_a_part_that_is_next_to_nothing_asks_for_no_memory(write_trace: Write) -> None:
+    """A stranger's recording may say that its two elements are some of any number."""
+    place = Chunk((0,), (2,))
+    own = Observation("grad", "w", torch.ones(2), (2**50,), place, local=True)
+    (pair,) = align(*[write_trace([(INIT, [own])])] * 2, (INIT, INIT))
+    assert pair.candidate is not None
+    assert pair.candidate.fault is not None
+    assert pair.candidate.fault.problem == "uncovered"
+
+
 def test_the_rank_of_an_element_is_known(write_trace: Write) -> None:
     """A divergence names the rank that holds the element, or nobody where all do."""
     tensor = torch.ones(4, 2)
