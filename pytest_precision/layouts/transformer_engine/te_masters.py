@@ -41,6 +41,17 @@ def moments(exp_avg_dtype: str, exp_avg_sq_dtype: str) -> dict[str, torch.dtype]
     }
 
 
+def master_in(optimizer: Any, parameter: Tensor) -> Tensor:
+    """Return the master that `FusedAdam` updates next, in fp32: its own, or the parameter."""
+    stored: Tensor | None = optimizer.state.get(parameter, {}).get("master_param")
+    if stored is None:
+        return values_of(parameter).float()
+    if stored.dtype is torch.int16:
+        return remainder.join(parameter.detach(), stored)
+    master: Tensor = optimizer.get_unscaled_state(parameter, "master_param")
+    return master
+
+
 class OptimizerMasters(TransformerEngine):
     """`FusedAdam` has the masters: it updates them, and rounds or quantizes them to the weights.
 
@@ -96,14 +107,7 @@ class OptimizerMasters(TransformerEngine):
 
     def effective(self, parameter: Tensor) -> Tensor:
         """Return the master that the next update starts from."""
-        stored: Tensor | None = self.optimizer.state[parameter].get("master_param")
-        if stored is None:
-            return values_of(parameter).float()
-        if stored.dtype is torch.int16:
-            return remainder.join(parameter.detach(), stored)
-        optimizer: Any = self.optimizer
-        master: Tensor = optimizer.get_unscaled_state(parameter, "master_param")
-        return master
+        return master_in(self.optimizer, parameter)
 
 
 class OutsideMasters(TransformerEngine):

@@ -16,6 +16,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.layouts.megatron.stored_model import hidden_by_overlaps
 from pytest_precision.layouts.transformer_engine.shown import SHOWN_KINDS, values_of
+from pytest_precision.layouts.transformer_engine.te_masters import master_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.recipes.megatron import core_checkpoint, memory
@@ -208,6 +209,10 @@ class MegatronEngine(Engine):
         for group in self.optimizer.param_groups:
             for master in group["params"]:
                 yield self._masters[id(master)], master
+
+    def effective(self, parameter: Tensor) -> Tensor:
+        """Return the master of a shard: the precision-aware optimizer's, or itself."""
+        return master_in(self.optimizer, parameter)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """Return the parameter's part of the gradient buffer; None if it is not trained."""
