@@ -49,7 +49,7 @@ class OptionalPairs:
             side = "candidate" if pair.candidate is None else "reference"
             unsaid = other_choice or (optional == "value" and self._loaded)
             return "" if unsaid else f"the {side} has none"
-        if pair.rank is not None and not pair.candidate.covers_as(pair.reference):
+        if pair.rank is not None and pair.candidate.is_another_part(pair.reference):
             self._split[pair.kind].setdefault(pair.name)
             return ""
         if optional != "value" and not _is_switch(pair):

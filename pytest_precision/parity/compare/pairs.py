@@ -82,9 +82,10 @@ class LogicalTensor:
         alike = (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
-    def covers_as(self, other: LogicalTensor) -> bool:
-        """Return whether the pieces of both lie at the same places."""
-        return {piece.place for piece in self.pieces} == {piece.place for piece in other.pieces}
+    def is_another_part(self, other: LogicalTensor) -> bool:
+        """Return whether the pieces of both lie at other places of a tensor of one shape."""
+        places, others = ({piece.place for piece in one.pieces} for one in (self, other))
+        return self.pieces[0].shape == other.pieces[0].shape and places != others
 
     def rank_of(self, index: tuple[int, ...]) -> int | None:
         """Return the rank that holds the element, None where all ranks do."""

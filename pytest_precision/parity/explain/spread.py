@@ -33,14 +33,14 @@ def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
     it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
-    `.` is not observed.
+    `.` is not observed. A `…` stands where there are operations before or after these.
 
     Args:
         judgement: of both sides.
         most: how many operations are shown: those around the first divergence.
     """
     moments = _columns(judgement, most)
-    cells, notes = [["kind", "dtype", *(_label(moment) for moment in moments)]], []
+    cells, notes = [["kind", "dtype", *_labels(judgement, moments)]], []
     for kind in _kinds(judgement):
         tallies = _row(judgement, kind, moments)
         dtypes = _dtypes(tallies)
@@ -102,6 +102,15 @@ def _columns(judgement: Judgement, most: int) -> list[Moment]:
     position = [moment.op for moment in moments].index(first)
     start = max(0, min(position - 2, len(moments) - most))
     return moments[start : start + most]
+
+
+def _labels(judgement: Judgement, moments: list[Moment]) -> list[str]:
+    labels = [_label(moment) for moment in moments]
+    if moments[0].op != judgement.moments[0].op:
+        labels[0] = f"… {labels[0]}"
+    if moments[-1].op != judgement.moments[-1].op:
+        labels[-1] += " …"
+    return labels
 
 
 def _label(moment: Moment) -> str:
