@@ -321,7 +321,15 @@ def test_a_former_option_warns_and_works(
     )
 
 
-@pytest.mark.parametrize(("name", "text"), [("may_leave", "umask"), ("ranks_per_device", "2")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("may_leave", "umask"),
+        ("ranks_per_device", "2"),
+        ("baseline_dir", "kept"),
+        ("preload", "fractions"),
+    ],
+)
 def test_an_ini_key_is_the_one_spelling(
     name: str,
     text: str,

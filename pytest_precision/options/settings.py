@@ -85,9 +85,10 @@ class Settings:
             "against-python": self.against_python,
             "against-build": self.against_build,
             "baseline": self.baseline,
-            "baseline-dir": self.baseline_dir,
         }
-        words = (f"--precision-{name}={value}" for name, value in given.items() if value)
+        words = [f"--precision-{name}={value}" for name, value in given.items() if value]
+        if self.baseline_dir is not None:
+            words += ["-o", f"precision_baseline_dir={self.baseline_dir}"]
         return shlex.join(words)
 
 

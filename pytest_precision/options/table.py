@@ -5,6 +5,12 @@ from __future__ import annotations
 from pytest_precision.options import option_values
 from pytest_precision.options.option import Option
 
+
+def key(name: str, value: str) -> str:
+    """Return how an option is written that says something of a repository, and not of one run."""
+    return f"precision_{name} in the ini file, or -o precision_{name}={value}"
+
+
 OPTIONS = (
     Option("matrix", option_values.flag, "true or false", "", "run the matrix cells", "bool"),
     Option(
@@ -60,6 +66,7 @@ OPTIONS = (
         "",
         "name this machine in the report",
         "bool",
+        instead=key("report_host", "true"),
     ),
     Option(
         "strict_isolation",
@@ -68,6 +75,7 @@ OPTIONS = (
         "",
         "fail a test whose job does not restore process-global state",
         "bool",
+        instead=key("strict_isolation", "true"),
     ),
     Option(
         "ranks_per_device",
@@ -75,7 +83,7 @@ OPTIONS = (
         "an int from 1",
         "N",
         "how many ranks may share a GPU; ranks that share one communicate by gloo",
-        instead="precision_ranks_per_device in the ini file, or -o precision_ranks_per_device=N",
+        instead=key("ranks_per_device", "N"),
     ),
     Option(
         "may_leave",
@@ -84,7 +92,7 @@ OPTIONS = (
         "PATTERN",
         "state that any job may leave changed, named as in the leak warning, one per line",
         "linelist",
-        instead="precision_may_leave in the ini file, or -o precision_may_leave=PATTERN",
+        instead=key("may_leave", "PATTERN"),
     ),
     Option(
         "require",
@@ -170,14 +178,16 @@ OPTIONS = (
         "a folder",
         "DIR",
         "folder of the baselines, in place of precision_baselines beside the ini file",
+        instead=key("baseline_dir", "DIR"),
     ),
     Option(
         "preload",
         option_values.module,
         "the name of a module, such as megatron.core",
         "MODULE",
-        "import it once for all ranks that are started here; repeatable",
+        "import it once for all ranks that are started here; separate several by blanks",
         "args",
+        instead=key("preload", "MODULE"),
     ),
     Option(
         "te",

@@ -258,7 +258,7 @@ SHOWN = "(planted.device.type, planted.item())"
 def test_a_module_that_asks_for_cuda_may_be_preloaded(session: Session, tmp_path) -> None:
     """G1: the question alone would have every rank die."""
     (tmp_path / "asks.py").write_text("import torch\nASKED = torch.cuda.is_available()\n")
-    ran = session(INLINE, "--precision-preload=asks")
+    ran = session(INLINE, "-o", "precision_preload=asks")
     assert "1 passed" in ran.stdout, ran.stdout
 
 

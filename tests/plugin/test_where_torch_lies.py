@@ -55,7 +55,8 @@ def in_a_target(folder: Path) -> Found:
 def test_no_job_leaks_wherever_torch_lies(place: Callable[[Path], Found], tmp_path: Path) -> None:
     """What torch and its neighbours keep for themselves is no state that a job left behind."""
     interpreter, path = place(tmp_path)
-    options = ["--precision-strict-isolation", "--precision-coverage=smoke", "--precision-matrix"]
+    strict = ["-o", "precision_strict_isolation=true"]
+    options = [*strict, "--precision-coverage=smoke", "--precision-matrix"]
     command = [interpreter, "-m", "pytest", *options, "-p", "no:cacheprovider", *SOME]
     around = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     ended = subprocess.run(

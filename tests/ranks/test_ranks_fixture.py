@@ -122,7 +122,7 @@ def test_a_leak_is_a_warning_and_in_strict_sessions_a_failure(suite):
 
 def test_strict_isolation_needs_the_warnings_plugin(suite):
     """Without it nothing would turn a leak into a failure, so the session is refused."""
-    result = suite.runpytest_inprocess("--precision-strict-isolation", "-p", "no:warnings")
+    result = suite.runpytest_inprocess("-o", "precision_strict_isolation=true", "-p", "no:warnings")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*expected pytest's warnings plugin*drop one of them*"])
 
@@ -202,7 +202,7 @@ def test_cells_have_their_environment_and_their_outcomes(suite):
             parity.check(jobs.leaking, layouts.adamw, workload=mlp)
         """
     )
-    strict = ["--precision-strict-isolation", "--precision-report=out"]
+    strict = ["-o", "precision_strict_isolation=true", "--precision-report=out"]
     result = suite.runpytest_inprocess("--precision-matrix", *strict)
     result.assert_outcomes(passed=1, skipped=1, failed=1)
     result.stdout.fnmatch_lines(["*error: the candidate failed: jobs:leaking le*"])
