@@ -23,6 +23,7 @@ from pytest_precision._torch.dispatch import version
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.old_gradients import OldGradients, has_plain_values
 from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
+from pytest_precision.recorders.scripts.unscaled_gradients import UnscaledGradients
 
 
 class Still(NamedTuple):
@@ -55,6 +56,7 @@ class LoopRules:
         self._named, self._step = named, step
         self._told: set[str] = set()
         self._old = OldGradients()
+        self._divided, self._twice = UnscaledGradients(), list[Tensor]()
         self._unscaled: list[Optimizer] = []
         self._still: dict[int, list[Still]] = {}
         self._copies = False
@@ -111,19 +113,42 @@ class LoopRules:
         """Watch the loop inside."""
         with ExitStack() as stack:
             stack.callback(self._old.close)
+            stack.callback(self._divided.close)
             for handle in (
                 register_optimizer_step_pre_hook(self.before),
                 register_optimizer_step_post_hook(self.after),
             ):
                 stack.callback(handle.remove)
-            backward = replaced(Tensor, "backward", lambda *_, **__: self._old.backward(), None)
-            stack.enter_context(backward)
-            unscale = replaced(torch.amp.GradScaler, "unscale_", None, self._has_unscaled)
-            stack.enter_context(unscale)
+            scaler = torch.amp.GradScaler
+            for watched in (
+                replaced(Tensor, "backward", self._backward, None),
+                replaced(scaler, "unscale_", self._unscales, self._has_unscaled),
+                replaced(scaler, "step", None, self._has_stepped),
+            ):
+                stack.enter_context(watched)
             yield
 
-    def _has_unscaled(self, _scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+    def _backward(self, *_args: Any, **_kwargs: Any) -> None:
+        self._old.backward()
+        self._divided.backward()
+
+    def _unscales(self, _scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+        self._twice = self._divided.taken(updated_tensors(optimizer))
+
+    def _has_unscaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
         self._unscaled.append(optimizer)
+        if scaler.is_enabled():
+            self._tell(
+                "grad",
+                self._twice,
+                "was unscaled at step {}, and a part of it had been unscaled before",
+            )
+            self._divided.unscaled(updated_tensors(optimizer))
+
+    def _has_stepped(
+        self, _scaler: torch.amp.GradScaler, optimizer: Optimizer, *_args: Any, **_kwargs: Any
+    ) -> None:
+        self._divided.taken(updated_tensors(optimizer))
 
     def _tell(self, kind: str, found: Sequence[Tensor], words: str) -> None:
         if not found or words in self._told:

@@ -149,7 +149,6 @@ class Record:
                 stack.enter_context(self._products)
             stack.enter_context(followed(steps))
             rules = LoopRules(steps.reader.names.of, lambda: steps.buffer.step)
-            self.broken = rules.broken
             stack.enter_context(rules.watching())
             yield
         if self._schedule.operation is not None:
@@ -160,6 +159,9 @@ class Record:
                     self._way_in.longer,
                 )
             )
+        # Before the first update a name has a placeholder for the path of its module.
+        names = steps.reader.names
+        self.broken = [(kind, names.settled(words)) for kind, words in rules.broken]
         if self._schedule.ends_trained:
             steps.write_end()
 

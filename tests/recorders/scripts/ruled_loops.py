@@ -133,6 +133,42 @@ def steps_past_the_scaler() -> None:
         scaler.update()
 
 
+def clipped(scaler: torch.amp.GradScaler, optimizer: Optimizer, model: nn.Module) -> float:
+    """Unscale and clip; return the norm before."""
+    scaler.unscale_(optimizer)
+    return float(nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+@broken
+def updates_the_scaler_before_the_step() -> None:
+    """Which unscales once more then."""
+    model, scaler = net(), scaler_of()
+    optimizer = adamw(model)
+    for batch in data():
+        optimizer.zero_grad()
+        scaler.scale(of(model, batch)).backward()
+        clipped(scaler, optimizer, model)
+        scaler.update()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@broken
+def unscales_each_microbatch() -> None:
+    """And accumulates two of them."""
+    model, scaler = net(), scaler_of()
+    optimizer = adamw(model)
+    batches = data()
+    while True:
+        optimizer.zero_grad()
+        for last in (False, True):
+            scaler.scale(of(model, next(batches))).backward()
+            clipped(scaler, optimizer, model)
+            if last:
+                scaler.step(optimizer)
+            scaler.update()
+
+
 @broken
 def decays_what_has_no_gradient() -> None:
     """A hook gives a gradient of zero to a weight without one, which is decayed by that."""
@@ -357,6 +393,39 @@ def scaled_and_skipped() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         scaler.step(optimizer)
         scaler.update()
+
+
+@kept
+def large_norms_are_left_out() -> None:
+    """An attack's backward comes before the gradients of a step left out are zeroed in place."""
+    model, scaler = net(), scaler_of()
+    optimizer = adamw(model)
+    for number, batch in enumerate(data()):
+        given = batch.clone().requires_grad_()
+        scaler.scale(of(model, given)).backward()
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(of(model, batch)).backward()
+        if clipped(scaler, optimizer, model) and number % 2:
+            scaler.step(optimizer)
+        scaler.update()
+
+
+@kept
+def looked_at_and_scaled_again() -> None:
+    """The norm of each microbatch is looked at, and the scale multiplied back."""
+    model, scaler = net(), scaler_of()
+    optimizer = adamw(model)
+    for number, batch in enumerate(data(), 1):
+        scaler.scale(of(model, batch)).backward()
+        if number % 2 == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            continue
+        scaler.unscale_(optimizer)
+        scaler.update()
+        for own in model.parameters():
+            own.grad.mul_(scaler.get_scale())
 
 
 @kept
