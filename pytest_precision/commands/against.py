@@ -31,20 +31,23 @@ class Against:
 
     Args:
         given: the command line.
+        checks: whether a node id of pytest may take the place of the script.
 
     Attributes:
         given: the command line.
+        of_check: whether it does.
         sides: records, while the command runs.
     """
 
     sides: Sides
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: argparse.Namespace, *, checks: bool = False) -> None:
         self.given = given
         if not given.script:
             given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
-        if not Path(given.script[0]).is_file():
-            got = named("script", given.script[0])
+        file, self.of_check = given.script[0], checks and "::" in given.script[0]
+        if not Path(file.partition("::")[0] if self.of_check else file).is_file():
+            got = named("script", file)
             given.parser.error(expected_but_got("a script file", got, "name a file"))
 
     @staticmethod
@@ -109,45 +112,48 @@ class Against:
         verdict = compare_recordings(candidate, reference, terms, nodeid, repeat=command)
         return replace(verdict, candidate=name, reference=other)
 
-    def judge(self, candidate: Installation, reference: Installation, name: str) -> int:
+    def judge(
+        self, candidate: Installation, reference: Installation, ours: str, theirs: str
+    ) -> int:
         """Compare two sides, print the verdict, and return the exit status.
 
         Where they part, both are recorded once more up to that step, with all their operations, so
         that the verdict names the line.
 
         Args:
-            candidate: what is under test; it was recorded as `candidate`.
+            candidate: what is under test.
             reference: what it must agree with.
-            name: of the reference's recording.
+            ours: name of the candidate's recording.
+            theirs: name of the reference's recording.
         """
         peers = self.sides.peers
         verdicts: list[Verdict] = []
 
+        def between(ours: str, theirs: str, *, lines: bool) -> Verdict:
+            folders = self.sides.folder / ours, self.sides.folder / theirs
+            return self.compared(*folders, candidate.name, reference.name, lines=lines)
+
         def parted() -> str:
             """Compare on rank 0; return the step that is to be recorded with its operations."""
-            verdicts.append(self._between("candidate", name, reference, lines=False))
+            verdicts.append(between(ours, theirs, lines=False))
             divergence = verdicts[0].divergence
             return "" if divergence is None else str(max(1, divergence.step))
 
-        step = peers.agree(f"parted/{name}", parted)
+        step = peers.agree(f"parted/{theirs}", parted)
         if step:
             logged = ("--steps", step, "--lines", "--values", f"0-{step}")
-            self.sides.record(candidate, "candidate-lines", logged)
-            self.sides.record(reference, f"{name}-lines", logged)
+            self.sides.record(candidate, f"{ours}-lines", logged)
+            self.sides.record(reference, f"{theirs}-lines", logged)
 
         def judged() -> str:
             (verdict,) = verdicts
-            if (self.sides.folder / f"{name}-lines").exists():
-                logged = self._between("candidate-lines", f"{name}-lines", reference, lines=True)
+            if step:
+                logged = between(f"{ours}-lines", f"{theirs}-lines", lines=True)
                 ruling = replace(verdict.ruling, culprit=logged.culprit)
                 verdict = replace(verdict, ruling=ruling)
             return str(self.show(verdict))
 
-        return int(peers.agree(f"verdict/{name}", judged))
-
-    def _between(self, ours: str, theirs: str, reference: Installation, *, lines: bool) -> Verdict:
-        folders = self.sides.folder / ours, self.sides.folder / theirs
-        return self.compared(*folders, "this side", reference.name, lines=lines)
+        return int(peers.agree(f"verdict/{theirs}", judged))
 
     def show(self, verdict: Verdict) -> int:
         """Print a verdict, write its report if asked for, and return the exit status."""

@@ -1,4 +1,7 @@
-"""Find the first commit between two in which a script computes something else.
+"""Find the first commit between two in which a script, or a matrix test, computes something else.
+
+A test is named by its node id, such as test_it.py::test_it[fp32]. It runs as it is here, which must
+be what BAD computes; its layouts come from each commit.
 
 Exit status 0 if there is one, 2 if it cannot be found.
 """
@@ -9,15 +12,13 @@ import argparse
 import re
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pytest_precision.commands.against import Against
+from pytest_precision.commands.bisect_check import ChecksOfCommits
 from pytest_precision.commands.output import say
 from pytest_precision.errors import RecordingError, RevisionError, expected_but_got
 from pytest_precision.revisions.work_tree import commit_of, git
-
-if TYPE_CHECKING:
-    from pytest_precision.parity.verdict import Verdict
 
 _FIRST_BAD = re.compile(r"^# first bad commit: \[(\w+)\]", re.MULTILINE)
 
@@ -31,8 +32,8 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser(
         "bisect",
-        help="find the commit that changed what a script computes",
-        usage="%(prog)s GOOD BAD [OPTION ...] -- train.py [ARGUMENT ...]",
+        help="find the commit that changed what a script or a test computes",
+        usage="%(prog)s GOOD BAD [OPTION ...] -- train.py|NODE_ID [ARGUMENT ...]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -40,7 +41,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("good", metavar="GOOD", help="commit whose numbers are right")
     parser.add_argument("bad", metavar="BAD", help="later commit whose numbers are others")
     Against.add_options(parser)
-    parser.set_defaults(run=lambda given: Against(given).run(_found), parser=parser)
+    parser.set_defaults(run=lambda given: Against(given, checks=True).run(_found), parser=parser)
 
 
 def _found(against: Against) -> int:
@@ -51,23 +52,75 @@ def _found(against: Against) -> int:
             expected_but_got("one process", f"{sides.peers.world_size} ranks", "leave torchrun out")
         )
     good, bad = (commit_of(sides.repository, name) for name in (given.good, given.bad))
-    with sides.at(good) as first:
-        sides.record(first, good)
-    if _agrees(against, bad, good):
-        raise RevisionError(
-            expected_but_got(f"other numbers at {given.bad} than at {given.good}", "the same")
-        )
-    guilty = _bisected(against, good, bad)
+    commits = ChecksOfCommits(against) if against.of_check else RecordedCommits(against)
+    commits.expect_ends(good, bad)
+    guilty, last_good = _bisected(against, commits, good, bad)
     say(git(sides.repository, "log", "-1", f"--format={_COMMIT}", guilty))
-    against.show(_compared(against, guilty, good))
+    commits.show(guilty, last_good)
     return 0
 
 
-def _bisected(against: Against, good: str, bad: str) -> str:
-    """Return the first bad commit.
+class Commits(Protocol):
+    """Commits that compute the right numbers, or others."""
+
+    def expect_ends(self, good: str, bad: str) -> None:
+        """Refuse two commits between which there is nothing to find."""
+
+    def is_good(self, commit: str) -> bool:
+        """Return whether a commit computes the right numbers."""
+
+    def show(self, guilty: str, good: str) -> None:
+        """Print what is otherwise in the first bad commit than in a good one."""
+
+
+class RecordedCommits:
+    """Recordings of a script in commits.
+
+    Args:
+        against: has the script.
+    """
+
+    def __init__(self, against: Against) -> None:
+        self._against = against
+        self._good = ""
+
+    def expect_ends(self, good: str, bad: str) -> None:
+        """Record the good commit, and refuse a bad one with the same numbers.
+
+        Raises:
+            RevisionError: see above, or the script fails in one of them.
+        """
+        self._good = good
+        self._record(good)
+        if self.is_good(bad):
+            given = self._against.given
+            raise RevisionError(
+                expected_but_got(f"other numbers at {given.bad} than at {given.good}", "the same")
+            )
+
+    def is_good(self, commit: str) -> bool:
+        """Record a commit and return whether it computes what the good one does."""
+        self._record(commit)
+        folder, names = self._against.sides.folder, (commit[:12], self._good[:12])
+        verdict = self._against.compared(folder / commit, folder / self._good, *names)
+        return verdict.outcome == "pass"
+
+    def show(self, guilty: str, good: str) -> None:
+        """Print how the first bad commit differs from the good one, with the line."""
+        sides = self._against.sides
+        with sides.at(guilty) as ours, sides.at(self._good) as theirs:
+            self._against.judge(ours, theirs, guilty, self._good)
+
+    def _record(self, commit: str) -> None:
+        with self._against.sides.at(commit) as side:
+            self._against.sides.record(side, commit)
+
+
+def _bisected(against: Against, commits: Commits, good: str, bad: str) -> tuple[str, str]:
+    """Return the first bad commit, and the last one that was found to be good.
 
     Raises:
-        RevisionError: the script fails in too many commits to tell which.
+        RevisionError: too many commits cannot be judged to tell which it is.
     """
     # git keeps the state of a bisection in the work tree in which it began, so the user's own
     # bisection is not touched.
@@ -76,10 +129,12 @@ def _bisected(against: Against, good: str, bad: str) -> str:
         git(place.tree, "bisect", "start", "--no-checkout", bad, good)
         while not (found := _FIRST_BAD.search(log := git(place.tree, "bisect", "log"))):
             commit = git(place.tree, "rev-parse", "BISECT_HEAD")
+            word = _word(commits, commit)
+            good = commit if word == "good" else good
             with suppress(RevisionError):  # it fails if only skipped commits are left
-                git(place.tree, "bisect", _word(against, commit, good))
+                git(place.tree, "bisect", word)
             _expect_more(git(place.tree, "bisect", "log"), log)
-        return found[1]
+        return found[1], good
 
 
 def _expect_more(log: str, before: str) -> None:
@@ -100,22 +155,10 @@ def _expect_more(log: str, before: str) -> None:
         raise RevisionError(f"git bisect does not go on after:\n{log}")
 
 
-def _word(against: Against, commit: str, good: str) -> str:
-    """Return what git is told of a commit: it is good, bad, or cannot be tested."""
+def _word(commits: Commits, commit: str) -> str:
+    """Return what git is told of a commit: it is good, bad, or cannot be judged."""
     try:
-        return "good" if _agrees(against, commit, good) else "bad"
+        return "good" if commits.is_good(commit) else "bad"
     except (RecordingError, RevisionError) as error:
         print(f"pytest_precision: {commit:.12} is skipped: {error}", file=sys.stderr)
         return "skip"
-
-
-def _agrees(against: Against, commit: str, good: str) -> bool:
-    """Record a commit and return whether it computes what the good one does."""
-    with against.sides.at(commit) as side:
-        against.sides.record(side, commit)
-    return _compared(against, commit, good).outcome == "pass"
-
-
-def _compared(against: Against, commit: str, good: str) -> Verdict:
-    folder = against.sides.folder
-    return against.compared(folder / commit, folder / good, commit[:12], good[:12])

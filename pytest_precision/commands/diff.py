@@ -53,10 +53,10 @@ def _status(against: Against) -> int:
         if against.given.repeats:
             sides.record(here, "again")
             itself = replace(here, name="itself, recorded again")
-            if status := against.judge(here, itself, "again"):
+            if status := against.judge(here, itself, "candidate", "again"):
                 return status
         sides.record(there, "reference")
-        return against.judge(here, there, "reference")
+        return against.judge(here, there, "candidate", "reference")
 
 
 @contextmanager

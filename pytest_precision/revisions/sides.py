@@ -57,12 +57,12 @@ class Sides:
 
     @property
     def repository(self) -> Path:
-        """Return the root of the repository that has the script.
+        """Return the root of the repository that has the script, or the file of a node id.
 
         Raises:
             RevisionError: it is in none.
         """
-        return repository_of(Path(self.script[0]).resolve().parent)
+        return repository_of(Path(self.script[0].partition("::")[0]).resolve().parent)
 
     def here(self) -> Installation:
         """Return this side: the user's files as they are, and this interpreter."""

@@ -22,12 +22,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 def test_the_commit_is_found(repository: Repository, capfd: pytest.CaptureFixture[str]) -> None:
-    """With what it changed, and nothing is left."""
+    """With what it changed, and in which line; nothing is left."""
     guilty = repository.git("rev-parse", "HEAD~1")
     assert main(["bisect", "--steps", "1", "HEAD~2", "HEAD", "--", "train.py"]) == 0
     out = capfd.readouterr().out
     assert out.startswith(f"first commit with other numbers: {guilty[:7]} a, ")
     assert "loss differs at step 1 after forward_backward" in out
+    assert "first wrong value: aten.mul.Tensor in scaled, called at train.py:10: the " in out
     assert repository.trees() == 1
     assert repository.git("status", "--short") == ""
 
@@ -46,6 +47,63 @@ def test_commits_that_cannot_be_told_apart_are_named(
     assert f"{broken[:12]} is skipped: train.py failed on rank 0 with status 1" in said
     assert f"got one of {guilty[:12]}, {broken[:12]}" in said
     assert repository.trees() == 1
+
+
+MINE = """
+from pytest_precision import layouts
+
+
+def made(workload, cell):
+    engine = layouts.adamw(workload, cell)
+    for group in engine.optimizer.param_groups:
+        group["weight_decay"] = {}
+    return engine
+
+
+def made_too(workload, cell):
+    return made(workload, cell)
+"""
+
+TEST = """
+import pytest
+from mine import made, made_too
+from pytest_precision import unchecked, workloads
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train2"])
+def test_it(parity):
+    other = unchecked(reason="another decay than the workload's")
+    parity.check(made, made_too, workload=workloads.mlp, oracle=other)
+"""
+
+
+@pytest.mark.nightly
+def test_the_commit_that_moved_a_test_is_found(
+    repository: Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It runs as it is here, a test that no commit has; how both sides drifted is said."""
+    (repository.root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    good = repository.commit("with a layout", mine=MINE.format(0.1))
+    guilty = repository.commit("guilty again", mine=MINE.format(0.2))
+    repository.commit("last", scaling=SCALED.format(1.0))
+    repository.write(test_it=TEST)
+    assert main(["bisect", good, "HEAD", "--", "test_it.py::test_it"]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith(f"first commit with other numbers: {guilty[:7]} a, ")
+    moved = "weight_decay of reader.weight is 0.2 on rank 0, not 0.1"
+    assert f"drift: both sides moved since {good[:12]}" in " ".join(out.split())
+    assert moved in " ".join(out.split())
+    assert repository.trees() == 1
+
+
+def test_a_test_is_refused_what_scripts_are_recorded_with(
+    repository: Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By name, before anything runs."""
+    repository.write(test_it=TEST)
+    with pytest.raises(SystemExit, match="2"):
+        main(["bisect", "--see", "grad", "HEAD~1", "HEAD", "--", "test_it.py::test_it"])
+    assert "expected a script with --see but got a test; leave it out" in capfd.readouterr().err
 
 
 def test_equal_ends_are_refused(repository: Repository, capfd: pytest.CaptureFixture[str]) -> None:

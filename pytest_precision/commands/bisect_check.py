@@ -1,0 +1,91 @@
+"""Bisect a check: whether commits compute what a matrix test of this folder computes here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_precision.commands.against import Against
+from pytest_precision.errors import ReportError, RevisionError, expected_but_got
+from pytest_precision.report.read import read_report
+
+_NEEDLESS = ("link", "values", "see", "criterion")
+"""Options of a script's recordings, which a test has no use for."""
+
+
+class ChecksOfCommits:
+    """The sides of a matrix test as it is here, each compared with itself in commits.
+
+    Args:
+        against: has the node id of the test, and pytest's further arguments.
+
+    Raises:
+        RevisionError: an option is for scripts alone.
+    """
+
+    def __init__(self, against: Against) -> None:
+        self._against = against
+        self.repository = against.sides.repository
+        for name in _NEEDLESS:
+            if getattr(against.given, name):
+                raise RevisionError(
+                    expected_but_got(f"a script with --{name}", "a test", "leave it out")
+                )
+
+    def expect_ends(self, good: str, bad: str) -> None:
+        """Refuse a commit that is bad and computes other numbers than here, and a good one alike.
+
+        Raises:
+            RevisionError: see above, or the test cannot be compared with one of them.
+        """
+        given = self._against.given
+        if self.is_good(bad):
+            wanted = f"the numbers of these files at {given.bad}"
+            raise RevisionError(expected_but_got(wanted, "others", "check that commit out"))
+        if not self.is_good(good):
+            wanted = f"other numbers here than at {given.good}"
+            raise RevisionError(expected_but_got(wanted, "the same"))
+
+    def is_good(self, commit: str) -> bool:
+        """Return whether a side of the test computes something else in a commit than here.
+
+        Raises:
+            RevisionError: the test cannot be compared with that commit.
+        """
+        print(f"pytest_precision: {commit:.12}", file=sys.stderr, flush=True)
+        folder = self._against.sides.folder / commit
+        done = self._pytest(commit, folder, "--precision-lines=off", "--quiet", quiet=True)
+        try:
+            cells = read_report(folder)["cells"]
+        except ReportError:
+            cells = []
+        if not cells or any("then" not in cell for cell in cells):
+            raise RevisionError(
+                expected_but_got(
+                    f"a check that can be compared with {commit:.12}",
+                    next(_reasons(cells), f"status {done.returncode} of pytest"),
+                    f"try pytest --precision-matrix --precision-against={commit:.12}",
+                )
+            )
+        return any(cell["then"]["moved"] for cell in cells)
+
+    def show(self, guilty: str, good: str) -> None:
+        """Print how the sides moved since the last commit with other numbers than here."""
+        report = self._against.given.report or self._against.sides.folder / "shown"
+        self._pytest(good, report, quiet=False)
+
+    def _pytest(
+        self, commit: str, report: Path, *options: str, quiet: bool
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run the test against a commit; what it prints is lost, or goes to standard output."""
+        words = [sys.executable, "-m", "pytest", *self._against.given.script]
+        words += ["--precision-matrix", f"--precision-against={commit}"]
+        words += [f"--precision-report={report}", *options]
+        return subprocess.run(words, stdout=subprocess.DEVNULL if quiet else None)
+
+
+def _reasons(cells: list[dict[str, str]]) -> Iterator[str]:
+    """Yield why cells were not compared in time."""
+    return (cell["reason"] for cell in cells if "then" not in cell)
