@@ -266,7 +266,7 @@ def remainders_of_bytes() -> tuple[str, bool]:
 
 @layouts.uses_transformer_engine
 def not_sharded_by_fsdp2() -> dict[str, str]:
-    """Shard quantized weights by `fully_shard` and update them; return what fails, and how."""
+    """Shard quantized weights by `fully_shard` and update them; return what is not, and how."""
     import transformer_engine.pytorch as te
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -279,6 +279,8 @@ def not_sharded_by_fsdp2() -> dict[str, str]:
             with te.quantized_model_init(recipe=recipe):
                 layer = te.Linear(width, width, params_dtype=torch.bfloat16)
             fully_shard(layer, mesh=init_device_mesh("cuda", (1,)))
+            if not storages.family(layer.weight.to_local()):
+                failed[f"{precision} {width}"] = "dequantized"
             adam = FusedAdam(layer.parameters(), master_weights=True)
             for _ in range(2):
                 with te.autocast(recipe=recipe):

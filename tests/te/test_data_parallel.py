@@ -26,6 +26,10 @@ SHARDED = partial(layouts.te_linears, fsdp2=True)
 REPLICATED = partial(layouts.te_linears, ddp=True)
 
 
+CAST_IN_FP32 = unchecked(reason="FusedAdam quantizes masters that are not rounded to bf16 first")
+NOT_ROUNDED_FIRST = {"quantized": CAST_IN_FP32, "scale": CAST_IN_FP32}
+
+
 def not_cached(cell: Cell) -> Mapping[str, Criterion]:
     """Leave out what Transformer Engine does not keep of gathered weights."""
     reason = "of gathered weights, nothing is cached"
@@ -49,6 +53,17 @@ def test_fully_shard_reduces_what_ddp_reduces(parity_in: ParityIn, precision: st
     """The shards of two ranks are the weights of DDP, before and after a checkpoint."""
     cell = Cell(precision, "bf16", sequence="train2-eval-save-load-train1", world_size=2)
     parity_in(cell).check(SHARDED, REPLICATED, workload=MLP, criterion=not_cached(cell))
+
+
+@pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current"])
+def test_shards_are_quantized_as_the_whole_weight(parity_in: ParityIn, precision: str) -> None:
+    """Their bytes and scales are those of DDP, and masters are not made of quantized weights."""
+    cell = Cell(precision, "quantized", sequence="train2-eval-save-load-train1", world_size=2)
+    own = {"recorded_amax": unchecked(reason="each rank records the amax of its rows")}
+    criterion = own if precision == "fp8_delayed" else None
+    parity_in(cell).check(
+        SHARDED, REPLICATED, workload=MLP, criterion=criterion, oracle=NOT_ROUNDED_FIRST
+    )
 
 
 def test_fully_shard_on_three_ranks_sums_in_another_order(parity_in: ParityIn) -> None:
@@ -80,7 +95,7 @@ def test_fully_shard_quantizes_weights_again_in_backward(parity_in: ParityIn) ->
     ("cell", "options", "message"),
     [
         (Cell("bf16", "bf16", grad_accum_fusion=True), {}, "gradients that fully_shard reduces"),
-        (Cell("mxfp8", "quantized"), {}, "expected weights in bf16"),
+        (Cell("mxfp8", "quantized"), {}, "expected quantized weights in fp8_delayed or"),
         (Cell("bf16", "bf16"), {"ddp": True}, "expected ddp or fsdp2 but got both"),
     ],
 )

@@ -11,13 +11,18 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_precision._torch.distributed import local_chunk
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts.replicated import sum_of_ranks
 from pytest_precision.layouts.sharded import FSDP2Engine, shard
 from pytest_precision.layouts.transformer_engine.layers import InEngineAutocast, recipe_of
-from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters
+from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, initial_of
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.te.storages import family
 from pytest_precision.workloads.base import Workload
+
+WITH_SHARDS = ("fp8_delayed", "fp8_current")
+"""Precisions in which `fully_shard` leaves shards of quantized weights quantized."""
 
 
 class EngineInDdp(OptimizerMasters):
@@ -47,30 +52,40 @@ class EngineInDdp(OptimizerMasters):
 
 
 class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
-    """`fully_shard` shards weights in bf16, and `FusedAdam` has the masters of this rank's shards.
+    """`fully_shard` shards the weights, and `FusedAdam` has the masters of this rank's shards.
 
-    Gradients are accumulated and reduced in bf16, as DDP does.
+    Gradients are accumulated and reduced in bf16, as DDP does. Masters of quantized weights are
+    made of what these were before, which `fully_shard` forgets.
 
     Raises:
         ValueError: gradients are accumulated where `fully_shard` does not look for them, or the
-            weights are stored quantized.
+            weights are stored quantized in blocks.
     """
 
     def __init__(self, workload: Workload, cell: Cell, model: nn.Module, **adam: Any) -> None:
         _expect_no_buffers("fully_shard", cell)
-        if cell.primary_weight == "quantized":
+        quantized = cell.primary_weight == "quantized"
+        if quantized and cell.precision not in WITH_SHARDS:
             raise ValueError(
                 expected_but_got(
-                    "weights in bf16, whose shards can be read as parts of a weight,",
-                    named("primary_weight", cell.primary_weight),
+                    f"quantized weights in {' or '.join(WITH_SHARDS)}, which stay quantized,",
+                    named("precision", cell.precision),
                     "leave it out of the matrix, or use ddp=True",
                 )
             )
+        made_of = {name: initial_of(p) for name, p in model.named_parameters() if family(p)}
         policy = MixedPrecisionPolicy()
         # Where the CPU stands in for a GPU, Transformer Engine's weights say that they are on one.
         shard(model, init_device_mesh("cuda", (cell.world_size,)), policy, policy)
         super().__init__(workload, cell, model, **adam)
-        if recipe_of(cell.precision) is not None:
+        for name, initial in made_of.items():
+            parameter = model.get_parameter(name)
+            assert isinstance(parameter, DTensor)
+            (start, *_), (number, *_) = local_chunk(parameter)
+            rows = initial[start : start + number]
+            self.optimizer.initialize_state(parameter, False)  # type: ignore[attr-defined]
+            self.optimizer.set_scaled_state(parameter, "master_param", rows)  # type: ignore[attr-defined]
+        if recipe_of(cell.precision) is not None and not quantized:
             caches = "Transformer Engine quantizes gathered weights in each forward, and keeps none"
             self.unobservable = {**self.unobservable, "used_quantized": caches}  # type: ignore[misc]
 

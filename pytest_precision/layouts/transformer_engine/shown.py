@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 
 from pytest_precision.layouts.transformer_engine.layers import EngineLayer, parts_of
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
@@ -18,9 +19,33 @@ SHOWN_KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 def values_of(tensor: Tensor) -> Tensor:
     """Return the values of a tensor, quantized or not; of a group, one matrix per member."""
+    if isinstance(tensor, DTensor):
+        return (
+            sharded_as(tensor, values_of(tensor.to_local()))
+            if is_quantized_shard(tensor)
+            else tensor
+        )
     if is_group(tensor):
         return torch.stack([values_of(part) for part in members(tensor)])
     return tensor.dequantize() if hasattr(tensor, "_quantizer") else tensor
+
+
+def is_quantized_shard(tensor: Any) -> bool:
+    """Return whether a tensor is a shard of `fully_shard` that is stored quantized."""
+    return isinstance(tensor, DTensor) and bool(family(tensor.to_local()))
+
+
+def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> DTensor:
+    """Return this rank's part of what lies as the rows of a weight do, or as its columns."""
+    shape = weight.shape[::-1] if transposed else weight.shape
+    return DTensor.from_local(
+        local.contiguous(),
+        weight.device_mesh,
+        [Shard(1 if transposed else 0)],
+        run_check=False,
+        shape=shape,
+        stride=(shape[1], 1),
+    )
 
 
 def codes_of(state: Any) -> Tensor:
@@ -45,7 +70,8 @@ def is_grouped(part: EngineLayer) -> bool:
 
 def is_quantized(part: EngineLayer) -> bool:
     """Return whether a layer stores its weights quantized."""
-    return any(family(weight) for _, weight in stored_weights(part))
+    stored = (weight for _, weight in stored_weights(part))
+    return any(family(weight) or is_quantized_shard(weight) for weight in stored)
 
 
 def stored_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
@@ -111,6 +137,15 @@ def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
 
 def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
     """Yield side, field and tensor of each operand of a weight; nothing of one in bf16."""
+    if is_quantized_shard(weight):
+        for side, field, tensor in operands_of(weight.to_local()):
+            rows = field == "data"  # all ranks have the scale of the whole weight
+            yield (
+                side,
+                field,
+                sharded_as(weight, tensor, transposed=side == "columnwise") if rows else tensor,
+            )
+        return
     for side in SIDES if family(weight) else ():
         held = operand(weight, side)
         if held is not None:
