@@ -120,3 +120,21 @@ def test_modules_that_tests_share_have_names_of_their_own(pytestconfig: pytest.C
                 homes[file.name].append(str(file))
     assert len(homes) > 10
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+def test_each_planted_defect_has_one_home(pytestconfig: pytest.Config) -> None:
+    """One defect with two classes is repaired in one of them, and proves less in the other."""
+    root = pytestconfig.rootpath
+    files = [
+        *(root / "fixtures" / "defects").glob("*.py"),
+        *(root / "tests" / "layouts").glob("planted*.py"),
+        root / "tests" / "layouts" / "both_sides.py",
+    ]
+    classes = [
+        node.name
+        for file in files
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert len(classes) > 100
+    assert [name for name in {*classes} if classes.count(name) > 1] == []

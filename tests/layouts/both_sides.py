@@ -419,7 +419,11 @@ class LoadsModelOnly(Named):
         self.model.load_state_dict(state["model"])
 
 
-@of("checkpoints", RESUMED)
+@of(
+    "checkpoints",
+    RESUMED,
+    words="load after step 2 changed step in the candidate: reader.weight is 0.0 on rank 0, not",
+)
 class ForgetsSteps(Loads):
     def changed(self, state: dict[str, Any]) -> None:
         for own in self.optimizer.state.values():
@@ -700,7 +704,7 @@ class ScaledLate(Named):
 # --- evaluation ---------------------------------------------------------------------------------
 
 
-@of("evaluation", EVALUATED)
+@of("evaluation", EVALUATED, words="eval after step 2 changed exp_avg_sq in the candidate")
 class EvalTouchesMoments(Named):
     def evaluate(self) -> None:
         super().evaluate()

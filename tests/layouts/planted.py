@@ -43,46 +43,6 @@ class DoubledGrads(Engine):
         last.grad.mul_(2)
 
 
-class DirtyAfterEval(Engine):
-    """The first step after an evaluation adds to what is left in the gradient buffers."""
-
-    dirty = False
-
-    def evaluate(self) -> None:
-        super().evaluate()
-        self.dirty = True
-
-    def forward_backward(self, step: int) -> None:
-        left = [p.grad.clone() for p in trained(self.model)] if self.dirty else []
-        super().forward_backward(step)
-        for parameter, grad in zip(trained(self.model), left, strict=False):
-            parameter.grad.add_(grad)
-        self.dirty = False
-
-
-class EvalTouchesMoments(Engine):
-    """An evaluation that decays the second moment."""
-
-    def evaluate(self) -> None:
-        super().evaluate()
-        for state in self.optimizer.state.values():
-            state["exp_avg_sq"].mul_(0.5)
-
-
-class LoadsModelOnly(Engine):
-    """A checkpoint whose optimizer state stays that of the fresh engine."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-
-
-class LoadsNothing(Engine):
-    """A checkpoint that is read and dropped: the seed of the fresh engine shows."""
-
-    def load(self, folder: Path) -> None:
-        pass
-
-
 class StepsOnOverflow(Engine):
     """An overflow that still counts as a step."""
 
@@ -115,19 +75,6 @@ class DecaysOnOverflow(Engine):
 
 class AlsoDecays(DecaysOnOverflow):
     """The same defect in another class, so that both sides can have it."""
-
-
-class ForgetsStepsOnLoad(Engine):
-    """A checkpoint whose step counters are lost."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        for own in self.optimizer.state.values():
-            own["step"].zero_()
-
-
-class AlsoForgets(ForgetsStepsOnLoad):
-    """The same defect in another class."""
 
 
 class WritesBackwards(Engine):
@@ -348,7 +295,7 @@ class StaysInEvalMode(Engine):
         last.eval()
 
 
-class Averages(Engine):
+class AveragesWeights(Engine):
     """The control: an average of the weights, which the checkpoint holds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -373,28 +320,28 @@ class Averages(Engine):
         self.average = state["average"]
 
 
-class AveragesTooFast(Averages):
+class AveragesTooFast(AveragesWeights):
     """An average of fewer steps."""
 
     def weight_of_the_past(self) -> float:
         return 0.8
 
 
-class LosesTheAverage(Averages):
+class LosesTheAverage(AveragesWeights):
     """An average that begins anew after a load."""
 
     def load_state_beside_weights(self, state: dict[str, Any]) -> None:
         super().load_state_beside_weights(state | {"average": self.average})
 
 
-class AveragesByItself(Averages):
+class AveragesByItself(AveragesWeights):
     """The control, where the whole checkpoint is the engine's own."""
 
     def state_beside_weights(self) -> dict[str, Any]:
         return Engine.state_beside_weights(self)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | Averages.state_beside_weights(self)
+        return super().state_dict() | AveragesWeights.state_beside_weights(self)
 
 
 class LosesTheAverageByItself(AveragesByItself):

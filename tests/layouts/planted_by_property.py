@@ -39,7 +39,7 @@ class ScalesUp(Engine):
                 parameter.grad.mul_(self.max_norm / self.grad_norm)
 
 
-class MeanOfMeans(Engine):
+class WeighsMeans(Engine):
     """The control: the mean of a microbatch of at least one token, weighted by its tokens."""
 
     fewest = 1
@@ -53,7 +53,7 @@ class MeanOfMeans(Engine):
             yield loss
 
 
-class MeanOfNothing(MeanOfMeans):
+class MeanOfNothing(WeighsMeans):
     """The mean of no token is 0/0."""
 
     fewest = 0

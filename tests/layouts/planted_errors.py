@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.distributed as dist
+from both_sides import ENTRIES
 from torch import Tensor
 
 from pytest_precision import Cell, Engine, Workload, layouts
 
-ERRORS: dict[str, type[Engine]] = {}
+ERRORS: dict[str, type[Engine]] = {
+    name: ENTRIES[name].kind
+    for name in ("LocalTokens", "MeanOfMeans", "NeverZeroed", "RepeatsFirst")
+}
+"""Engines by name; those that both sides may have, too, are defined there."""
 
 
 def error(kind: type[Engine]) -> type[Engine]:
@@ -81,53 +84,11 @@ class ReportedNorm(Factored):
 
 
 @error
-class LocalTokens(Factored):
-    """Each rank divides by its own tokens, and the sum by the number of ranks."""
-
-    def losses(self, step: int) -> Iterator[Tensor]:
-        rank, size = self.data_parallel
-        own = self.workload.microbatches(self.cell, step)[rank::size]
-        tokens = sum(map(self.workload.tokens, own))
-        for loss in super().losses(step):
-            yield loss * (self.step_tokens / tokens / size)
-
-
-@error
-class MeanOfMeans(Factored):
-    """Each microbatch is divided by its own tokens, and all by their number."""
-
-    def losses(self, step: int) -> Iterator[Tensor]:
-        rank, size = self.data_parallel
-        all_of_them = self.workload.microbatches(self.cell, step)
-        for own, loss in zip(all_of_them[rank::size], super().losses(step), strict=True):
-            tokens = max(self.workload.tokens(own), 1)
-            yield loss * (self.step_tokens / tokens / len(all_of_them))
-
-
-@error
 class DropsOne(Factored):
     """The first microbatch has no backward."""
 
     def backward(self, loss: Tensor) -> None:
         super().backward(loss * (self.microbatch != 0))
-
-
-@error
-class TwiceOne(Factored):
-    """The first microbatch goes backward twice."""
-
-    def backward(self, loss: Tensor) -> None:
-        super().backward(loss * (1 + (self.microbatch == 0)))
-
-
-@error
-class NeverZeroed(Factored):
-    """Gradients stay from step to step, as the clip has left them."""
-
-    def forward_backward(self, step: int) -> None:
-        zero_grad, self.optimizer.zero_grad = self.optimizer.zero_grad, lambda: None
-        super().forward_backward(step)
-        self.optimizer.zero_grad = zero_grad
 
 
 @error

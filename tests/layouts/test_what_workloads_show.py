@@ -38,7 +38,7 @@ CASES = [
         workloads.mlp,
         planted.NeverQuiet,
         "loss differs at step 4 .* NaN",
-        correct=planted.MeanOfMeans,
+        correct=planted.WeighsMeans,
     ),
     Case(
         planted.DecaysFrozen,
