@@ -58,15 +58,6 @@ def draws_random_numbers(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def writes(func: Any) -> tuple[tuple[int, str], ...]:
-    """Return position and name of the arguments that an operator writes to, by its schema."""
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
 def storage_key(tensor: Tensor) -> int:
     """Return what tells the memory of a tensor from all other memory that is alive."""
     return int(tensor.untyped_storage()._cdata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,18 +78,31 @@ def moved_by_its_class(tensor: Tensor, device: torch.device) -> Any:
     return move(torch.ops.aten._to_copy.default, (type(tensor),), (tensor,), {"device": device})
 
 
+@cache  # a schema takes longer to read than many operators to compute
+def writes(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return position and name of the arguments that an operator writes to, by its schema.
+
+    No public name of torch has the schema of an operator.
+    """
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
 def written_arguments(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[object]:
-    """Yield the arguments that an operator writes to, by its schema, which has no public name."""
-    declared = func._schema.arguments
-    given = {**dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
-    for argument in declared:
-        alias = argument.alias_info
-        if alias is not None and alias.is_write and argument.name in given:
-            yield given[argument.name]
+    """Yield the arguments that an operator writes to."""
+    for place, name in writes(func):
+        if name in kwargs:
+            yield kwargs[name]
+        elif place < len(args):
+            yield args[place]
 
 
+@cache
 def returns_view(func: Any) -> bool:
     """Return whether an operator's schema says that a result shares memory with an argument."""
     kinds = (returned.alias_info for returned in func._schema.returns)

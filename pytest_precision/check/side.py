@@ -157,18 +157,19 @@ class Side:
                 return record_script(layout, self.cell, into, window, segment)
             other = layout if self.other is None else self.other.resolve()
             workload = self.workload.resolve()
-            if self.beside_exact:
+            perturbation = Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start)
+            if self.beside_exact or self.logged is not None:
+                from pytest_precision.recorders.layout_job import LayoutJob
+
+                part = segment or self.cell.segments[0]
+                job = LayoutJob(layout, other, workload, self.cell, into, part)
+                if self.logged is not None:
+                    from pytest_precision.recorders.logged_run import log_layout
+
+                    return log_layout(job, perturbation, self.logged)
                 from pytest_precision.recorders.first_step import record_first_step
 
-                segment = segment or self.cell.segments[0]
-                return record_first_step(layout, other, workload, self.cell, into, segment)
-            perturbation = Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start)
-            if self.logged is not None:
-                from pytest_precision.recorders.logged_run import log_layout
-
-                segment = segment or self.cell.segments[0]
-                logs = layout, other, workload, self.cell, into, segment, perturbation
-                return log_layout(*logs, self.logged)
+                return record_first_step(job)
             given = layout, other, workload, self.cell, into, window, segment, perturbation
             return record_engine(*given, gradients=self.gradients, right=right)
 

@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
         "--lines",
         action="store_true",
         help="also log all tensor operations, so that a comparison names the line of your code "
-        "that made the first wrong value; a step takes two to three times as long",
+        "that made the first wrong value; a step takes at most 2.5 times as long",
     )
     _add_part_options(parser)
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)

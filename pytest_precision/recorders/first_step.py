@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,21 +16,19 @@ from torch import Tensor
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.segments import Segment
-from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout
+from pytest_precision.recorders.engine_recorder import EngineRecorder
 from pytest_precision.recorders.gradients.exact_loop import ExactLoop
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined
 from pytest_precision.recorders.gradients.plain import Gradients, Sums
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import NO_ROUNDING
 from pytest_precision.recorders.oracle.update import Roundings, State
 from pytest_precision.recorders.oracle.update_oracle import CLIP_EPS
 from pytest_precision.recorders.perturb.perturbation import NONE
-from pytest_precision.recorders.run_environment import with_backend
 from pytest_precision.recorders.weights import Weight
 from pytest_precision.trace.moment import Window
-from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.step_accuracy import BesideExact, StepAccuracy
 from pytest_precision.workloads.base import Workload
 
@@ -39,31 +36,14 @@ FIRST_STEP = Window(1, 1)
 """The steps that are run."""
 
 
-def record_first_step(
-    layout: Layout,
-    other: Layout,
-    workload: Any,
-    cell: Cell,
-    folder: Path,
-    segment: Segment,
-) -> int:
+def record_first_step(job: LayoutJob) -> int:
     """Run a layout up to its first train step, and write that beside the same step in fp64.
-
-    Args:
-        layout: see `record_engine`, like the next five.
-        other: makes the engine after a `swap`.
-        workload: makes the workload.
-        cell: its sequence is run.
-        folder: an existing one.
-        segment: the operations that are run.
 
     Returns:
         a number above 0, as `record_engine` does.
     """
-    cell, _ = with_backend(cell)
-    place, rank = folder_of(folder, segment.number), dist.get_rank()
-    place.mkdir(exist_ok=True)
-    run = FirstStepRun(layout, other, workload(), cell, folder, FIRST_STEP, segment, NONE)
+    place, rank = job.place(), dist.get_rank()
+    run = FirstStepRun(*job.sides(), FIRST_STEP, job.segment, NONE)
     run.run()
     ranks = run.gradients.gathered(rank)
     if rank == 0 and run.step:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -17,50 +16,30 @@ from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.segments import Segment
 from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturb.perturbation import Perturbation
-from pytest_precision.recorders.run_environment import with_backend
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
-from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.wanted import Wanted
 from pytest_precision.workloads.base import Workload
 
 
-def log_layout(
-    layout: Layout,
-    other: Layout,
-    workload: Any,
-    cell: Cell,
-    folder: Path,
-    segment: Segment,
-    perturbation: Perturbation,
-    wanted: Wanted,
-) -> int:
+def log_layout(job: LayoutJob, perturbation: Perturbation, wanted: Wanted) -> int:
     """Run a layout as `record_engine` does, and log one operation of its sequence.
 
     Args:
-        layout: see `record_engine`, like the next six.
-        other: makes the engine after a `swap`.
-        workload: makes the workload.
-        cell: its sequence is run.
-        folder: an existing one.
-        segment: the operations that are run.
+        job: what is run.
         perturbation: what is done to the run on purpose.
         wanted: what is logged.
 
     Returns:
         a number above 0, as `record_engine` does.
     """
-    cell, _ = with_backend(cell)
-    logger = OperationLogger(wanted)
-    place = folder_of(folder, segment.number)
-    place.mkdir(exist_ok=True)
+    logger, place = OperationLogger(wanted), job.place()
     with logger.installed():
-        run = LoggedRun(
-            logger, wanted, layout, other, workload(), cell, folder, segment, perturbation
-        )
+        run = LoggedRun(logger, wanted, *job.sides(), job.segment, perturbation)
         run.run()
         logger.leave(state_of_engine(run.engine))
     write_operations(logger.log, place, dist.get_rank())

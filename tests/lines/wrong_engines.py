@@ -143,33 +143,6 @@ class RaisesWhenLogged(ClipsFurther):
         return bool(_python_dispatch._get_current_dispatch_mode_stack())
 
 
-class OtherGelu(Engine):
-    """One block approximates its gelu."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        block = self.model.blocks[1]
-        block.forward = partial(approximated, block)
-
-
-def approximated(block: torch.nn.Module, x: Tensor) -> Tensor:
-    linear = block.linear(x)
-    return x + block.scale * torch.nn.functional.gelu(linear, approximate="tanh")  # wrong
-
-
-class FusedGelu(Engine):
-    """A kernel of somebody's own rounds otherwise in one block."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        block = self.model.blocks[1]
-        block.forward = partial(fused, block)
-
-
-def fused(block: torch.nn.Module, x: Tensor) -> Tensor:
-    return x + block.scale * fused_gelu(block.linear(x))
-
-
 @torch.library.custom_op("wrong_engines::fused_gelu", mutates_args=())
 def fused_gelu(inputs: Tensor) -> Tensor:
     return torch.nn.functional.gelu(inputs, approximate="tanh")
@@ -184,6 +157,27 @@ def gelu_backward(context: Any, gradient: Tensor) -> Tensor:
 fused_gelu.register_autograd(
     gelu_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
 )
+
+
+class OtherGelu(Engine):
+    """One block approximates its gelu."""
+
+    gelu = staticmethod(partial(torch.nn.functional.gelu, approximate="tanh"))
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        block = self.model.blocks[1]
+        block.forward = partial(with_gelu, block, self.gelu)
+
+
+def with_gelu(block: torch.nn.Module, gelu: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return x + block.scale * gelu(block.linear(x))
+
+
+class FusedGelu(OtherGelu):
+    """A kernel of somebody's own rounds otherwise in one block."""
+
+    gelu = staticmethod(fused_gelu)
 
 
 class DividesBucket(Engine):

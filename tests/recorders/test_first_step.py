@@ -13,6 +13,7 @@ from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.check.accuracy import AS_ACCURATE, Accuracy
 from pytest_precision.recorders.first_step import record_first_step
 from pytest_precision.recorders.gradients.exact_loop import computing_in_fp64
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.step_accuracy import StepAccuracy
 
@@ -58,7 +59,7 @@ class RoundsInside(workloads.mlp):
 def first_step(layout: Any, workload: Any, cell: Cell, folder: Path) -> StepAccuracy:
     """Record the first step of a layout, and read it."""
     folder.mkdir()
-    record_first_step(layout, layout, workload, cell, folder, cell.segments[0])
+    record_first_step(LayoutJob(layout, layout, workload, cell, folder, cell.segments[0]))
     return StepAccuracy.read(folder)
 
 
@@ -90,7 +91,8 @@ def test_the_first_step_may_come_after_a_restart(one_rank: None, tmp_path: Path)
     """What it makes lies with the segment that trains it, where it is looked for."""
     cell = Cell(sequence="save-restart-train1")
     for segment in cell.segments:
-        record_first_step(layouts.adamw, layouts.adamw, workloads.mlp, cell, tmp_path, segment)
+        adamw = layouts.adamw
+        record_first_step(LayoutJob(adamw, adamw, workloads.mlp, cell, tmp_path, segment))
     assert StepAccuracy.read(folder_of(tmp_path, 1)).tensors.keys() == AS_ACCURATE.keys()
 
 

@@ -20,7 +20,7 @@ from pytest_precision.recorders.gradients.fit import (
     fit_by,
     fit_by_dealt,
 )
-from pytest_precision.recorders.gradients.loss_rules import wrong_loss
+from pytest_precision.recorders.gradients.loss_rules import Unexplained, wrong_loss
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
 MOST_FITTED = 1 << 25
@@ -64,15 +64,16 @@ def explained(
         fitted = found
         if sum(one.plain.numel() for one in found) < ENOUGH * len(own):
             fitted = [one for one in held if (one.kind, one.rank) == (kind, rank)]
+        unexplained = Unexplained(fitted, own, loop, step, size, near)
         told = "" if kind == "loss" else _told(fitted, own, size, near)
         if not told and kind == "grad":
             told = _left(found, old.get(rank, {}), near)
         if not told and kind != "loss":
-            told = wrong_loss(fitted, own, loop, step, size, near)
+            told = wrong_loss(unexplained)
         if not told:
-            told = _other_step(found, loop, step, size, near)
+            told = _other_step(unexplained._replace(found=found))
         if not told and kind != "loss":
-            told = _borrowed(fitted, own, loop, step, size, near)
+            told = _borrowed(unexplained)
         if told and loop.tied.issuperset(one.name for one in found):
             told = f"{told}, as only the tied weight is"
         words += [told] * len(found)
@@ -199,8 +200,9 @@ def _factor(found: Sequence[Any], near: float) -> str:
     return ""
 
 
-def _other_step(found: Sequence[Any], loop: PlainLoop, step: int, size: int, near: float) -> str:
+def _other_step(wrong: Unexplained) -> str:
     """Recognize a step that was trained on the microbatches of another step."""
+    found, _, loop, step, size, near = wrong
     for other in (step + 1, *range(step - 1, max(step - BEFORE, 0), -1), 0):
         given = [*loop.microbatches(other)]
         if found[0].kind == "loss":
@@ -224,15 +226,9 @@ def _step(number: int) -> str:
     return f"step {number}" if number else "the evaluation"
 
 
-def _borrowed(
-    found: Sequence[Any],
-    own: Sequence[PlainMicrobatch],
-    loop: PlainLoop,
-    step: int,
-    size: int,
-    near: float,
-) -> str:
+def _borrowed(wrong: Unexplained) -> str:
     """Recognize microbatches of a neighbouring step in place of some of this step."""
+    found, own, loop, step, size, near = wrong
     dealt, tokens = dealt_to(found, own, size), sum(one.tokens for one in own)
     for other in (step - 1, step + 1):
         given = [*loop.microbatches(other)]

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision._torch.around import around_operations, draws_random_numbers, writes
-from pytest_precision._torch.dispatch import tree_leaves, tree_map
+from pytest_precision._torch.around import around_operations, draws_random_numbers
+from pytest_precision._torch.dispatch import tree_leaves, tree_map, writes
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.gradients.plain import PlainLoop
 from pytest_precision.workloads.base import Workload

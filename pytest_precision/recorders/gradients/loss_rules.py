@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_precision.recorders.gradients.fit import (
     NEAR_ONE,
@@ -14,24 +14,29 @@ from pytest_precision.recorders.gradients.fit import (
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
 
-def wrong_loss(
-    found: Sequence[Any],
-    own: Sequence[PlainMicrobatch],
-    loop: PlainLoop,
-    step: int,
-    size: int,
-    near: float,
-) -> str:
-    """Tell which loss explains all of the tensors; empty if none that is known does.
+class Unexplained(NamedTuple):
+    """Wrong tensors of one kind and rank, and the step that they are of.
 
-    Args:
-        found: `judged.HeldGradient` ones of one kind and rank.
+    Attributes:
+        found: `judged.HeldGradient` ones.
         own: all microbatches of the step.
         loop: with the weights of the step.
         step: number of the train step.
         size: of the data-parallel dimension.
         near: what rounding leaves of a tensor at least.
     """
+
+    found: Sequence[Any]
+    own: Sequence[PlainMicrobatch]
+    loop: PlainLoop
+    step: int
+    size: int
+    near: float
+
+
+def wrong_loss(wrong: Unexplained) -> str:
+    """Tell which loss explains all of the tensors; empty if none that is known does."""
+    found, own, loop, step, size, near = wrong
     if loop.is_masked(step):
         fit = fit_by_dealt(found, [*loop.microbatches(step, "unmasked")], size, near)
         if fit and max(fit.counts) - min(fit.counts) <= NEAR_ONE * max(fit.counts):

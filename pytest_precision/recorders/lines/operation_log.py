@@ -16,9 +16,13 @@ from pytest_precision._torch.around import (
     operator_name,
     transfers,
     wait_for,
-    writes,
 )
-from pytest_precision._torch.dispatch import returns_view, tree_leaves, written_arguments
+from pytest_precision._torch.dispatch import (
+    returns_view,
+    tree_leaves,
+    writes,
+    written_arguments,
+)
 from pytest_precision._torch.regions import around_regions
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from pytest_precision._torch.around import has_own_memory, storage_key, weak_storage
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.recorders.lines.cuts import Cuts
-from pytest_precision.trace.digests import bytes_of, in_order, memcmp
+from pytest_precision.trace.digests import in_order, memcmp
 from pytest_precision.trace.operations import GENERATOR, Value
 
 SAMPLES = 4
@@ -54,10 +55,13 @@ class Values:
         found = known.get(place)
         if found is None or found[1] != sample:
             dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-            pieces = tuple(map(digest_of, self._parts(tensor)))
+            held = in_order(tensor.detach())
+            ends = pairwise((*self._starts(tensor), held.numel()))
+            pieces = tuple(_digest(held, start, stop) for start, stop in ends)
             start = int(tensor.storage_offset()) * tensor.element_size()
             span = start, _reaches(tensor)
-            found = Value(digest_of(tensor), storage, dtype, shape, pieces, span), sample
+            whole = _digest(held, 0, held.numel())
+            found = Value(whole, storage, dtype, shape, pieces, span), sample
             known[place] = found
         return found[0]
 
@@ -69,16 +73,19 @@ class Values:
         """Forget what a tensor and its views have held."""
         self._known.pop(self._storage(tensor), None)
 
-    def _parts(self, tensor: Tensor) -> Iterable[Tensor]:
-        """Return the parts of a tensor that another layout may hold by themselves."""
+    def _starts(self, tensor: Tensor) -> Sequence[int]:
+        """Return the elements at which parts begin that another layout may hold by themselves."""
         cuts = self.cuts.inside(tensor)
         if cuts:
-            return tensor.detach().view(-1).tensor_split(cuts)
-        if tensor.dim() > 2 and 1 < len(tensor) <= MOST_ROWS:
-            return tensor.detach().unbind()
-        if self._pieces > 1 and tensor.dim() and len(tensor) > 1:
-            return tensor.detach().chunk(self._pieces)
-        return ()
+            return [0, *cuts]
+        length = len(tensor) if tensor.dim() else 1
+        if tensor.dim() > 2 and 1 < length <= MOST_ROWS:
+            rows = 1
+        elif self._pieces > 1 and length > 1:
+            rows = -(-length // self._pieces)
+        else:
+            return ()
+        return range(0, tensor.numel(), rows * (tensor.numel() // length))
 
     def _storage(self, tensor: Tensor) -> int:
         key = storage_key(tensor)
@@ -103,20 +110,25 @@ def readable(value: object) -> bool:
 
 def _reaches(tensor: Tensor) -> int:
     """Return how many bytes of its memory a tensor needs; it may have been given back."""
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
+    return int(tensor.storage_offset() + _last(tensor) + 1) * tensor.element_size()
 
 
-def digest_of(tensor: Tensor) -> str:
-    """Return the digest of the bytes of a tensor, as `Value` has it."""
-    held = in_order(tensor)
+def _last(tensor: Tensor) -> int:
+    """Return how many elements of its memory the last one of a tensor lies after its first one."""
+    if tensor.is_contiguous():
+        return tensor.numel() - 1
+    return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _digest(held: Tensor, start: int, stop: int) -> str:
+    """Return the digest of some elements of a contiguous tensor on the CPU, as `Value` has it."""
     size = held.element_size()
-    start, nbytes = held.data_ptr(), held.numel() * size
-    first = ctypes.string_at(start, size)
-    same_ends = nbytes == size or first == ctypes.string_at(start + nbytes - size, size)
-    if same_ends and not memcmp(start, start + size, nbytes - size):
+    address, nbytes = held.data_ptr() + start * size, (stop - start) * size
+    first = ctypes.string_at(address, size)
+    same_ends = nbytes == size or first == ctypes.string_at(address + nbytes - size, size)
+    if same_ends and not memcmp(address, address + size, nbytes - size):
         return f"={first.hex()}x{nbytes // size}"
-    return xxhash.xxh3_64_hexdigest(bytes_of(held))
+    return xxhash.xxh3_64_hexdigest((ctypes.c_char * nbytes).from_address(address))
 
 
 def generator_state(generator: torch.Generator | None, device: torch.device) -> Value:
@@ -127,7 +139,7 @@ def generator_state(generator: torch.Generator | None, device: torch.device) -> 
         state = torch.get_rng_state()
     else:
         state = torch.get_device_module(device).get_rng_state(device)
-    return Value(digest_of(state), GENERATOR, "generator", ())
+    return Value(_digest(state, 0, len(state)), GENERATOR, "generator", ())
 
 
 def _sample(tensor: Tensor) -> bytes:
@@ -135,7 +147,7 @@ def _sample(tensor: Tensor) -> bytes:
     if tensor.device.type != "cpu" or not tensor.numel():
         return b""
     size, start = tensor.element_size(), tensor.data_ptr()
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = _last(tensor)
     steps = SAMPLES - 1 if tensor.is_contiguous() else 1
     return b"".join(
         ctypes.string_at(start + last * place // steps * size, size) for place in range(steps + 1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_precision.parity.culprit import ModuleErrors
-from pytest_precision.trace.operations import LoggedOperation, OperationLog
+from pytest_precision.trace.operations import LoggedOperation, OperationLog, Value
 
 Sketch = tuple[float, ...]
 
@@ -74,7 +74,7 @@ def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Gr
         if other is not None and _comparable(mine, other):
             same = {value.digest for value in other.read}
             read = [errors.get(v.storage, 0.0) for v in mine.read if v.digest not in same]
-            made = [*map(error, mine.sketches, other.sketches)]
+            made = [*map(_error, mine.results, other.results, mine.sketches, other.sketches)]
             worst = max(made, default=0.0)
             yield Grown(mine, rank, worst, worst / max(*read, _rounding(mine), 0.0))
         else:  # what it adds to the error shows at the next one that both sides have
@@ -89,6 +89,11 @@ def error(mine: Sketch, theirs: Sketch) -> float:
     size = math.hypot(*theirs)
     apart = math.hypot(*(a - b for a, b in zip(mine, theirs, strict=True)))
     return apart / size if size else float(apart > 0)
+
+
+def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
+    """Return the relative error of a result: none of equal ones, whatever their sketches round."""
+    return 0.0 if mine.digest == theirs.digest else error(sketch, other)
 
 
 def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOperation]]:
