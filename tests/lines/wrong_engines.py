@@ -13,10 +13,17 @@ from torch import Tensor
 from pytest_precision import Cell, Engine, Workload
 
 
-def made(workload: Workload, cell: Cell, *, kind: type[Engine], **options: Any) -> Engine:
+def made(
+    workload: Workload,
+    cell: Cell,
+    *,
+    kind: type[Engine],
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    **options: Any,
+) -> Engine:
     """An engine of a class, with an optimizer whose options are given."""
     model = workload.model(cell)
-    return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model), **options))
+    return kind(workload, cell, model, optimizer(workload.groups(model), **options))
 
 
 def of(kind: type[Engine], **options: Any) -> Callable[..., Engine]:
@@ -81,6 +88,22 @@ class AddsFromTheEnd(Engine):
 
     def losses(self, step: int) -> Iterator[Tensor]:
         yield from reversed([*super().losses(step)])
+
+
+class AddsFromTheEndOnOneRank(AddsFromTheEnd):
+    """Only one of the ranks does."""
+
+    def losses(self, step: int) -> Iterator[Tensor]:
+        yield from super().losses(step) if self.rank == 1 else Engine.losses(self, step)
+
+
+class CountsOn(Engine):
+    """The counter of a group, which is no tensor, is one ahead after the first step."""
+
+    def update_weights(self) -> None:
+        super().update_weights()
+        for group in self.optimizer.param_groups:
+            group["step"] = 2  # counter
 
 
 class WeighsLosses(Engine):
@@ -178,6 +201,17 @@ class FusedGelu(OtherGelu):
     """A kernel of somebody's own rounds otherwise in one block."""
 
     gelu = staticmethod(fused_gelu)
+
+
+def product(inputs: Tensor) -> Tensor:  # product
+    """Products alone, for which Inductor has no kernel to compile."""
+    return inputs @ inputs.transpose(-1, -2) @ inputs
+
+
+class CompiledProduct(OtherGelu):
+    """A compiled function takes the place of one block's gelu."""
+
+    gelu = staticmethod(lambda linear: torch.compile(product)(linear))
 
 
 class DividesBucket(Engine):

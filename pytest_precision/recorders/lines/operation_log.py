@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -94,6 +95,7 @@ class OperationLogger:
             stack.enter_context(around_regions(self._region))
             stack.enter_context(called_through(torch.cuda.CUDAGraph, "replay", self._replayed))
             stack.enter_context(self._user_calls.followed())
+            stack.enter_context(old_objects_left_alone())
             yield
 
     @contextmanager
@@ -256,6 +258,20 @@ class OperationLogger:
             else:
                 found.append(tuple(map(self._values.of, tensors)))
         return found, held
+
+
+@contextmanager
+def old_objects_left_alone() -> Iterator[None]:
+    """Have Python's garbage collector look at no object inside that there was before.
+
+    A log is many objects, so that each step has it search all of them, and torch has many more.
+    """
+    gc.collect()  # garbage may be memory of a device
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _plain(value: Any) -> bool:
