@@ -22,7 +22,7 @@ ROW = 64
 """Elements of a large tensor that are added up in their own dtype, by one product of a matrix and a
 vector, before all else is in fp64: in fp32 that is off by one rounding, and takes half the time."""
 
-LARGE = 4096
+SUMMED_FROM = 4096
 """Elements from which a tensor is large."""
 
 SIGNED = (torch.float32, torch.float64)
@@ -51,7 +51,7 @@ class Sketches:
             return ()
         flat = tensor.detach().cpu().reshape(-1)
         flat = flat if flat.dtype in SIGNED else flat.float()  # exact
-        rows = flat.to(torch.float64, copy=True) if len(flat) < LARGE else _added_up(flat)
+        rows = flat.to(torch.float64, copy=True) if len(flat) < SUMMED_FROM else _added_up(flat)
         signed = rows.numpy() * _signs(ROW, len(rows))
         whole = len(signed) // SKETCH_NUMBERS * SKETCH_NUMBERS
         numbers = signed[:whole].reshape(-1, SKETCH_NUMBERS).sum(0)
