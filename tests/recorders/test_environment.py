@@ -16,6 +16,7 @@ from pytest_precision.recorders.run_environment import environment_of
     [
         *("CUDNN_DETERMINISTIC", "FLASH_ATTENTION_DETERMINISTIC", "NVIDIA_TF32_OVERRIDE"),
         *("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_FX_CACHE"),
+        *("CUDA_LAUNCH_BLOCKING", "TRITON_F32_DEFAULT"),
     ],
 )
 def test_a_variable_that_chooses_kernels_is_kept(
