@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_precision import PrecisionLeakWarning, RankError, Verdict
 from pytest_precision._visible import visible
-from pytest_precision.errors import PrecisionLeakWarning, RankError, RanksSkipped
-from pytest_precision.parity.verdict import Ruling, Verdict
+from pytest_precision.errors import RanksSkipped
+from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.state.leaks import Leak, warn
 
 

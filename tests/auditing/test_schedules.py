@@ -13,9 +13,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, IterableDataset
 
-from pytest_precision import audit
+from pytest_precision import NoSetupError, audit
 from pytest_precision.auditing.audit import audit_built
-from pytest_precision.errors import NoSetupError
 
 Rules = Callable[..., dict[str, str]]
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import audit
-from pytest_precision.errors import NoSetupError
+from pytest_precision import NoSetupError, audit
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
 
 Rules = Callable[..., dict[str, str]]

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_precision import layouts
-from pytest_precision.engine.engine import Engine
+from pytest_precision import Cell, Engine, Workload, layouts
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import scale_from_amax
@@ -18,10 +17,8 @@ from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.layouts.replicated import MasterEngine
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.slots import DelayedScalingState, scaling_states
-from pytest_precision.workloads.base import Workload
 
 
 class Averaged(Engine):

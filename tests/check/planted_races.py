@@ -8,12 +8,10 @@ from functools import wraps
 
 import torch.distributed as dist
 
-from pytest_precision.engine.engine import Engine
+from pytest_precision import Cell, Engine, Workload
 from pytest_precision.layouts import distributed_optimizer
 from pytest_precision.layouts.megatron.buffers import Bucket
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
 
 Wait = Callable[[Bucket], None]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_precision import Chunk, Observation, Span, whole
 from pytest_precision.check.baseline_files import BaselinePlace
 from pytest_precision.check.baseline_text import CheckBaseline, KeptMoment, KeptSide, WholeTensor
 from pytest_precision.check.baseline_trace import kept_side, trace_of
-from pytest_precision.engine.observation import Chunk, Observation, Span, whole
 from pytest_precision.errors import BaselineError, NoBaselineError
 from pytest_precision.parity.compare.bounds import Norm
 from pytest_precision.parity.compare.criteria import Criteria

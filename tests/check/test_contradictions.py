@@ -9,17 +9,21 @@ from pathlib import Path
 import contradictions
 import pytest
 
-from pytest_precision import layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    layouts,
+    unchecked,
+    workloads,
+)
 from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.parity.self_checks.consistency import Consistency
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.recording import Recording
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 Found = Callable[..., Consistency]

@@ -10,15 +10,20 @@ import pytest
 import torch
 import wrong_rules
 
-from pytest_precision import layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import STEP_PHASES, Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    layouts,
+    unchecked,
+    workloads,
+)
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.optim import FusedAdam
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.oracle_log import OracleLog
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 Judged = Callable[..., OracleLog]

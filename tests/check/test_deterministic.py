@@ -8,11 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_precision import Engine, layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 

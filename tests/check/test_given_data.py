@@ -9,11 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Parity, ParityError, Workload, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -8,12 +8,16 @@ from typing import ClassVar
 import pytest
 import torch
 
-from pytest_precision import layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    layouts,
+    unchecked,
+    workloads,
+)
 
 ParityIn = Callable[[Cell], Parity]
 

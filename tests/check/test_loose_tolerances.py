@@ -8,12 +8,17 @@ from functools import partial
 import pytest
 import torch
 
-from pytest_precision import close, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    close,
+    layouts,
+    unchecked,
+    workloads,
+)
 
 GUESSED = close(rtol=1e-4, atol=1e-5)
 """Looks strict, and is above every second moment of a small model."""

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision import Engine, Workload, layouts, workloads
-from pytest_precision.check.parity import Parity, ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Parity, Workload, layouts, workloads
+from pytest_precision.check.parity import ParityError
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
 from pytest_precision.trace.cache import TraceCache

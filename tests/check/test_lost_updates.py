@@ -10,15 +10,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision import bitwise, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    bitwise,
+    layouts,
+    unchecked,
+    workloads,
+)
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.update_log import UpdateLog
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import layouts, norm, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, layouts, norm, unchecked, workloads
 from pytest_precision.recorders.perturb.mutants import MUTANTS
 from pytest_precision.workloads.perceptron import Mlp
 

@@ -11,12 +11,17 @@ import pytest
 import torch
 from variations.arithmetic import split_k_in_fp32
 
-from pytest_precision import layouts, noise, workloads
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    RecordingError,
+    layouts,
+    noise,
+    workloads,
+)
 from pytest_precision.check.compare import expect_no_noise
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError, RecordingError
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.compare.criteria import Criteria
 
 ParityIn = Callable[[Cell], Parity]

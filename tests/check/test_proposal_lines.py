@@ -10,8 +10,7 @@ from catalogue import planted
 from examined import OTHER_SEEDS, bounds_proposed, verdict_of
 from variations import rounded_otherwise
 
-from pytest_precision import Cell, Engine, Workload, layouts, norm, unchecked, workloads
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Engine, Parity, Workload, layouts, norm, unchecked, workloads
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 

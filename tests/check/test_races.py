@@ -9,11 +9,8 @@ from functools import partial
 import planted_races
 import pytest
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 from pytest_precision.check.repeatable import can_race
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
 
 ParityIn = Callable[[Cell], Parity]
 

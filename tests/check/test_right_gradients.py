@@ -12,13 +12,18 @@ import torch
 from torch import Tensor, nn
 from variations.arithmetic import ReducesInBf16
 
-from pytest_precision import Cell, Engine, layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.capture import Capture
-from pytest_precision.engine.observation import Observation
+from pytest_precision import (
+    Capture,
+    Cell,
+    Engine,
+    Observation,
+    Parity,
+    Workload,
+    layouts,
+    workloads,
+)
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.base import Workload
 
 CheckOn = Callable[..., dict[str, Any]]
 ParityIn = Callable[[Cell], Parity]

@@ -19,9 +19,7 @@ import pytest
 import reading
 import torch
 
-from pytest_precision import ParityError, command, layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, command, layouts, workloads
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state import sources

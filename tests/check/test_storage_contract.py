@@ -10,15 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
+from pytest_precision import (
+    Cell,
+    Contract,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    layouts,
+    workloads,
+)
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.contract import DTYPE_NAMES, Contract
+from pytest_precision.matrix.contract import DTYPE_NAMES
 from pytest_precision.parity.compare import tensors
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 

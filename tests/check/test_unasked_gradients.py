@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from pytest_precision import Cell, Engine, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Engine, Parity, Verdict, Workload, layouts, unchecked, workloads
 from pytest_precision.options import Settings
-from pytest_precision.parity.verdict import Verdict
 from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.base import Workload
 
 CELL = Cell(sequence="train2")
 OFF = {"grad": unchecked(reason="each mean counts alike")}

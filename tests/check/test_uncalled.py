@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pytest_precision import Engine, ParityError, Workload, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, workloads
 from pytest_precision.workloads.perceptron import MlpBlock
 
 ParityIn = Callable[[Cell], Parity]

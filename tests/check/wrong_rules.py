@@ -12,13 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision import workloads
-from pytest_precision.engine.engine import Engine
+from pytest_precision import Cell, Engine, Workload, workloads
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads import rules
-from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.recipe import warmup_cosine
 
 MOMENTUM = {"momentum": 0.9, "dampening": 0.25}

@@ -15,11 +15,8 @@ import pytest
 from edits import sealed_again
 from written import read_report
 
-from pytest_precision import ulp
+from pytest_precision import Cell, Parity, ParityError, RecordingError, ulp
 from pytest_precision.__main__ import main
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError, RecordingError
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.trace.cache import TraceCache
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_precision import RecordingError
 from pytest_precision.__main__ import main
 from pytest_precision.check.compare import expect_the_same_part
-from pytest_precision.errors import RecordingError
 from pytest_precision.trace.recording import Recording
 
 RecordFile = Callable[..., Path]

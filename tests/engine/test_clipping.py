@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import Engine, layouts, workloads
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, layouts, workloads
 from pytest_precision.workloads.perceptron import Mlp
 
 pytestmark = pytest.mark.usefixtures("one_rank")

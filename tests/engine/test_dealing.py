@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision import Engine, workloads
-from pytest_precision.engine.capture import Capture
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Capture, Cell, Engine, workloads
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 CELL = Cell("fp32", world_size=2)

@@ -11,11 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import Engine, layouts, workloads
+from pytest_precision import Capture, Cell, Engine, layouts, workloads
 from pytest_precision.engine import groups
-from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.perceptron import Mlp
 
 pytestmark = pytest.mark.usefixtures("one_rank")

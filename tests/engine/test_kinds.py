@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision import layouts, workloads
-from pytest_precision.engine.capture import Capture
+from pytest_precision import Capture, Cell, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.kinds import KINDS, causal_rank
-from pytest_precision.matrix.cell import Cell
 
 KINDS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kinds.md"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_precision import Engine, layouts, workloads
+from pytest_precision import Cell, Engine, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.loss_scale import GROWTH_INTERVAL, LossScale
-from pytest_precision.matrix.cell import Cell
 
 FP16 = Cell("fp16", "fp32")
 

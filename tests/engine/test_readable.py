@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
-from pytest_precision import Engine, layouts, workloads
-from pytest_precision.engine.observation import Chunk, Observation, whole
+from pytest_precision import Cell, Chunk, Engine, Observation, layouts, whole, workloads
 from pytest_precision.engine.readable import stored
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.moment import INIT
 from pytest_precision.trace.writer import TraceWriter
 

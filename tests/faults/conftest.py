@@ -22,7 +22,7 @@ import torch  # noqa: F401
 from slack import START, slack
 
 import pytest_precision.plugin.fixtures  # noqa: F401
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks.process import server
 
 SUITE = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from slack import slack
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
 
 DEADLINE = 5.0

@@ -8,7 +8,7 @@ import pytest
 from around import process
 from slack import slack
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.process.process import RankProcess
 

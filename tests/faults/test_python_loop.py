@@ -8,7 +8,7 @@ import signal
 import pytest
 from slack import slack
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
 
 DEADLINE = 5.0

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from slack import slack
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.process import server
 from pytest_precision.ranks.process.process import RankProcess

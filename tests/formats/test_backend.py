@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from pytest_precision.errors import BackendError
+from pytest_precision import BackendError
 from pytest_precision.formats import backend
 from pytest_precision.formats.backend import Machine, choose, decide
 from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe

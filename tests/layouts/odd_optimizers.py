@@ -12,11 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import script, workloads
-from pytest_precision.engine.engine import Engine
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Workload, script, workloads
 from pytest_precision.recorders.scripts.script_recorder import Record
-from pytest_precision.workloads.base import Workload
 
 GROUPS: dict[str, dict[str, Any]] = {
     "no step yet": {"step": None},

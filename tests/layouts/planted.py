@@ -9,11 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.capture import Capture
-from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.observation import Observation
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Capture, Cell, Engine, Observation, Workload
 
 
 def planted(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:

@@ -10,11 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_precision import layouts
-from pytest_precision.engine.engine import Engine
+from pytest_precision import Cell, Engine, layouts
 from pytest_precision.layouts.megatron.stored_model import BUCKET_SIZE
 from pytest_precision.layouts.replicated import MasterEngine
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads import Workload
 from pytest_precision.workloads.batches import QUIET_STEP, Microbatch
 from pytest_precision.workloads.mixture import Moe, MoeBlock

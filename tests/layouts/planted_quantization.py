@@ -11,16 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import layouts, modules
-from pytest_precision.engine.engine import Engine
+from pytest_precision import Cell, Engine, Workload, layouts, modules
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.format import Format
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.replicated import MainGradEngine
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.padding import quantize_padded
-from pytest_precision.workloads.base import Workload
 
 
 def planted_quantized(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:

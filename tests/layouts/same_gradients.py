@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.engine.engine import STEP_PHASES, Engine
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Engine, Workload
+from pytest_precision.engine.engine import STEP_PHASES
 
 Layout = Callable[[Workload, Cell], Engine]
 

@@ -8,10 +8,7 @@ from functools import partial
 import pytest
 from planted import no_engine
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 

@@ -8,10 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_precision import layouts, script, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, layouts, script, unchecked, workloads
 
 ParityIn = Callable[[Cell], Parity]
 BF16 = Cell("bf16", "fp32", sequence="train3")

@@ -9,10 +9,8 @@ from functools import partial
 import both_sides
 import pytest
 
-from pytest_precision import Cell, ParityError, layouts, unchecked
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Parity, ParityError, Verdict, layouts, unchecked
 from pytest_precision.options import Settings
-from pytest_precision.parity.verdict import Verdict
 from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]

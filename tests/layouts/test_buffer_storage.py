@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import layouts
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, layouts
 from pytest_precision.workloads.mixture import Moe
 
 pytestmark = pytest.mark.usefixtures("one_rank")

@@ -12,8 +12,7 @@ import variations  # noqa: F401
 from catalogue import DEFECTS, VARIATIONS, Defect, Variation
 from examined import OTHER_SEEDS, defect_found, variation_found
 
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 

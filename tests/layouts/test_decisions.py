@@ -7,10 +7,7 @@ from collections.abc import Callable
 import planted
 import pytest
 
-from pytest_precision import close, layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, close, layouts, workloads
 from pytest_precision.parity.compare.criterion import Criterion
 
 ParityIn = Callable[[Cell], Parity]

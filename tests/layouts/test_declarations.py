@@ -11,10 +11,16 @@ from functools import partial
 import pytest
 from _pytest.monkeypatch import MonkeyPatch
 
-from pytest_precision import Engine, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError, PrecisionLeakWarning
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    PrecisionLeakWarning,
+    layouts,
+    unchecked,
+    workloads,
+)
 from pytest_precision.workloads import Workload
 
 ParityIn = Callable[[Cell], Parity]

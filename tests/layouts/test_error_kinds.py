@@ -13,9 +13,7 @@ import pytest
 import wrong_rules
 from catalogue import DEFECTS
 
-from pytest_precision import Cell, Workload, layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
+from pytest_precision import Cell, Parity, ParityError, Workload, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 

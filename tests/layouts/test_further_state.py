@@ -12,12 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import Engine, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.verdict import Verdict
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, Workload, workloads
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -13,10 +13,7 @@ import pytest
 import torch
 from same_gradients import SAME_MATHEMATICS, Layout, update_error
 
-from pytest_precision import layouts
-from pytest_precision.engine.engine import Engine
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Engine, Workload, layouts
 
 FP32 = Cell("fp32", "fp32")
 

@@ -8,9 +8,7 @@ from functools import partial
 import odd_optimizers
 import pytest
 
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.verdict import Verdict
+from pytest_precision import Cell, Parity, Verdict
 
 Agreed = Callable[..., Verdict]
 ParityIn = Callable[[Cell], Parity]

@@ -18,13 +18,19 @@ from same_gradients import (
     weight,
 )
 
-from pytest_precision import layouts, ulp, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import STEP_PHASES, Engine
-from pytest_precision.errors import ParityError
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    layouts,
+    ulp,
+    unchecked,
+    workloads,
+)
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.layouts.optimizer_layouts import ExactStateEngine, FusedAdamEngine
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -13,15 +13,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_precision import layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Workload,
+    layouts,
+    unchecked,
+    workloads,
+)
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.trace.digests import elements
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 

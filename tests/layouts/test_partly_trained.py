@@ -10,10 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import layouts
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, layouts
 from pytest_precision.workloads.mixture import Moe
 from pytest_precision.workloads.perceptron import Mlp
 

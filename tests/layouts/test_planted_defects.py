@@ -10,11 +10,7 @@ import both_sides
 import planted
 import pytest
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Parity, ParityError, layouts, workloads
 from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]

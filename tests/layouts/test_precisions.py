@@ -7,10 +7,7 @@ from functools import partial
 
 import pytest
 
-from pytest_precision import bitwise, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, bitwise, layouts, unchecked, workloads
 from pytest_precision.matrix.precisions import PRECISIONS
 
 ParityIn = Callable[[Cell], Parity]

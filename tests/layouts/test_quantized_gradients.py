@@ -11,14 +11,20 @@ import planted_quantization
 import pytest
 from torch import Tensor
 
-from pytest_precision import Cell, Engine, ParityError, layouts, workloads
-from pytest_precision.check.parity import Parity
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Verdict,
+    Workload,
+    layouts,
+    workloads,
+)
 from pytest_precision.layouts.replicated import MainGradEngine
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import Settings
-from pytest_precision.parity.verdict import Verdict
 from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.base import Workload
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
 MOE = partial(workloads.moe, experts=3, depth=1)

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_precision import layouts
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Parity, layouts
 from pytest_precision.layouts.compute import ComputeIn
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.language_model import Gpt, LanguageModel
 
 

@@ -10,11 +10,7 @@ from itertools import combinations
 import planted
 import pytest
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Parity, ParityError, layouts, workloads
 from pytest_precision.options import Settings
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.trace.cache import TraceCache

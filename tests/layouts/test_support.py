@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision import layouts
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, layouts
 from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe
 
 WORKLOAD: Any = object()

@@ -11,12 +11,8 @@ from functools import partial
 import pytest
 import torch
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import STEP_PHASES, Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
+from pytest_precision.engine.engine import STEP_PHASES
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -13,11 +13,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
+from pytest_precision import Cell, Engine, Parity, Workload
 from pytest_precision.layouts.sharded import FSDP2Engine
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.batches import Microbatch
 from pytest_precision.workloads.perceptron import Mlp
 

@@ -11,8 +11,7 @@ import variations.unusual_models  # noqa: F401
 from variations.unusual import UNUSUAL, Unusual
 from variations.unusual_loops import LOOPS, side
 
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 

@@ -10,14 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision import close, layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import STEP_PHASES, Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, close, layouts, workloads
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]

@@ -9,10 +9,7 @@ import torch
 import wrong_engines
 from wrong_engines import of
 
-from pytest_precision import norm, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, norm, workloads
 from pytest_precision.parity.explain.lines.growth import error
 from pytest_precision.recorders.lines.sketches import Sketches
 

@@ -10,12 +10,7 @@ import pytest
 import sharded_engines
 from sharded_engines import sharded
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.verdict import Verdict
+from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from marked_lines import marked
 
-from pytest_precision import command
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, command
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from marked_lines import marked
 
+from pytest_precision import Cell, Parity, ParityError
 from pytest_precision.__main__ import main
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.trace.cache import TraceCache
 

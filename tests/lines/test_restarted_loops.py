@@ -10,8 +10,7 @@ import pytest
 import restarted_loop
 from marked_lines import marked
 
-from pytest_precision import Cell, ParityError
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Parity, ParityError
 
 CELL = Cell(sequence="train2-save-load-train2")
 

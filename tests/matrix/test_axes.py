@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from pytest_precision import Cell
 from pytest_precision.errors import MatrixError
 from pytest_precision.matrix.axes import build
-from pytest_precision.matrix.cell import BUILT_IN_AXES, Cell
+from pytest_precision.matrix.cell import BUILT_IN_AXES
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.options import MARKER_OPTIONS
 

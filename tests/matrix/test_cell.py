@@ -8,7 +8,8 @@ import pickle
 
 import pytest
 
-from pytest_precision.matrix.cell import BUILT_IN_AXES, Cell
+from pytest_precision import Cell
+from pytest_precision.matrix.cell import BUILT_IN_AXES
 from pytest_precision.matrix.precisions import PRECISIONS
 
 CELL = Cell("mxfp8", sequence="train2-eval", world_size=2, extra=(("interleave", 32), ("tp", None)))

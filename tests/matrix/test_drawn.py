@@ -9,8 +9,8 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
+from pytest_precision import Cell
 from pytest_precision.matrix import drawn
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import OPERATIONS, parse
 
 WORDS = drawn.drawable(["train-save-swap@2-train"])

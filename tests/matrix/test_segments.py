@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell
 from pytest_precision.matrix.segments import Segment, segments
 
 

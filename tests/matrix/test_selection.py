@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_precision import Cell
 from pytest_precision.matrix.axes import build
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.selection import covering, in_shard, matches, unselectable
 
 CELL = Cell("mxfp8", grad_accum_fusion=True, world_size=2, extra=(("glu", None), ("lr", 0.1)))

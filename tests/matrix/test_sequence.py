@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_precision.errors import SequenceError
+from pytest_precision import SequenceError
 from pytest_precision.matrix.sequence import (
     GRAMMAR,
     LOADS,

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import modules, workloads
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, modules, workloads
 from pytest_precision.workloads.perceptron import Reader
 
 

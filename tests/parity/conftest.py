@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.engine.observation import Observation
+from pytest_precision import Observation
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.writer import TraceWriter

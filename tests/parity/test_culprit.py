@@ -9,8 +9,9 @@ import torch
 from made_up import culprit, verdict
 from written import SCHEMA, validator
 
+from pytest_precision import Verdict
 from pytest_precision.parity.culprit import BOTH_SIDES, CULPRIT_KINDS, CalledAt, Culprit
-from pytest_precision.parity.verdict import MORE, Ruling, Verdict
+from pytest_precision.parity.verdict import MORE, Ruling
 from pytest_precision.report.json_file import encode
 
 

@@ -12,11 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Engine, Parity, Workload, layouts, workloads
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from slack import slack
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
 
 

@@ -6,9 +6,8 @@ from functools import partial
 
 import pytest
 
-from pytest_precision import layouts, workloads
+from pytest_precision import Cell, layouts, workloads
 from pytest_precision.check.side import Side
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declared import Declared
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
 
 Open = Callable[[str], RankPool]

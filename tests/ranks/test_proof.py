@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.process.messages import Done, Payload
 

@@ -8,7 +8,8 @@ import unittest
 import pytest
 from slack import slack
 
-from pytest_precision.errors import RankError, RanksSkipped
+from pytest_precision import RankError
+from pytest_precision.errors import RanksSkipped
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.state.environment import Environment

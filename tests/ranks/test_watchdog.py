@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_precision.errors import RankError
+from pytest_precision import RankError
 from pytest_precision.ranks import RankPool, local
 
 

@@ -7,8 +7,7 @@ import torch
 from fake_memory import MEMORY, BroughtBack, OnDevice, more
 from torch import nn
 
-from pytest_precision.engine.capture import Capture
-from pytest_precision.engine.observation import whole
+from pytest_precision import Capture, whole
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.batch import Batch, Clipping, PiecePart
 from pytest_precision.recorders.oracle.held import copied

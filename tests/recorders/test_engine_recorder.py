@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision import Engine, layouts, workloads
+from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.perturb.perturbation import Perturbation
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.store import Trace
-from pytest_precision.workloads.base import Workload
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

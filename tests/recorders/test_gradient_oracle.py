@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import Engine, layouts, workloads
+from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.layouts.dtypes import resident
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.engine_recorder import Layout
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.gradient_log import GradientLog, RightSteps
 from pytest_precision.trace.moment import EVERYTHING
-from pytest_precision.workloads.base import Workload
 
 CELL = Cell(sequence="train2")
 

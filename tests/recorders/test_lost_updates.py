@@ -10,15 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import workloads
-from pytest_precision.engine.engine import Engine
+from pytest_precision import Cell, Engine, Workload, workloads
 from pytest_precision.errors import NotMeasurableError
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
 from pytest_precision.recorders.oracle.exact_update import gradient, rule
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.update_log import Counts, UpdateLog
-from pytest_precision.workloads.base import Workload
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 

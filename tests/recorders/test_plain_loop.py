@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pytest_precision import Cell, layouts, workloads
-from pytest_precision.engine.capture import Capture
+from pytest_precision import Capture, Cell, layouts, workloads
 from pytest_precision.recorders.gradients.plain import PlainLoop, Sums, without_collectives
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pytest_precision import Verdict
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following, ModuleErrors, SourceLine
-from pytest_precision.parity.verdict import Divergence, Ruling, Verdict
+from pytest_precision.parity.verdict import Divergence, Ruling
 from pytest_precision.report.cell_result import CellResult, CheckResult
 
 NODEID = "test_moe.py::test_experts[bf16-train2-w2]"

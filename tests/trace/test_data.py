@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Workload
 from pytest_precision.trace.data import DataLog, DataWatch, data_digest
-from pytest_precision.workloads.base import Workload
 
 ONES = torch.ones(2, 3)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.engine.observation import Chunk, Observation, Span, whole
+from pytest_precision import Chunk, Observation, Span, whole
 from pytest_precision.trace import writer
 from pytest_precision.trace.digests import digest, digested
 from pytest_precision.trace.moment import INIT, Moment

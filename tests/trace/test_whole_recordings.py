@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_precision import RecordingError, whole
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.engine.observation import whole
-from pytest_precision.errors import RecordingError
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.manifest import Manifest

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell
 from pytest_precision.workloads import Workload
 from pytest_precision.workloads.routing import Router
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pytest_precision.engine.observation import Span
+from pytest_precision import Span
 from pytest_precision.layouts.megatron.buffers import BUCKET_MULTIPLE, PARAMETER_MULTIPLE, Buffer
 from pytest_precision.layouts.megatron.packing import Part, split_flat
 

@@ -10,16 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import STEP_PHASES, Engine
-from pytest_precision.errors import ParityError
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim.scaled_state import RANGES, decode_scaled, scale_name
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 Whole = dict[str, dict[str, Tensor]]

@@ -10,13 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
+from pytest_precision import Cell, Contract, Engine, Parity, ParityError, layouts, workloads
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.contract import Contract
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 

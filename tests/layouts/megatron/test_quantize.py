@@ -12,19 +12,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_precision import formats, layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.observation import Span
-from pytest_precision.errors import ParityError
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    Span,
+    Workload,
+    formats,
+    layouts,
+    workloads,
+)
 from pytest_precision.layouts.megatron.experts import arrange
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.modules.parameter import tensors_of
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.base import Workload
 
 ParityIn = Callable[[Cell], Parity]
 

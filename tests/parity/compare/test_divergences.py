@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision import bitwise, close, ulp, unchecked
-from pytest_precision.engine.observation import Chunk, Observation, whole
+from pytest_precision import Chunk, Observation, bitwise, close, ulp, unchecked, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import spread, wording

@@ -11,8 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_precision.engine.observation import Chunk, Observation, Span, whole
-from pytest_precision.errors import RecordingError
+from pytest_precision import Chunk, Observation, RecordingError, Span, whole
 from pytest_precision.parity.compare.pairs import align, assemble, common_moments
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace

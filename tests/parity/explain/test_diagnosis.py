@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import whole
+from pytest_precision import whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import wording

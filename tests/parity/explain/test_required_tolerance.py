@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision import close, norm, ulp
-from pytest_precision.engine.observation import Observation, whole
+from pytest_precision import Observation, close, norm, ulp, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.divergences import Judgement, judge

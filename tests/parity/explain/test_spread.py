@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pytest_precision import ulp
-from pytest_precision.engine.observation import Observation, whole
+from pytest_precision import Observation, ulp, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import spread

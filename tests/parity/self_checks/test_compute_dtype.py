@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision.engine.observation import whole
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, whole
 from pytest_precision.parity.self_checks.vacuity import computed_elsewhere
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace

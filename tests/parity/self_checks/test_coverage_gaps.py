@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Observation, whole
 from pytest_precision.parity.self_checks.coverage_gaps import unexercised
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.moment import INIT, Moment

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision import close, norm, ulp
-from pytest_precision.engine.observation import Observation, Span, whole
+from pytest_precision import Observation, Span, close, norm, ulp, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Elementwise
 from pytest_precision.parity.compare.tensors import compare

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision import bitwise, close, unchecked
-from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Observation, bitwise, close, unchecked, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.divergences import Finding

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from pytest_precision.errors import PrecisionLeakWarning
+from pytest_precision import PrecisionLeakWarning
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state.code import Code
 

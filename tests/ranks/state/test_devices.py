@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slack import slack
 
-from pytest_precision.errors import DevicesBusyError
+from pytest_precision import DevicesBusyError
 from pytest_precision.ranks.state import devices
 from pytest_precision.ranks.state.devices import (
     backend,

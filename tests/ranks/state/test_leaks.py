@@ -12,7 +12,7 @@ import warnings
 import pytest
 import torch
 
-from pytest_precision.errors import PrecisionLeakWarning, RankError
+from pytest_precision import PrecisionLeakWarning, RankError
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state.leaks import Leak, between
 

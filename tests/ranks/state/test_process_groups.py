@@ -11,9 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from pytest_precision import Cell, layouts, workloads
+from pytest_precision import Cell, RankError, layouts, workloads
 from pytest_precision.check.side import Side
-from pytest_precision.errors import RankError
 from pytest_precision.ranks import ImportPath
 
 JOBS = 12

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pytest_precision.errors import PrecisionLeakWarning
+from pytest_precision import PrecisionLeakWarning
 
 
 def disturb():

@@ -6,10 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.verdict import Verdict
+from pytest_precision import Cell, Parity, ParityError, Verdict
 from pytest_precision.trace.store import Trace
 
 ParityIn = Callable[[Cell], Parity]

@@ -9,8 +9,7 @@ import torch
 from checked import ParityIn, failed
 from torch import nn
 
-from pytest_precision import ParityError, command, script
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, ParityError, command, script
 from pytest_precision.recorders.scripts.script_recorder import Record
 
 LOOP = """

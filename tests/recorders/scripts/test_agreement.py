@@ -11,9 +11,7 @@ import unchanged
 from checked import ParityIn, failed
 from torch import Tensor, nn
 
-from pytest_precision import layouts, script, unchecked
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, layouts, script, unchecked
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 

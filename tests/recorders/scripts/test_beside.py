@@ -16,8 +16,7 @@ from checked import ParityIn, failed
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from pytest_precision import script
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, script
 
 STEPS = 3
 

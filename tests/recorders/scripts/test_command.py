@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from checked import ParityIn, failed
 
-from pytest_precision import ParityError, bitwise, command, unchecked
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, ParityError, bitwise, command, unchecked
 
 SCRIPT = """
 import os, sys

@@ -11,8 +11,8 @@ import unchanged
 from checked import Recorded
 from torch import nn
 
+from pytest_precision import Cell
 from pytest_precision._torch.training import compiled_call
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.scripts.compiled import ToldCall
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.trace.store import Trace

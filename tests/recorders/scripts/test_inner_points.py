@@ -11,8 +11,7 @@ from checked import ParityIn, failed
 from test_steps import loss_of
 from torch import nn
 
-from pytest_precision import script
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, script
 
 INTERRUPTED = Cell(sequence="train2-save-load-train2")
 WHOLE = INTERRUPTED.replace(sequence="train4")

@@ -13,8 +13,7 @@ from checked import ParityIn, Recorded, failed, named
 from test_steps import loss_of
 from torch import nn
 
-from pytest_precision import unchecked
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, unchecked
 
 
 @pytest.mark.parametrize("loop", [partitioned.flat, partitioned.zero])

@@ -10,8 +10,7 @@ import resumable
 import unchanged
 from checked import ParityIn, Recorded, failed
 
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.scripts.script import script
+from pytest_precision import Cell, script
 
 INTERRUPTED = Cell(sequence="train2-save-load-train2", world_size=2)
 WHOLE = INTERRUPTED.replace(sequence="train4")

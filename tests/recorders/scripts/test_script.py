@@ -8,10 +8,9 @@ from functools import partial
 import pytest
 from checked import ParityIn
 
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.scripts.command import command
+from pytest_precision import Cell, command, script
 from pytest_precision.recorders.scripts.current import CurrentRecord
-from pytest_precision.recorders.scripts.script import expect_signature, script
+from pytest_precision.recorders.scripts.script import expect_signature
 from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.recorders.scripts.steps import Steps
 

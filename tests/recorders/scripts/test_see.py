@@ -15,8 +15,7 @@ from test_steps import loss_of
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from pytest_precision import script
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, script
 from pytest_precision.trace.store import Trace
 
 Sees = Callable[[Callable[..., None], str, nn.Module], None]

@@ -11,7 +11,7 @@ import unchanged
 from checked import Recorded, named, values
 from torch import nn
 
-from pytest_precision.recorders.scripts.script import script
+from pytest_precision import script
 
 
 def loss_of(model: nn.Module) -> torch.Tensor:
