@@ -2,16 +2,16 @@
 
 Processor time of checks that have it over those of checks that turn it off, and their time by the
 clock, per workload and precision. All take turns in one session with the same ranks, and references
-that are kept. A figure is the median over the rounds. The candidate gives the same bits as the
-reference: in the same cell, where no gradient is computed once more for it, and in another cell,
-where all are, as for a candidate that gives other bits.
+that are kept. A figure is the ratio of the least times of all rounds, since what else the machine
+does can only add to a time. The candidate gives the same bits as the reference: in the same cell,
+where no gradient is computed once more for it, and in another cell, where all are, as for a
+candidate that gives other bits.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -63,22 +63,28 @@ def taken(resources: Resources, cell: Cell, workload: Any, **terms: Any) -> tupl
 
 
 def ratios(cell: Cell, workload: Any, rounds: int) -> list[float]:
-    """Return the medians of how many times as long a check takes with it.
+    """Return how many times as long a check takes with it, by the least times of all rounds.
 
     In processor time and by the clock: in the reference's cell, and then in another one.
     """
-    resources, found = Resources(), []
-    other = cell.replace(**{OF_REFERENCE: 1})
+    resources, other = Resources(), cell.replace(**{OF_REFERENCE: 1})
+    without: list[tuple[float, float]] = []
+    each: tuple[list[tuple[float, float]], ...] = ([], [])
     try:
         for there in (cell, other):  # starts the ranks, and records the references
             taken(resources, cell, workload, reference_cell=there)
         for _ in range(rounds):
-            without = taken(resources, cell, workload, oracle=OFF)
-            each = [taken(resources, cell, workload, reference_cell=it) for it in (cell, other)]
-            found.append([on / off for used in each for on, off in zip(used, without, strict=True)])
+            without.append(taken(resources, cell, workload, oracle=OFF))
+            for found, there in zip(each, (cell, other), strict=True):
+                found.append(taken(resources, cell, workload, reference_cell=there))
     finally:
         resources.close()
-    return [statistics.median(figures) for figures in zip(*found, strict=True)]
+    least = [min(figures) for figures in zip(*without, strict=True)]
+    return [
+        min(figures) / off
+        for found in each
+        for figures, off in zip(zip(*found, strict=True), least, strict=True)
+    ]
 
 
 def main() -> None:
@@ -87,15 +93,16 @@ def main() -> None:
     parser.add_argument("ranks", type=int, nargs="?", default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--workload", nargs="+", choices=[*WORKLOADS], default=[*WORKLOADS])
     given = parser.parse_args()
     print("                  same cell       another cell")
     print("              processor  clock  processor  clock")
-    for name, workload in WORKLOADS.items():
+    for name in given.workload:
         for precision in given.precision:
             primary = "fp32" if precision == "fp32" else "bf16"
             axes = ((OF_REFERENCE, 0),)
             cell = Cell(precision, primary, False, SEQUENCE, given.ranks, axes)
-            found = ratios(cell, workload, given.rounds)
+            found = ratios(cell, WORKLOADS[name], given.rounds)
             figures = "".join(
                 f"{used:11.2f} {clock:6.2f}"
                 for used, clock in zip(found[::2], found[1::2], strict=True)

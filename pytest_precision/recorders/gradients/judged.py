@@ -115,8 +115,9 @@ def judge_step(
     held = [one for one in _held(ranks, plain) if one.is_finite]
     near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
     log.judged += len(held)
-    beyond = [one for one in held if not one.off <= near]
-    log.worst = max([log.worst, *(one.off / near for one in held if one.off <= near)])
+    offs = [one.off for one in held]
+    beyond = [one for one, off in zip(held, offs, strict=True) if not off <= near]
+    log.worst = max([log.worst, *(off / near for off in offs if off <= near)])
     if len(single) == len(plain.losses):  # computing again costs as much as the step itself
         beyond = [one for one in beyond if not _is_rounded_sum(one, single, size, first.scale)]
     if not beyond:

@@ -39,16 +39,21 @@ class PlainMicrobatch(NamedTuple):
     Attributes:
         number: among those of all ranks.
         tokens: that count in its loss.
-        positions: of its targets or its mask, with those that do not count.
+        given: what the workload gave.
         loss: over the tokens of the step.
         gradients: of that loss.
     """
 
     number: int
     tokens: int
-    positions: int
+    given: Any
     loss: float
     gradients: Gradients
+
+    @property
+    def positions(self) -> int:
+        """Return those of its targets or its mask, with those that do not count."""
+        return positions_of(self.given)
 
 
 OTHER_BITS = 1 << 20
@@ -198,7 +203,7 @@ class PlainLoop:
                 if parameter.grad is not None
             }
             value = float(loss.detach())
-            yield PlainMicrobatch(number, tokens[number], positions_of(one), value, gradients)
+            yield PlainMicrobatch(number, tokens[number], one, value, gradients)
 
 
 class Sums(NamedTuple):
@@ -219,10 +224,16 @@ class Sums(NamedTuple):
         """Sum the gradients of microbatches that are dealt to `size` ranks one by one."""
         losses: list[float] = []
         shares: list[Gradients] = [{} for _ in range(size)]
-        total: Gradients = {}
         for one in microbatches:
             losses.append(one.loss)
-            for name, gradient in one.gradients.items():
-                for own in (shares[one.number % size], total):
-                    own[name] = own[name] + gradient if name in own else gradient.clone()
+            _add(shares[one.number % size], one.gradients)
+        total = dict(shares[0])
+        for share in shares[1:]:
+            _add(total, share)
         return cls(losses, shares, total)
+
+
+def _add(sums: Gradients, more: Gradients) -> None:
+    """Add gradients to sums, which take the place of those before them."""
+    for name, gradient in more.items():
+        sums[name] = sums[name] + gradient if name in sums else gradient
