@@ -70,7 +70,10 @@ KINDS = {
     ),
     "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing"),
     "grad": Kind(
-        "each rank's own sum over its microbatches", "of the buffer", local=True, lasts="passing"
+        "each rank's own sum over its microbatches, of the part of a weight that the rank holds",
+        "of the buffer",
+        local=True,
+        lasts="passing",
     ),
     "reduced_grad": Kind("the sum over all ranks", "of the buffer", lasts="passing"),
     "grad_norm": Kind(
