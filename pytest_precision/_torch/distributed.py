@@ -63,7 +63,8 @@ def share_gloo_device() -> None:
 
     Torch makes one for each group, with a thread that wakes up a hundred times a second: 60 idle
     groups, as many as Megatron-core opens, take a twentieth of a core. Call this before a fork: the
-    first group makes the device. Without the variable, or with several interfaces, nothing changes.
+    first group makes the device. Without the variable, or with several interfaces, nothing changes;
+    nor does it for a group that is to have more (`enable_reconfigure`, from torch 2.14).
     """
     from torch.distributed import distributed_c10d
 
@@ -78,10 +79,11 @@ def share_gloo_device() -> None:
             rank: int,
             size: int,
             timeout: timedelta = distributed_c10d.default_pg_timeout,
+            **more: Any,
         ) -> None:
             interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
-            if not interface or "," in interface:
-                super().__init__(store, rank, size, timeout=timeout)
+            if not interface or "," in interface or any(more.values()):
+                super().__init__(store, rank, size, timeout=timeout, **more)
                 return
             options = original._Options()
             options._devices, options._timeout = [device(interface=interface)], timeout

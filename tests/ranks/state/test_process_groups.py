@@ -103,6 +103,18 @@ def fails_in_a_group(workload, cell):
     dist.all_reduce(torch.ones(1), group=group)
 
 
+def size_of_a_group_as_torch_2_14_makes_it():
+    """It says of each group of gloo whether it can be made anew, and most cannot."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    made = dist.distributed_c10d.ProcessGroupGloo(
+        dist.HashStore(), 0, 1, timeout=timedelta(seconds=9), enable_reconfigure=False
+    )
+    return made.size()
+
+
 def recorded(ranks, layout, folder):
     path, workload = ImportPath.of(layout), ImportPath.of(partial(workloads.mlp))
     run = Side.of(path, path, workload, Cell(sequence="train1", world_size=2))
@@ -128,6 +140,11 @@ def test_groups_of_a_layout_end_with_its_run(pool, tmp_path):
         warnings.simplefilter("error")
         assert all(recorded(pool, with_groups, tmp_path))
     assert [opened for opened, _ in pool.run(2, held)] == before
+
+
+def test_a_group_may_be_asked_for_with_what_later_releases_add(pool):
+    """Ranks make groups of gloo in torch's place, for which each release of torch calls them."""
+    assert pool.run(1, size_of_a_group_as_torch_2_14_makes_it) == [1]
 
 
 def test_a_name_can_come_again(pool):
