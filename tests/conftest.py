@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -84,11 +86,17 @@ def resources() -> Iterator[Resources]:
 
 
 @pytest.fixture
-def parity_in(resources: Resources) -> Callable[[Cell], Parity]:
-    """The fixture `parity` of a test in the given cell, on real ranks, which names no lines."""
-    settings = Settings(timeout=120, device="cpu", lines="off")
+def parity_by(resources: Resources) -> Callable[..., Parity]:
+    """The fixture `parity` of a test in the given cell, by the given settings."""
 
-    def make(cell: Cell) -> Parity:
+    def make(cell: Cell, **given: Any) -> Parity:
+        settings = Settings(timeout=120, device="cpu", **given)
         return Parity("test", cell, settings, resources.ranks(settings), resources.traces)
 
     return make
+
+
+@pytest.fixture
+def parity_in(parity_by: Callable[..., Parity]) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test in the given cell, on real ranks, which names no lines."""
+    return partial(parity_by, lines="off")

@@ -11,8 +11,6 @@ from examined import OTHER_SEEDS, bounds_proposed, verdict_of
 from variations import rounded_otherwise
 
 from pytest_precision import Cell, Engine, Parity, Workload, layouts, norm, unchecked, workloads
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 IN_BF16 = Cell("bf16", "fp32")
 SMALL = partial(workloads.gpt, heads=3, depth=1)
@@ -21,11 +19,9 @@ ParityIn = Callable[[Cell], Parity]
 
 
 @pytest.fixture
-def parity_here(resources: Resources) -> ParityIn:
+def parity_here(parity_by: Callable[..., Parity]) -> ParityIn:
     """The fixture `parity` of a test, in this process, which names no lines."""
-    settings = Settings(timeout=120, device="cpu", lines="off", ranks="inline")
-    ranks = resources.ranks(settings)
-    return lambda cell: Parity("test", cell, settings, ranks, resources.traces)
+    return partial(parity_by, lines="off", ranks="inline")
 
 
 @pytest.mark.parametrize("layout", rounded_otherwise.LAYOUTS, ids=lambda own: own.__name__)

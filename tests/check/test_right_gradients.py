@@ -22,8 +22,6 @@ from pytest_precision import (
     layouts,
     workloads,
 )
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 CheckOn = Callable[..., dict[str, Any]]
 ParityIn = Callable[[Cell], Parity]
@@ -120,13 +118,11 @@ def adamw(workload: Workload, cell: Cell) -> Engine:
 
 
 @pytest.fixture
-def gradients_of(resources: Resources) -> CheckOn:
+def gradients_of(parity_by: Callable[..., Parity]) -> CheckOn:
     """What a passing check says of the candidate's gradients, in this process."""
-    here = Settings(timeout=120, device="cpu", ranks="inline")
 
     def check(*sides: Any, cell: Cell, workload: Any) -> dict[str, Any]:
-        parity = Parity("test", cell, here, resources.ranks(here), resources.traces)
-        verdict = parity.check(*sides, workload=workload)
+        verdict = parity_by(cell, ranks="inline").check(*sides, workload=workload)
         assert verdict.outcome == "pass"
         assert verdict.oracle is not None
         return dict(verdict.oracle["candidate"]["gradients"])

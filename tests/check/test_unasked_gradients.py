@@ -11,8 +11,6 @@ import pytest
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Parity, Verdict, Workload, layouts, unchecked, workloads
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 CELL = Cell(sequence="train2")
 OFF = {"grad": unchecked(reason="each mean counts alike")}
@@ -48,16 +46,16 @@ Checked = Callable[..., tuple[Verdict, int]]
 
 
 @pytest.fixture
-def checked(resources: Resources, tmp_path: Path) -> Checked:
+def checked(parity_by: Callable[..., Parity], tmp_path: Path) -> Checked:
     """A check, in this process unless told otherwise, with how many losses it has computed."""
 
     def check(ranks: str = "inline", **terms: Any) -> tuple[Verdict, int]:
-        settings = Settings(timeout=120, device="cpu", ranks=ranks)
         notes = tmp_path / "losses"
         notes.write_text("")
-        parity = Parity("test", CELL, settings, resources.ranks(settings), resources.traces)
         counting = partial(Counting, notes)
-        verdict = parity.check(twin, layouts.adamw, workload=counting, **terms)
+        verdict = parity_by(CELL, ranks=ranks).check(
+            twin, layouts.adamw, workload=counting, **terms
+        )
         return verdict, len(notes.read_text().splitlines())
 
     return check

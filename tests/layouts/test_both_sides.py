@@ -10,21 +10,16 @@ import both_sides
 import pytest
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, layouts, unchecked
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 
 
 @pytest.fixture
-def parity_there(resources: Resources, parity_in: ParityIn) -> ParityIn:
+def parity_there(parity_by: Callable[..., Parity], parity_in: ParityIn) -> ParityIn:
     """The fixture `parity` of a test: in this process where one rank is enough."""
-    here = Settings(timeout=120, device="cpu", ranks="inline")
 
     def make(cell: Cell) -> Parity:
-        if cell.world_size > 1:
-            return parity_in(cell)
-        return Parity("test", cell, here, resources.ranks(here), resources.traces)
+        return parity_in(cell) if cell.world_size > 1 else parity_by(cell, ranks="inline")
 
     return make
 

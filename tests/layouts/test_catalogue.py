@@ -13,18 +13,14 @@ from catalogue import DEFECTS, VARIATIONS, Defect, Variation
 from examined import OTHER_SEEDS, defect_found, variation_found
 
 from pytest_precision import Cell, Parity
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 
 
 @pytest.fixture
-def parity_with_lines(resources: Resources) -> ParityIn:
+def parity_with_lines(parity_by: ParityIn) -> ParityIn:
     """The fixture `parity` of a test in the given cell, whose failures name lines."""
-    settings = Settings(timeout=120, device="cpu")
-    ranks = resources.ranks(settings)
-    return lambda cell: Parity("test", cell, settings, ranks, resources.traces)
+    return parity_by
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"

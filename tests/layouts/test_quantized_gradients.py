@@ -23,20 +23,17 @@ from pytest_precision import (
 )
 from pytest_precision.layouts.replicated import MainGradEngine
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
 MOE = partial(workloads.moe, experts=3, depth=1)
 
 
 @pytest.fixture
-def verdict_of(resources: Resources) -> Callable[..., Verdict]:
+def verdict_of(parity_by: Callable[..., Parity]) -> Callable[..., Verdict]:
     """The verdict of a check in this process, whatever it is."""
-    here = Settings(timeout=120, device="cpu", ranks="inline")
 
     def check(*sides: Any, cell: Cell, workload: Any) -> Verdict:
-        parity = Parity("test", cell, here, resources.ranks(here), resources.traces)
+        parity = parity_by(cell, ranks="inline")
         try:
             return parity.check(*sides, workload=workload)
         except ParityError as error:

@@ -12,17 +12,14 @@ from variations.unusual import UNUSUAL, Unusual
 from variations.unusual_loops import LOOPS, side
 
 from pytest_precision import Cell, Parity
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 InThis = Callable[[Cell], Parity]
 
 
 @pytest.fixture
-def parity_here(resources: Resources) -> InThis:
+def parity_here(parity_by: Callable[..., Parity]) -> InThis:
     """The fixture `parity` of a test in the given cell, in this process."""
-    settings = Settings(timeout=120, device="cpu", ranks="inline")
-    return lambda cell: Parity("test", cell, settings, resources.ranks(settings), resources.traces)
+    return partial(parity_by, ranks="inline")
 
 
 @pytest.mark.parametrize("entry", UNUSUAL, ids=lambda entry: entry.name)

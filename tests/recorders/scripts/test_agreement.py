@@ -12,8 +12,6 @@ from checked import ParityIn, failed
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Parity, layouts, script, unchecked
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
 
@@ -38,12 +36,13 @@ def test_a_loop_agrees_with_itself(
     assert parity.check(again, loop).observations > 100
 
 
-def test_a_loop_agrees_with_itself_in_pytests_own_process(resources: Resources) -> None:
+def test_a_loop_agrees_with_itself_in_pytests_own_process(
+    parity_by: Callable[..., Parity],
+) -> None:
     """Where ranks run inline, in which a debugger stops, the loop shows the same tensors."""
     cell, seen = Cell(sequence="train2"), []
     for mode in ("inline", "reuse"):
-        settings = Settings(timeout=120, device="cpu", ranks=mode)
-        parity = Parity("test", cell, settings, resources.ranks(settings), resources.traces)
+        parity = parity_by(cell, ranks=mode)
         verdict = parity.check(partial(unchanged.plain, planted=""), unchanged.plain)
         seen.append(verdict.observations)
     assert seen[0] == seen[1] > 100
