@@ -188,7 +188,7 @@ def since_then(
         try:
             return since(now, recorded_then(case, sides, then, record, stack))
         except (RanksSkipped, SideFailed) as error:
-            if _passes(now):
+            if now.outcome == "pass":
                 raise
             return _told(now, [f"Not compared with {then.name}: {error}"]), {}
 
@@ -203,7 +203,11 @@ def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
     """Refuse a side that moved alone, and sides that moved and do not agree as they did."""
     found, lost = moves.rulings, now.gate == agreement.__name__
-    if not found or (lost and moves.disagreement is not None) or not (lost or _passes(now)):
+    if (
+        not found
+        or (lost and moves.disagreement is not None)
+        or not (lost or now.outcome == "pass")
+    ):
         return None
     if len(found) == 2 and not lost and moves.disagreement is None:
         return None
@@ -227,7 +231,7 @@ def moved(now: Ruling, moves: Moves) -> Ruling | None:
 def drifted(now: Ruling, moves: Moves) -> Ruling | None:
     """Refuse sides that have both moved and still agree with each other, as they did."""
     found = moves.rulings
-    if not _passes(now) or len(found) < 2:
+    if now.outcome != "pass" or len(found) < 2:
         return None
     ruling = found["candidate"]
     reason = f"both sides moved since {moves.name} and still agree: {ruling.reason}"
@@ -249,7 +253,7 @@ TIME_GATES = (moved, drifted)
 
 def _unmoved(now: Ruling, moves: Moves) -> Ruling:
     """Return the ruling on the sides as they are now, with what was found of then."""
-    if _passes(now):
+    if now.outcome == "pass":
         return now
     if not moves.rulings:
         who = "the candidate has not" if moves.alone else "neither side has"
@@ -261,10 +265,6 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
     if moves.disagreement is not None:
         words.insert(0, f"The sides differed at {moves.name}, too: {moves.disagreement.reason}")
     return _told(now, words)
-
-
-def _passes(now: Ruling) -> bool:
-    return now.outcome == "pass"
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
