@@ -12,6 +12,15 @@ from torch.distributed.tensor import DTensor
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.tensor_key import inner_kind
 
+SPARSE = {
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+}
+"""Layouts of tensors that keep no zeros, such as gradients of an embedding with `sparse=True`."""
+
 
 class Stored(NamedTuple):
     """One of the plain tensors, or DTensors, that an observed tensor is stored in.
@@ -30,9 +39,13 @@ class Stored(NamedTuple):
 def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
     """Yield what a tensor subclass is stored in: its value first, then its inner tensors.
 
-    Any other tensor is its own value. A subclass without `dequantize` has inner tensors only.
+    Any other tensor is its own value, a sparse one with its zeros. A subclass without `dequantize`
+    has inner tensors only.
     """
     held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if held.layout in SPARSE:
+        yield Stored(kind, with_zeros(held))
+        return
     if held.is_quantized:
         yield Stored(kind, held.int_repr())
         yield from _quantization(kind, held)
@@ -46,6 +59,11 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
     for name in names:
         for part in stored(inner_kind(kind, name), getattr(held, name)):
             yield part._replace(local=part.local or held is not tensor)
+
+
+def with_zeros(tensor: Tensor) -> Tensor:
+    """Return a tensor, or a copy with its zeros of one that is sparse."""
+    return tensor.to_dense() if tensor.layout in SPARSE else tensor
 
 
 def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
@@ -84,7 +102,7 @@ def unreadable(tensor: Tensor) -> str:
     if isinstance(tensor, DTensor) and any(own.is_partial() for own in tensor.placements):
         return "a partial sum"
     held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    if hasattr(held, "__tensor_flatten__") and not held.is_nested:
+    if held.layout in SPARSE or (hasattr(held, "__tensor_flatten__") and not held.is_nested):
         return ""
     return _problem(held)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,14 @@ def test_a_subclass_is_opened() -> None:
     assert [part.kind for part in opened] == ["param.a.a", "param.a.b", "param.b.a", "param.b.b"]
     assert opened[0].tensor is one
     assert opened[1].tensor is other
+
+
+@pytest.mark.parametrize("make", [Tensor.to_sparse, Tensor.to_sparse_csr, Tensor.to_sparse_csc])
+def test_a_sparse_tensor_is_shown_with_its_zeros(make: Callable[[Tensor], Tensor]) -> None:
+    """Such as the gradient of an embedding with `sparse=True`."""
+    (part,) = stored("grad", make(torch.eye(3)))
+    assert part.kind == "grad"
+    assert torch.equal(part.tensor, torch.eye(3))
 
 
 def test_an_empty_tensor_can_be_read() -> None:

@@ -48,7 +48,7 @@ def test_a_script_goes_on(parity_in: ParityIn, odd: str) -> None:
         ("text", "what is no tensor in text", "AdamW keeps a str there"),
         ("generator", "what is no tensor in generator", "AdamW keeps a Random there"),
         ("huge", "what is no tensor in huge", "AdamW keeps an integer of more than 64 bits there"),
-        ("sparse", "what is no tensor in sparse", "AdamW keeps layout=torch.sparse_coo there"),
+        ("abstract", "what is no tensor in abstract", "AdamW keeps device=meta there"),
         ("a step in words", "step of the groups", "AdamW has a str there"),
     ],
 )

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, Span, piece, whole
-from pytest_precision.engine.readable import Stored, stored
+from pytest_precision.engine.readable import Stored, stored, with_zeros
 from pytest_precision.errors import expected_but_got, named
 
 PieceFields = tuple[str | None, Sequence[int], int, int]
@@ -91,7 +91,7 @@ class LocatedTensor(NamedTuple):
 
     def parts(self, tensor: Tensor) -> list[Observation]:
         """List the pieces that this rank holds of the logical tensors in a tensor of its shape."""
-        plain = Stored("lost_updates", tensor.detach())
+        plain = Stored("lost_updates", with_zeros(tensor.detach()))
         if self.pieces is None:
             return [piece(plain.kind, self.name, plain.tensor)]
         return [*self._pieces_of(plain, "")]
