@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.tensor_key import inner_kind
 
-SPARSE = {
+WITHOUT_ZEROS = {
     torch.sparse_coo,
     torch.sparse_csr,
     torch.sparse_csc,
@@ -43,7 +43,7 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
     has inner tensors only.
     """
     held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    if held.layout in SPARSE:
+    if held.layout in WITHOUT_ZEROS:
         yield Stored(kind, with_zeros(held))
         return
     if held.is_quantized:
@@ -63,7 +63,7 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
 
 def with_zeros(tensor: Tensor) -> Tensor:
     """Return a tensor, or a copy with its zeros of one that is sparse."""
-    return tensor.to_dense() if tensor.layout in SPARSE else tensor
+    return tensor.to_dense() if tensor.layout in WITHOUT_ZEROS else tensor
 
 
 def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
@@ -102,7 +102,7 @@ def unreadable(tensor: Tensor) -> str:
     if isinstance(tensor, DTensor) and any(own.is_partial() for own in tensor.placements):
         return "a partial sum"
     held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    if held.layout in SPARSE or (hasattr(held, "__tensor_flatten__") and not held.is_nested):
+    if held.layout in WITHOUT_ZEROS or (hasattr(held, "__tensor_flatten__") and not held.is_nested):
         return ""
     return _problem(held)
 

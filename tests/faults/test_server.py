@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import replace
+from multiprocessing import popen_forkserver
 
 import psutil
 import pytest
@@ -85,6 +87,32 @@ def test_a_server_that_is_replaced_takes_what_its_ranks_started_along(own_server
     server.ensure_running()
     _, alive = psutil.wait_procs([process, child], timeout=slack())
     assert alive == []
+
+
+def test_a_rank_that_starts_is_no_child_of_a_rank_that_is_gone(own_server, monkeypatch):
+    """A host starts and ends ranks in threads: a rank may be a child that nobody knows yet."""
+    launch = popen_forkserver.Popen._launch
+    born, over = threading.Event(), threading.Event()
+
+    def launch_late(self, process):
+        launch(self, process)
+        born.set()
+        over.wait(0.5)  # as on a machine with too little time for this thread
+
+    monkeypatch.setattr(popen_forkserver.Popen, "_launch", launch_late)
+
+    def end_ranks():
+        born.wait()
+        server.end_adopted()
+        over.set()
+
+    ending = threading.Thread(target=end_ranks)
+    ending.start()
+    try:
+        assert len(RankPool("fresh", timeout=60).run(1, os.getppid)) == 1
+    finally:
+        born.set()
+        ending.join()
 
 
 def elsewhere(membership):

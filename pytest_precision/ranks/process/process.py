@@ -58,6 +58,7 @@ class RankProcess:
         )
         try:
             with (
+                server.starting,
                 server.answering(membership.start_seconds),
                 patched(membership.variables if declared else {}),
                 _no_main(),

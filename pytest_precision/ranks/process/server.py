@@ -28,6 +28,9 @@ END_SECONDS = 1.0
 
 context = multiprocessing.get_context("forkserver")
 
+starting = threading.Lock()
+"""Is held while a rank starts: until then it is a child of the server that nobody here knows."""
+
 _preloads: dict[int | None, tuple[str, ...]] = {}
 """Process number of a server to the modules that it has imported after torch."""
 
@@ -122,8 +125,9 @@ def end_adopted() -> None:
     """Kill the children of ranks that are gone, which the server has adopted."""
     number = _number()
     if number is not None:
-        ranks = {process.pid for process in multiprocessing.active_children() if process.pid}
-        reaper.end_descendants(number, but=ranks)
+        with starting:
+            ranks = {process.pid for process in multiprocessing.active_children() if process.pid}
+            reaper.end_descendants(number, but=ranks)
 
 
 def _number() -> int | None:
