@@ -203,11 +203,9 @@ def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
     """Refuse a side that moved alone, and sides that moved and do not agree as they did."""
     found, lost = moves.rulings, now.gate == agreement.__name__
-    if (
-        not found
-        or (lost and moves.disagreement is not None)
-        or not (lost or now.outcome == "pass")
-    ):
+    if not found or (now.outcome != "pass" and not lost):
+        return None
+    if lost and moves.disagreement is not None:
         return None
     if len(found) == 2 and not lost and moves.disagreement is None:
         return None
