@@ -5,7 +5,7 @@ Where that line is no error, but another kernel, a further run says where its er
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
+from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operation_files import path_of, read_operations
@@ -129,19 +130,27 @@ def recorded_lines(
     if imported:
         told = f"No line is named: the {imported[0]} was imported, and files have no operations"
         return Named(None, told)
-    commands = [side.manifest.again(lines=True) for side in lacking if side.manifest is not None]
     if lacking:
-        told = f"To name the line, record with: {'; '.join(commands)}" if commands else ""
-        return Named(None, told)
+        return Named(None, _to_record(lacking, 1))
     try:
         ours, theirs = (
             [read_operations(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
-        logs = ours, theirs
+        logs, ranks = (ours, theirs), max(side.cell.world_size for side in sides)
+        if hold_other_pieces(*logs):
+            whole = [s for s, own in zip(sides, logs, strict=True) if own[0].pieces < ranks]
+            if whole:
+                return Named(None, _to_record(whole, ranks))
         return _named(logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
+
+
+def _to_record(sides: Sequence[Recording], ranks: int) -> str:
+    """Say by which commands sides are recorded so that a line can be named; nothing without any."""
+    commands = [one.manifest.again(lines=ranks) for one in sides if one.manifest is not None]
+    return f"To name the line, record with: {'; '.join(commands)}" if commands else ""
 
 
 def _has_logs(side: Recording) -> bool:

@@ -30,8 +30,8 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "record",
         help="record the train steps of a script",
-        usage="%(prog)s --out DIR [--steps N] [--values STEPS] [--lines] [--te auto|cpu|off] "
-        "[--only PATTERN] [--every N] -- train.py [ARGUMENT ...]",
+        usage="%(prog)s --out DIR [--steps N] [--values STEPS] [--lines [RANKS]] "
+        "[--te auto|cpu|off] [--only PATTERN] [--every N] -- train.py [ARGUMENT ...]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -46,9 +46,14 @@ def add_to(commands: Any) -> None:
     add_recording_options(parser)
     parser.add_argument(
         "--lines",
-        action="store_true",
+        metavar="RANKS",
+        type=_count,
+        nargs="?",
+        const=1,
+        default=0,
         help="also log all tensor operations, so that a comparison names the line of your code "
-        "that made the first wrong value; a step takes at most 2.5 times as long",
+        "that made the first wrong value; a step takes at most 2.5 times as long; RANKS is on "
+        "how many ranks the other side runs, where those hold parts of tensors",
     )
     _add_part_options(parser)
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)

@@ -161,17 +161,17 @@ class Manifest:
         """Whether the recording was made of files of another tool: their sidecar is the script."""
         return self.script.endswith(".json")
 
-    def again(self, values: str = "", *, lines: bool = False) -> str:
+    def again(self, values: str = "", *, lines: int = 0) -> str:
         """Return the command that makes the recording again.
 
         Args:
             values: steps whose values are kept; none unless given.
-            lines: whether operations are logged.
+            lines: ranks over which the other side spreads its tensors; 0 for no log of operations.
         """
         words = ["python", "-m", "pytest_precision", "record", "--out", "DIR"]
         words += ["--steps", str(self.steps)]
         words += ["--values", values] if values else []
-        words += ["--lines"] if lines else []
+        words += ["--lines", str(lines)][: min(lines, 2)]
         words += ["--te", "cpu"] if STAND_IN in self.versions else []
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--every", str(self.every)] if self.every > 1 else []

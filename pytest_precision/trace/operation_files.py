@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import (
 )
 from pytest_precision.trace.sealed import log_of
 
-FORM = 3
+FORM = 4
 """Version of the file's form; another version of the package may have written another one."""
 
 RECORD_AGAIN = "record both sides once more, with --lines"
@@ -62,6 +62,7 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
         "stacks": [[sites.number(site) for site in stack] for stack in stacks.all],
         "sites": sites.all,
         "cut": log.cut,
+        "pieces": log.pieces,
         "values": values.all,
         "lines": lines.all,
         "names": names.all,
@@ -115,6 +116,7 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
             for site, line, operations, settings in found["entries"]
         ],
         found["cut"],
+        found["pieces"],
     )
 
 

@@ -169,6 +169,7 @@ class OperationLog:
             the function of torch.
         entries: in the order of their calls.
         cut: the limit after which operations were left out; 0 where none were.
+        pieces: see `Wanted`.
     """
 
     operations: list[LoggedOperation] = field(default_factory=list)
@@ -178,3 +179,4 @@ class OperationLog:
     restores: list[Setting] = field(default_factory=list)
     entries: list[UserCall] = field(default_factory=list)
     cut: int = 0
+    pieces: int = 1

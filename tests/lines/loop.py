@@ -38,6 +38,10 @@ for step in range(4):
         if WRONG == "wipe" and number == 1:
             optimizer.zero_grad()
         loss.backward()
+    if WRONG == "halve":
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.5)  # halve
     norm = 100.0 if WRONG == "clip" else 0.3
     nn.utils.clip_grad_norm_(model.parameters(), norm)  # clip, wipe
     optimizer.step()  # fused

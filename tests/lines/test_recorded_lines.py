@@ -56,6 +56,19 @@ def test_two_logs_name_the_line(
     assert 0 < (ours / "operations0.json").stat().st_size < 1024 * operations(ours)
 
 
+def test_an_operation_too_many_is_no_missing_one(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several steps, the next one multiplies what is made of the same gradient, by a beta."""
+    halved = record(tmp_path / "halved", "halve", "--lines", "2", "--values", "0-3")
+    said = compared(halved, theirs, capsys)
+    line = f"loop.py:{marked(LOOP, 'halve')}: the reference has no such operation on this value"
+    assert f"aten.mul_.Tensor at {LOOP.relative_to(Path.cwd()).parent}/{line}" in said, said
+    log = json.loads((halved / "operations0.json").read_text())
+    assert log["pieces"] == 2
+    assert any(len(pieces) == 2 for *_, pieces, _ in log["values"])
+
+
 def operations(folder: Path) -> int:
     return len(json.loads((folder / "operations0.json").read_text())["operations"])
 

@@ -75,7 +75,7 @@ class OperationLogger:
     """
 
     def __init__(self, wanted: Wanted) -> None:
-        self.log = OperationLog()
+        self.log = OperationLog(pieces=wanted.pieces)
         self.active = False
         self.frames = Frames()
         self._wanted, self._values, self._modules = wanted, Values(wanted.pieces), Modules()

@@ -40,7 +40,7 @@ def record_file(
     values: Collection[int],
     *,
     local_grads: bool = False,
-    lines: bool = False,
+    lines: int = 0,
     only: Sequence[str] = (),
     every: int = 1,
 ) -> int:
@@ -56,7 +56,8 @@ def record_file(
         steps: number of train steps to record, if the script makes as many.
         values: steps whose values are written, 0 for the start; digests are written of the others.
         local_grads: whether gradients are looked at as each backward leaves them.
-        lines: whether all tensor operations are logged, by which a comparison names a line.
+        lines: ranks over which the other side spreads its tensors, if all tensor operations are
+            logged, by which a comparison names a line; 0 for no log.
         only: patterns of the names of the tensors that are looked at; none for all.
         every: they are looked at in the first step, in each such step after it, and in the last.
 
@@ -73,7 +74,8 @@ def record_file(
     with ManifestTrace(folder, steps, manifest) as trace:
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
-        wanted = Wanted(0, steps, sketches=True)
+        pieces = max(lines, int(os.environ.get("WORLD_SIZE", "1")))
+        wanted = Wanted(0, steps, pieces, sketches=True)
         logged = LoggedScript(OperationLogger(wanted), None, ()) if lines else None
         made = Steps if logged is None else logged.steps
         seen = made(LoopReader(LoopNames(), part), trace, schedule)

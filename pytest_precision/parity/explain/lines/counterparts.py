@@ -76,7 +76,9 @@ def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[Si
                     if other.number <= last.number:
                         continue
                     own = [one for one in other.read if one.digest != result.digest]
-                    if other.base == call.base and all_same(rest, own):
+                    alike = other.base == call.base and all_same(rest, own)
+                    # Without other tensors, constants alone tell what an operation is for.
+                    if alike and (rest or not unlike_constants(call, other)):
                         yield first
                     following.append((first, other))
         reached = following[:64]
