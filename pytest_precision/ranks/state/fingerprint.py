@@ -34,6 +34,10 @@ SET_BY_LIBRARIES = frozenset(
 )
 """Variables that torch and Transformer Engine set themselves when they first need them."""
 
+VENDORED = os.path.join("setuptools", "_vendor")
+"""Setuptools adds this folder of its own at the end of `sys.path` when it is imported, which
+`torch.utils.cpp_extension` does."""
+
 _SIGNALS = tuple(
     signal.Signals[f"SIG{name}"]
     for name in ("ABRT", "ALRM", "CHLD", "HUP", "INT", "PIPE", "QUIT", "TERM", "USR1", "USR2")
@@ -139,7 +143,9 @@ def read_state() -> dict[str, object]:
         name: value for name, value in os.environ.items() if name not in SET_BY_LIBRARIES
     }
     # An entry that a module adds again when it is imported again changes nothing.
-    state["entry of sys.path"] = dict.fromkeys(sys.path, "present")
+    state["entry of sys.path"] = {
+        entry: "present" for entry in sys.path if not entry.endswith(VENDORED)
+    }
     return state
 
 

@@ -268,6 +268,19 @@ def test_what_is_put_back_is_no_leak(pool):
     assert pool.run(2, process) == before
 
 
+def import_setuptools():
+    import setuptools
+
+    assert any(entry.endswith("_vendor") for entry in sys.path), setuptools.__version__
+
+
+def test_what_setuptools_adds_to_the_path_is_no_leak(pool):
+    """Whatever imports it first, such as a framework; nobody can put that back."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionLeakWarning)
+        pool.run(1, import_setuptools)
+
+
 def test_the_ranks_that_leak_are_listed(pool):
     """The results of the job come all the same."""
     with pytest.warns(PrecisionLeakWarning, match="\n  rank 1: default dtype"):
