@@ -108,6 +108,21 @@ def test_without_a_log_the_command_is_named_that_makes_one(
     assert f"record with: {command}" in said
 
 
+def test_tensors_that_more_ranks_hold_ask_for_parts_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole tensors alone tell nothing of shards, so that a chance line is not named."""
+    loop = Path(__file__).with_name("ranked_loop.py")
+    for ranks in (1, 2):
+        launched = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        words = ["--out", str(tmp_path / f"{ranks}"), "--steps", "1", "--lines"]
+        words = ["-m", "pytest_precision", "record", *words, "--", str(loop), "fsdp2", "right"]
+        subprocess.run([sys.executable, *launched, *words], check=True)
+    said = compared(tmp_path / "2", tmp_path / "1", capsys)
+    assert "first wrong value" not in said
+    assert f"record --out DIR --steps 1 --lines 2 -- {loop} fsdp2 right" in said
+
+
 def test_a_damaged_log_is_a_damaged_recording(
     ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
