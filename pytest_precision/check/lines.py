@@ -131,7 +131,7 @@ def recorded_lines(
         told = f"No line is named: the {imported[0]} was imported, and files have no operations"
         return Named(None, told)
     if lacking:
-        return Named(None, _to_record(lacking, 1))
+        return Named(None, _to_record(lacking, max(side.cell.world_size for side in sides)))
     try:
         ours, theirs = (
             [read_operations(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]

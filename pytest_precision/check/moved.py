@@ -131,14 +131,19 @@ def _moved_of(case: Case) -> Ruling | None:
     Of a tensor in which ranks disagree at both ends there is no whole one to compare, so that each
     rank is compared with itself.
     """
-    ruling, first = refused(case, (same_data, agreement)), case.judgement.first
-    if ruling is None or first is None or not _torn_at_both_ends(first):
+    ruling = refused(case, (same_data, agreement))
+    if ruling is None or ruling.gate != agreement.__name__:
         return ruling
-    by_rank = differs(case.candidate, case.reference)
+    first = case.judgement.first
+    if first is None or not _torn_at_both_ends(first):
+        return ruling
+    by_rank = differs(case.candidate, case.reference, case.terms.criteria)
     if by_rank is None:
         return None
-    reason = f"{what_differs(by_rank)}, and its own ranks disagree at both ends"
-    return replace(ruling, reason=reason)
+    reason = (
+        f"{what_differs(by_rank)}, and its ranks hold different bits of one tensor at both ends"
+    )
+    return Ruling(outcome="fail", gate=ruling.gate, reason=reason)
 
 
 def _torn_at_both_ends(found: Finding) -> bool:

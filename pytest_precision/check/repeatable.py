@@ -7,6 +7,7 @@ from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.parity.compare.bounds import Bitwise
+from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Finding, Tally, compare_pair
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.parity.explain import wording
@@ -83,11 +84,19 @@ def _differs(case: Case, delays: int = 0, *, ends_only: bool = False) -> Finding
     return None if again is None else differs(again, case.candidate)
 
 
-def differs(again: Recording, first: Recording) -> Finding | None:
-    """Return the first difference of two runs, at moments that both have recorded."""
+def differs(again: Recording, first: Recording, criteria: Criteria | None = None) -> Finding | None:
+    """Return the first difference in bits of two runs, at moments that both have recorded.
+
+    Args:
+        again: one run.
+        first: the other.
+        criteria: those that leave tensors out; without them, all are compared.
+    """
     looked_at = {*again.trace.moments}
     for moment in (moment for moment in first.trace.moments if moment in looked_at):
         for pair in align(again.trace, first.trace, (moment, moment)):
+            if criteria and criteria.of_tensor(pair.kind, pair.name).criterion.left_out:
+                continue
             if not _same(pair):
                 tally = Tally()
                 compare_pair(pair, Bitwise(), tally)

@@ -35,7 +35,7 @@ class Against:
 
     Attributes:
         given: the command line.
-        of_check: whether it does.
+        of_check: whether the command line names a test.
         sides: records, while the command runs.
     """
 

@@ -1,7 +1,8 @@
 """Find the first commit between two in which a script, or a matrix test, computes something else.
 
 A test is named by its node id, such as test_it.py::test_it[fp32]. It runs as it is here, which must
-be what BAD computes; its layouts come from each commit.
+be what BAD computes; its layouts come from each commit. Of a script, that is the first commit with
+other numbers than GOOD; of a test, the first from which on the numbers are those of BAD.
 
 Exit status 0 if there is one, 2 if it cannot be found.
 """

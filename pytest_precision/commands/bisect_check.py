@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_precision.commands.against import Against
 from pytest_precision.errors import ReportError, RevisionError, expected_but_got
 from pytest_precision.report.read import read_report
 
-_NEEDLESS = ("link", "values", "see", "criterion")
-"""Options of a script's recordings, which a test has no use for."""
+_OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "brief")
+"""Options that only recordings of a script have."""
 
 
 class ChecksOfCommits:
@@ -27,29 +26,28 @@ class ChecksOfCommits:
 
     def __init__(self, against: Against) -> None:
         self._against = against
-        self.repository = against.sides.repository
-        for name in _NEEDLESS:
-            if getattr(against.given, name):
-                raise RevisionError(
-                    expected_but_got(f"a script with --{name}", "a test", "leave it out")
-                )
+        given = against.given
+        for name in _OF_SCRIPTS:
+            if getattr(given, name) != given.parser.get_default(name):
+                what = f"no --{name}, which is for scripts,"
+                raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Refuse a commit that is bad and computes other numbers than here, and a good one alike.
+        """Refuse a bad commit with other numbers than the files here, and a good one with the same.
 
         Raises:
             RevisionError: see above, or the test cannot be compared with one of them.
         """
         given = self._against.given
         if self.is_good(bad):
-            wanted = f"the numbers of these files at {given.bad}"
-            raise RevisionError(expected_but_got(wanted, "others", "check that commit out"))
+            wanted = f"the test to compute here what it does at {given.bad}"
+            raise RevisionError(expected_but_got(wanted, "other numbers", "check that commit out"))
         if not self.is_good(good):
             wanted = f"other numbers here than at {given.good}"
             raise RevisionError(expected_but_got(wanted, "the same"))
 
     def is_good(self, commit: str) -> bool:
-        """Return whether a side of the test computes something else in a commit than here.
+        """Return whether the test computes something else at a commit than here.
 
         Raises:
             RevisionError: the test cannot be compared with that commit.
@@ -61,11 +59,12 @@ class ChecksOfCommits:
             cells = read_report(folder)["cells"]
         except ReportError:
             cells = []
+        failed = f"status {done.returncode} of pytest"
         if not cells or any("then" not in cell for cell in cells):
             raise RevisionError(
                 expected_but_got(
                     f"a check that can be compared with {commit:.12}",
-                    next(_reasons(cells), f"status {done.returncode} of pytest"),
+                    next((cell["reason"] for cell in cells if "then" not in cell), failed),
                     f"try pytest --precision-matrix --precision-against={commit:.12}",
                 )
             )
@@ -73,19 +72,13 @@ class ChecksOfCommits:
 
     def show(self, guilty: str, good: str) -> None:
         """Print how the sides moved since the last commit with other numbers than here."""
-        report = self._against.given.report or self._against.sides.folder / "shown"
-        self._pytest(good, report, quiet=False)
+        self._pytest(good, self._against.given.report, quiet=False)
 
     def _pytest(
-        self, commit: str, report: Path, *options: str, quiet: bool
+        self, commit: str, report: Path | None, *options: str, quiet: bool
     ) -> subprocess.CompletedProcess[bytes]:
         """Run the test against a commit; what it prints is lost, or goes to standard output."""
         words = [sys.executable, "-m", "pytest", *self._against.given.script]
         words += ["--precision-matrix", f"--precision-against={commit}"]
-        words += [f"--precision-report={report}", *options]
+        words += [*options, *([f"--precision-report={report}"] if report else [])]
         return subprocess.run(words, stdout=subprocess.DEVNULL if quiet else None)
-
-
-def _reasons(cells: list[dict[str, str]]) -> Iterator[str]:
-    """Yield why cells were not compared in time."""
-    return (cell["reason"] for cell in cells if "then" not in cell)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.errors import RecordingError, expected_but_got, named
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.moved_imports import expect_moved, move_imports
 
 STEPS = 10
@@ -52,8 +52,8 @@ def add_to(commands: Any) -> None:
         const=1,
         default=0,
         help="also log all tensor operations, so that a comparison names the line of your code "
-        "that made the first wrong value; a step takes at most 2.5 times as long; RANKS is on "
-        "how many ranks the other side runs, where those hold parts of tensors",
+        "that made the first wrong value; a step takes at most 2.5 times as long; RANKS: if "
+        "the other side splits its tensors over ranks, over how many",
     )
     _add_part_options(parser)
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)
@@ -133,6 +133,7 @@ def run(given: argparse.Namespace) -> int:
     _expect_empty(given)
     if given.te != "off":
         _let_stand_in(given)
+    from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
     from pytest_precision.recorders.scripts.script_file import record_file
 
     if given.moved:
@@ -149,7 +150,7 @@ def run(given: argparse.Namespace) -> int:
             only=given.only,
             every=given.every,
         )
-    except RecordingError as error:
+    except NothingRecordedError as error:
         given.parser.error(visible(str(error)))
     if given.moved:
         expect_moved(*given.moved)

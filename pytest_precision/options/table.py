@@ -7,7 +7,7 @@ from pytest_precision.options.option import Option
 
 
 def key(name: str, value: str) -> str:
-    """Return how an option is written that says something of a repository, and not of one run."""
+    """Return how an option is written that is a key of the ini file alone."""
     return f"precision_{name} in the ini file, or -o precision_{name}={value}"
 
 
@@ -185,7 +185,7 @@ OPTIONS = (
         option_values.module,
         "the name of a module, such as megatron.core",
         "MODULE",
-        "import it once for all ranks that are started here; separate several by blanks",
+        "modules, separated by blanks, that are imported once for all ranks that are started here",
         "args",
         instead=key("preload", "MODULE"),
     ),

@@ -43,7 +43,7 @@ def record_first_step(job: LayoutJob) -> int:
         a number above 0, as `record_engine` does.
     """
     place, rank = job.place(), dist.get_rank()
-    run = FirstStepRun(*job.sides(), FIRST_STEP, job.segment, NONE)
+    run = FirstStepRun(*job.arguments(), FIRST_STEP, job.segment, NONE)
     run.run()
     ranks = run.gradients.gathered(rank)
     if rank == 0 and run.step:

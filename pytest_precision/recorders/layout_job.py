@@ -33,7 +33,7 @@ class LayoutJob(NamedTuple):
     folder: Path
     segment: Segment
 
-    def sides(self) -> tuple[Layout, Layout, Workload, Cell, Path]:
+    def arguments(self) -> tuple[Layout, Layout, Workload, Cell, Path]:
         """Return what a run is made with, with the backend that its layouts see."""
         cell, _ = with_backend(self.cell)
         return self.layout, self.other, self.workload(), cell, self.folder

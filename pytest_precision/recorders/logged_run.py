@@ -39,7 +39,7 @@ def log_layout(job: LayoutJob, perturbation: Perturbation, wanted: Wanted) -> in
     """
     logger, place = OperationLogger(wanted), job.place()
     with logger.installed():
-        run = LoggedRun(logger, wanted, *job.sides(), job.segment, perturbation)
+        run = LoggedRun(logger, wanted, *job.arguments(), job.segment, perturbation)
         run.run()
         logger.leave(state_of_engine(run.engine))
     write_operations(logger.log, place, dist.get_rank())

@@ -168,10 +168,13 @@ class Manifest:
             values: steps whose values are kept; none unless given.
             lines: ranks over which the other side spreads its tensors; 0 for no log of operations.
         """
-        words = ["python", "-m", "pytest_precision", "record", "--out", "DIR"]
+        ranks = str(self.world_size)
+        words = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]
+        words += ["-m", "pytest_precision", "record", "--out", "DIR"]
         words += ["--steps", str(self.steps)]
         words += ["--values", values] if values else []
-        words += ["--lines", str(lines)][: min(lines, 2)]
+        words += ["--lines"] if lines else []
+        words += [str(lines)] if lines > 1 else []
         words += ["--te", "cpu"] if STAND_IN in self.versions else []
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--every", str(self.every)] if self.every > 1 else []

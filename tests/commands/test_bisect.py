@@ -104,7 +104,10 @@ def test_a_test_is_refused_what_scripts_are_recorded_with(
     repository.write(test_it=TEST)
     with pytest.raises(SystemExit, match="2"):
         main(["bisect", "--see", "grad", "HEAD~1", "HEAD", "--", "test_it.py::test_it"])
-    assert "expected a script with --see but got a test; leave it out" in capfd.readouterr().err
+    assert (
+        "expected no --see, which is for scripts, but got it with a test; leave it out"
+        in capfd.readouterr().err
+    )
 
 
 def test_equal_ends_are_refused(repository: Repository, capfd: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,7 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
     assert found["test_torn"]["then"]["moved"] == {}
     assert "rank 1 and rank 0 hold different bits" in reasons["torn"]
     assert any("neither side has moved" in line for line in found["test_torn"]["details"])
-    further = "differs before the first step, and its own ranks disagree at both ends"
+    further = "differs before the first step, and its ranks hold different bits of one tensor at "
     assert further in found["test_further"]["then"]["moved"]["candidate"]
     assert found["test_drift"]["gate"] == "drifted"
     assert {*found["test_drift"]["then"]["moved"]} == {"candidate", "reference"}

@@ -80,7 +80,7 @@ class OptionalPairs:
             found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
         for kind, (first, *others) in self._split.items():
             what = f"{kind} {first}" + f" and {len(others)} more" * bool(others)
-            found[what] = "every rank has its own part, and the ranks of the two sides have others"
+            found[what] = "each rank holds a part of it, and not the same part on both sides"
         return found
 
 

@@ -26,8 +26,8 @@ MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: 
 """Bytes per element to a dtype that moves them unchanged."""
 
 LEAST_PART = 2**-12
-"""Of a rank-local tensor, on its rank: less is not completed, since a stranger's recording may
-name any shape."""
+"""Least share of a rank-local tensor that a rank must hold for the rest to be filled with zeros; a
+stranger's recording may name any shape."""
 
 
 @dataclass(frozen=True)

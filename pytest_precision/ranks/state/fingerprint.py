@@ -144,7 +144,7 @@ def read_state() -> dict[str, object]:
     }
     # An entry that a module adds again when it is imported again changes nothing.
     state["entry of sys.path"] = {
-        entry: "present" for entry in sys.path if not entry.endswith(VENDORED)
+        entry: "present" for entry in sys.path if not os.fsdecode(entry).endswith(VENDORED)
     }
     return state
 

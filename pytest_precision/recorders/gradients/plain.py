@@ -52,7 +52,7 @@ class PlainMicrobatch(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Return those of its targets or its mask, with those that do not count."""
+        """Return how many positions its targets or its mask have, counted or not."""
         return positions_of(self.given)
 
 

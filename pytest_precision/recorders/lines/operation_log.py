@@ -262,9 +262,10 @@ class OperationLogger:
 
 @contextmanager
 def old_objects_left_alone() -> Iterator[None]:
-    """Have Python's garbage collector look at no object inside that there was before.
+    """Keep Python's garbage collector from searching, inside, the objects that existed before.
 
-    A log is many objects, so that each step has it search all of them, and torch has many more.
+    A log makes many objects, and each collection would also search all of torch's. Whatever was
+    frozen before is searched afterwards.
     """
     gc.collect()  # garbage may be memory of a device
     gc.freeze()

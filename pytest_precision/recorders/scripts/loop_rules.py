@@ -106,6 +106,7 @@ class LoopRules:
             f"was moved at step {{}} by {type(optimizer).__name__}, though it had no gradient",
         )
         self._old.updated(updated_tensors(optimizer))
+        self._divided.taken(updated_tensors(optimizer))
         self._unscaled = [one for one in self._unscaled if one is not optimizer]
 
     @contextmanager
@@ -141,7 +142,8 @@ class LoopRules:
             self._tell(
                 "grad",
                 self._twice,
-                "was unscaled at step {}, and a part of it had been unscaled before",
+                "was divided by the loss scale twice: GradScaler.unscale_ ran at step {} on a "
+                "gradient of which a part was unscaled already",
             )
             self._divided.unscaled(updated_tensors(optimizer))
 

@@ -16,6 +16,10 @@ SHOWN_NAMES = 5
 """Names of tensors in a message."""
 
 
+class NothingRecordedError(RecordingError):
+    """A script ran, and nothing that was asked for could be recorded."""
+
+
 class RecordedPart:
     """The tensors by name, and the steps, that a recording has.
 
@@ -72,11 +76,11 @@ class RecordedPart:
         """Refuse a pattern that no tensor has matched.
 
         Raises:
-            RecordingError: with names that there are.
+            NothingRecordedError: with names that there are.
         """
         for pattern in self._unmatched:
             names = ", ".join([*self._names][:SHOWN_NAMES])
-            raise RecordingError(
+            raise NothingRecordedError(
                 expected_but_got(
                     "--only to match the name of a tensor",
                     f"{pattern!r}",

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.lines.operation_log import OperationLogger
@@ -22,8 +22,8 @@ from pytest_precision.recorders.scripts.logged_script import LoggedScript
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
-from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.recorded_part import RecordedPart
+from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace
+from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
 from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
@@ -65,7 +65,7 @@ def record_file(
         the number of train steps that were recorded.
 
     Raises:
-        RecordingError: the script made no train step in this process, or has no tensor of such a
+        NothingRecordedError: the script made no train step in this process, or no tensor has such a
             name.
     """
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
@@ -74,7 +74,7 @@ def record_file(
     with ManifestTrace(folder, steps, manifest) as trace:
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
-        pieces = max(lines, int(os.environ.get("WORLD_SIZE", "1")))
+        pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
         wanted = Wanted(0, steps, pieces, sketches=True)
         logged = LoggedScript(OperationLogger(wanted), None, ()) if lines else None
         made = Steps if logged is None else logged.steps
@@ -83,13 +83,13 @@ def record_file(
         with _logged(logged, schedule), followed(seen), ended_well():
             run_file(file, arguments)
         if not seen.done:
-            raise RecordingError(
+            raise NothingRecordedError(
                 expected_but_got(
                     f"{file} to train",
                     "no step of a torch.optim.Optimizer in this process",
-                    "name the script whose own process trains; a loop that updates weights by "
-                    "hand needs an optimizer, whose `step` does it, and a script that starts its "
-                    "processes itself is started by torchrun instead",
+                    "name the script whose own process trains; start one that spawns its processes "
+                    "by torchrun; let a loop that updates by hand do so in the `step` of an "
+                    "optimizer",
                 )
             )
         seen.write_end()

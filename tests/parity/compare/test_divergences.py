@@ -378,7 +378,7 @@ def test_other_parts_of_tensors_of_their_own_are_not_compared(write_trace: Write
     judgement = judge(ours, theirs, Criteria.of(None))
     assert judgement.first is None
     assert judgement.left_out == {
-        "grad w": "every rank has its own part, and the ranks of the two sides have others"
+        "grad w": "each rank holds a part of it, and not the same part on both sides"
     }
 
 
