@@ -29,11 +29,11 @@ def serve_ranks() -> int:
     _settle(relocation)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what ranks print is no answer
+    ensure_running()  # the fork server imports torch while this side is recorded
     with wire.listen(wire.LOOPBACK) as listener, answers:
         server = Server(listener, key)
         answers.write(json.dumps([listener.getsockname()[1], packages()]) + "\n")
         answers.flush()
-        ensure_running()  # the fork server imports torch while this side is recorded
         sys.stdin.buffer.read()
         server.close()
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import KEPT, RANK_BYTES
-from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.ranks.state.environment import Environment, patched
 
 
 def variable(name):
@@ -169,3 +170,26 @@ def test_variables_that_no_process_can_have(name, value):
     """They are refused where they are written, and not when a process is to start with them."""
     with pytest.raises(ValueError, match=r"^expected environment variables .* but got "):
         plain_variables({name: value})
+
+
+def test_variables_that_are_not_patched_are_there_all_the_time():
+    """A host starts ranks in threads, and what one of them reads is the environment of its rank."""
+    names, over, lacking = {*os.environ}, threading.Event(), set()
+
+    def read():
+        while not over.is_set():
+            lacking.update(names - os.environ.keys())
+
+    reading, interval = threading.Thread(target=read), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        reading.start()
+        for _ in range(2000):
+            with patched({"PLANTED": "here"}):
+                assert os.environ["PLANTED"] == "here"
+    finally:
+        over.set()
+        reading.join()
+        sys.setswitchinterval(interval)
+    assert lacking == set()
+    assert "PLANTED" not in os.environ

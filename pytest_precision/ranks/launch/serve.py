@@ -117,9 +117,10 @@ class Server:
 
     def _serve(self, line: Connection, start: Start) -> None:
         self._lines.append(threading.current_thread())
-        environment = Environment.changed(start.changes, start.membership.environment.declared)
+        declared = start.membership.environment.declared
         try:
             with self._starting:  # it briefly changes the environment of this process
+                environment = Environment.changed(start.changes, declared)
                 rank = RankProcess(replace(start.membership, environment=environment))
         except Exception as error:
             line.send(Raised.of(error, time.monotonic()))

@@ -50,20 +50,20 @@ class RankProcess:
         # declared ones.
         declared = bool(membership.environment.declared)
         start: Any = _interpreter if declared else server.context
-        if not declared:
-            server.ensure_running(membership.preload)
         self.connection, theirs = start.Pipe()
         self._process: BaseProcess = start.Process(
             target=worker.run_rank, args=(membership, theirs), name=f"rank{membership.rank}"
         )
         try:
-            with (
-                server.starting,
-                server.answering(membership.start_seconds),
-                patched(membership.variables if declared else {}),
-                _no_main(),
-            ):
-                self._process.start()
+            with server.starting:
+                if not declared:
+                    server.ensure_running(membership.preload)
+                with (
+                    server.answering(membership.start_seconds),
+                    patched(membership.variables if declared else {}),
+                    _no_main(),
+                ):
+                    self._process.start()
         except BaseException as error:
             self.connection.close()
             if isinstance(error, TimeoutError):

@@ -116,8 +116,10 @@ def kill() -> None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             # What ranks have started would go to init, where nobody of this session finds it.
             os.kill(number, signal.SIGSTOP)
-            reaper.end_descendants(number)
-            os.kill(number, signal.SIGKILL)
+            try:
+                reaper.end_descendants(number)
+            finally:  # an interrupt must not leave it stopped
+                os.kill(number, signal.SIGKILL)
             os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)  # multiprocessing waits again
 
 

@@ -86,6 +86,8 @@ class Environment:
 def patched(variables: Mapping[str, str], *, without: Iterable[str] = ()) -> Iterator[None]:
     """Set variables of this process for a while, and then restore its environment.
 
+    All other variables stay as they are in between, since another thread may read them.
+
     Args:
         variables: that are set.
         without: variables that are not there for this while.
@@ -97,5 +99,8 @@ def patched(variables: Mapping[str, str], *, without: Iterable[str] = ()) -> Ite
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        for name, value in before.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
