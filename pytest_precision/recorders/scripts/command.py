@@ -112,10 +112,13 @@ def _without_group() -> Iterator[None]:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     backend = str(dist.get_backend_config())
     device = process_groups().default_pg.bound_device_id  # without one, nccl guesses the device
-    ports = [_free_port(), _free_port()]
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    tcp_store = dist.TCPStore  # type: ignore[attr-defined]
+    # It is open from now on: while the file runs, another process could take a port that is free.
+    served = tcp_store(address, 0, is_master=True, wait_for_workers=False) if not rank else None
+    ports = [_free_port(), 0 if served is None else served.port]
     dist.broadcast_object_list(ports)
     dist.destroy_process_group()
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
     # Ranks of their own have the first four already; a test process that is the only rank has not.
     place = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": 1}
     variables = {name: os.environ.get(name, str(value)) for name, value in place.items()}
@@ -128,9 +131,9 @@ def _without_group() -> Iterator[None]:
         if dist.is_initialized():
             dist.destroy_process_group()
         if ended or world_size == 1:  # the peers of a rank that failed would not come
-            again = f"tcp://{address}:{ports[1]}"
+            store = served or tcp_store(address, ports[1], is_master=False)
             dist.init_process_group(
-                backend, init_method=again, rank=rank, world_size=world_size, device_id=device
+                backend, store=store, rank=rank, world_size=world_size, device_id=device
             )
 
 
