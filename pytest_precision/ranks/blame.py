@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_precision.errors import Cause, RankError
-from pytest_precision.ranks.process.messages import Raised, Skipped
-from pytest_precision.ranks.watch import Died, Received
+from pytest_precision.ranks.process.messages import Ended, Raised, Skipped
+from pytest_precision.ranks.watch import Received
 
 SETTLE_SECONDS = 0.1
 """A rank that dies cannot send the time of its death, and its peers may report the consequences
@@ -53,14 +53,14 @@ class Evidence:
     @property
     def aborted(self) -> list[int]:
         """The ranks that a watchdog may have ended, whose stacks were taken before that."""
-        died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Died))
+        died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Ended))
         return [rank for rank in died if rank in self.stacks]
 
 
 def first_failure(received: Mapping[int, Received]) -> int | None:
     """Return the rank whose exception, skip or death came first; None if there was none."""
     ended = {rank: h for rank, h in received.items() if isinstance(h.what, Raised | Skipped)}
-    died = {rank: h.at for rank, h in received.items() if isinstance(h.what, Died)}
+    died = {rank: h.at for rank, h in received.items() if isinstance(h.what, Ended)}
     settled = min((h.at for h in ended.values()), default=float("inf")) + SETTLE_SECONDS
     early = {rank: at for rank, at in died.items() if at <= settled}
     if early:
@@ -75,7 +75,7 @@ def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
     if first is None:
         return True
     answer = received[first]
-    if isinstance(answer.what, Died):
+    if isinstance(answer.what, Ended):
         return answer.at >= overdue
     return isinstance(answer.what, Raised) and answer.what.when >= overdue
 
@@ -99,7 +99,7 @@ def failure_of(evidence: Evidence) -> RankError:
     if isinstance(what, Raised):
         cause: Cause = "exited" if what.exited else "raised"
         return _error(evidence, first, cause, f"{cause} {what.headline}", what.exception)
-    assert isinstance(what, Died)
+    assert isinstance(what, Ended)
     return _error(evidence, first, "died", f"died: {_ending(what.status)}")
 
 
@@ -189,7 +189,7 @@ def _consequence(evidence: Evidence, rank: int) -> str:
         return f"{what.headline.splitlines()[0]} (after {after:.3f} s)"
     if isinstance(what, Skipped):
         return f"skipped: {what.reason}"
-    return _ending(what.status) if isinstance(what, Died) else "done"
+    return _ending(what.status) if isinstance(what, Ended) else "done"
 
 
 def _alone(evidence: Evidence, reason: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from pytest_precision.ranks.process.messages import FromRank, ToRank
+from pytest_precision.ranks.process.messages import Ended, FromRank, ToRank
 from pytest_precision.ranks.process.worker import Membership
 
 
@@ -34,13 +34,8 @@ class Rank(Protocol):
     def send(self, message: ToRank) -> None:
         """Send a message to the rank; if the rank is gone, `recv` tells what happened to it."""
 
-    def recv(self) -> FromRank | int | None:
-        """Receive from a rank that has a ready waitable.
-
-        Returns:
-            Its message; if it ended without one, its exit status as in
-            `multiprocessing.Process.exitcode`; None if it only closed the connection.
-        """
+    def recv(self) -> FromRank | Ended:
+        """Receive from a rank that has a ready waitable: its message, or that it ended without."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it is alive."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 
 from pytest_precision.ranks.handle import Rank
-from pytest_precision.ranks.process.messages import FromRank, Raised
+from pytest_precision.ranks.process.messages import Ended, FromRank, Raised
 from pytest_precision.ranks.process.output import readable_stacks
 
 GRACE_SECONDS = 1.0
@@ -20,21 +20,13 @@ STACKS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
-    """The process ended without a message.
+class Received:
+    """What was received from a rank, and when, on the monotonic clock of this process.
 
-    Attributes:
-        status: exit status, negative for a signal; None if it only closed its connection.
+    A death came when it was seen: a host may wait for the status before it passes it on.
     """
 
-    status: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """What was received from a rank, and when, on the monotonic clock of this process."""
-
-    what: FromRank | Died
+    what: FromRank | Ended
     at: float
 
 
@@ -57,10 +49,10 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
         now = time.monotonic()
         for rank in silent:
             if any(waitable in ready for waitable in rank.waitables):
-                said = rank.recv()
-                what = Died(said) if said is None or isinstance(said, int) else said
-                received[rank.number] = Received(what, now)
-                if isinstance(what, Died | Raised) and not failed:
+                what = rank.recv()
+                at = what.when if isinstance(what, Ended) else now
+                received[rank.number] = Received(what, at)
+                if isinstance(what, Ended | Raised) and not failed:
                     failed = True
                     deadline = min(deadline, now + GRACE_SECONDS)
     return received
@@ -68,7 +60,7 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
 
 def has_failure(received: Mapping[int, Received]) -> bool:
     """Return whether a rank has failed."""
-    return any(isinstance(answer.what, Died | Raised) for answer in received.values())
+    return any(isinstance(answer.what, Ended | Raised) for answer in received.values())
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from multiprocessing import Pipe
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from pytest_precision.ranks.blame import Evidence, failure_of
-from pytest_precision.ranks.process.messages import Done, Payload, Raised
-from pytest_precision.ranks.watch import Died, Received
+from pytest_precision.ranks.launch.remote import RemoteRank, Start
+from pytest_precision.ranks.process.messages import Done, Ended, Payload, Raised
+from pytest_precision.ranks.watch import Received, collect
 
 DONE = Done(Payload(b""), "nonce")
 
@@ -14,6 +20,10 @@ DONE = Done(Payload(b""), "nonce")
 def raised(when: float, *, seen: float | None = None, exited: bool = False) -> Received:
     said = Raised(when, exited, "builtins.ValueError", f"ValueError: at {when}", "the frames")
     return Received(said, when if seen is None else seen)
+
+
+def died(status: int | None, when: float) -> Received:
+    return Received(Ended(status, when), when)
 
 
 def error_of(received: dict[int, Received], stacks: dict[int, str] | None = None):
@@ -40,13 +50,23 @@ def test_the_first_exception_is_the_cause():
 
 def test_a_death_comes_before_what_it_does_to_the_others():
     """Peers feel a death, and say so, before the controller hears of it."""
-    error = error_of({0: raised(101.0), 1: Received(Died(-9), 101.05), 2: Received(DONE, 100.5)})
+    error = error_of({0: raised(101.0), 1: died(-9, 101.05), 2: Received(DONE, 100.5)})
     assert (error.rank, error.cause) == (1, "died")
+
+
+def test_a_death_elsewhere_came_when_its_host_saw_it():
+    """The host may wait for the status before it tells; its clock may be ahead of this one."""
+    line, host = Pipe()
+    membership: Any = SimpleNamespace(rank=1)
+    rank = RemoteRank(line, Start(membership, {}), ahead=2.0)
+    host.send(Ended(-11, 103.0))
+    assert collect([rank], time.monotonic() + 10)[1] == Received(Ended(-11, 101.0), 101.0)
+    assert not rank.alive
 
 
 def test_a_death_long_after_an_exception_is_its_consequence():
     """As of a watchdog that ends a process whose peer is gone."""
-    error = error_of({0: raised(101.0), 1: Received(Died(-6), 101.5), 2: raised(101.1)})
+    error = error_of({0: raised(101.0), 1: died(-6, 101.5), 2: raised(101.1)})
     assert (error.rank, error.cause) == (0, "raised")
     assert "rank 1: killed by SIGABRT" in str(error)
 
@@ -90,7 +110,7 @@ def test_a_collective_that_nobody_joins_hangs_itself():
 )
 def test_a_death_is_told_by_its_status(status, words):
     """Exit status, or the signal's name."""
-    error = error_of({rank: Received(Died(status), 101.0) for rank in range(3)})
+    error = error_of({rank: died(status, 101.0) for rank in range(3)})
     assert words in str(error).splitlines()[0]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
-from pytest_precision.ranks.process.messages import FromRank, Raised, Skipped, ToRank
+from pytest_precision.ranks.process.messages import Ended, FromRank, Raised, Skipped, ToRank
 from pytest_precision.ranks.process.worker import Membership
 
 
@@ -39,17 +39,6 @@ class Signal:
     number: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """From a host, on a rank's line: the rank closed its connection.
-
-    Attributes:
-        status: exit status of the rank; None while the process is still alive.
-    """
-
-    status: int | None
-
-
 class RemoteRank:
     """See `handle.Rank`.
 
@@ -64,8 +53,7 @@ class RemoteRank:
         self.membership = start.membership
         self._line = line
         self._ahead = ahead
-        self._status: int | None = None
-        self._over = False
+        self._over: Ended | None = None
         self._say(start)
 
     @property
@@ -82,21 +70,19 @@ class RemoteRank:
         """See `Rank`."""
         self._say(message)
 
-    def recv(self) -> FromRank | int | None:
-        """See `Rank`; also return None if the host itself is gone."""
+    def recv(self) -> FromRank | Ended:
+        """See `Rank`; a rank whose host is gone has ended without a status."""
         if self._over:
-            return self._status
+            return self._over
         try:
             said: FromRank | Ended = self._line.recv()
         except (EOFError, OSError):
-            self._over = True
-            return None
-        if isinstance(said, Ended):
-            self._status = said.status
-            self._over = said.status is not None
-            return said.status
-        if isinstance(said, Raised | Skipped):
-            return replace(said, when=said.when - self._ahead)
+            self._over = Ended(None, time.monotonic())
+            return self._over
+        if isinstance(said, Raised | Skipped | Ended):
+            said = replace(said, when=said.when - self._ahead)
+        if isinstance(said, Ended) and said.status is not None:
+            self._over = said
         return said
 
     def signal(self, number: int) -> None:

@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection, wait
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch
 from pytest_precision.ranks.launch.launch_folder import Address, LaunchRendezvous
-from pytest_precision.ranks.launch.remote import Ended, Signal, Start
-from pytest_precision.ranks.process.messages import Raised, RunJob, Stop
+from pytest_precision.ranks.launch.remote import Signal, Start
+from pytest_precision.ranks.process.messages import Ended, Raised, RunJob, Stop
 from pytest_precision.ranks.process.process import KILL_SECONDS, RankProcess
 from pytest_precision.ranks.process.server import ensure_running, kill
 from pytest_precision.ranks.state.environment import Environment
@@ -188,10 +188,10 @@ def _relay(line: Connection, rank: RankProcess) -> None:
             ready = wait([line, *waitables])
             if line in ready:
                 _tell(rank, line.recv())
-            elif (said := rank.recv()) is None or isinstance(said, int):
-                waitables = [rank.sentinel] if said is None else []
-                line.send(Ended(said))
             else:
+                said = rank.recv()
+                if isinstance(said, Ended):
+                    waitables = [rank.sentinel] if said.status is None else []
                 line.send(said)
     rank.kill_all()
     rank.join(time.monotonic() + KILL_SECONDS)

@@ -129,6 +129,21 @@ class Raised:
 
 
 ToRank = RunJob | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """In place of a rank's last message: its process ended without one.
+
+    Attributes:
+        status: exit status, negative for a signal; None if it only closed its connection.
+        when: seconds on the monotonic clock, when its end was seen.
+    """
+
+    status: int | None
+    when: float
+
+
 FromRank = Ready | Unavailable | Done | Skipped | Raised
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_precision.errors import RankError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process import reaper, server, worker
-from pytest_precision.ranks.process.messages import FromRank, ToRank
+from pytest_precision.ranks.process.messages import Ended, FromRank, ToRank
 from pytest_precision.ranks.state.environment import patched
 
 EXIT_SECONDS = 1.0
@@ -93,19 +93,15 @@ class RankProcess:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
 
-    def recv(self) -> FromRank | int | None:
-        """Receive from a rank that has a ready waitable.
-
-        Returns:
-            Its message; if it ended without one, its exit status as in
-            `multiprocessing.Process.exitcode`; None if it only closed the connection.
-        """
+    def recv(self) -> FromRank | Ended:
+        """See `Rank`."""
+        seen = time.monotonic()
         with contextlib.suppress(EOFError, ConnectionResetError):
             if self.connection.poll():
                 message: FromRank = self.connection.recv()
                 return message
         self._process.join(EXIT_SECONDS)
-        return self._process.exitcode
+        return Ended(self._process.exitcode, seen)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it is alive."""
