@@ -292,7 +292,7 @@ def test_the_table_follows_the_first_line(
     assert brief[1] == "  script: other.py here, train.py in the reference"
     assert brief[2].startswith("  To name the line, record with: ")
     assert brief[3] == "  "
-    assert brief[4].split()[:3] == ["kind", "dtype", "1"]
+    assert brief[4].split()[:4] == ["kind", "dtype", "…", "1"]
     assert (
         brief[-1] == "  -v shows the figures, the bounds that would pass, and what is not compared"
     )

@@ -83,9 +83,13 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether the pieces of both lie at other places of a tensor of one shape."""
-        places, others = ({piece.place for piece in one.pieces} for one in (self, other))
-        return self.pieces[0].shape == other.pieces[0].shape and places != others
+        """Return whether both hold other parts of a tensor of one shape; the whole is no part."""
+        sides = self, other
+        ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
+        shape = self.pieces[0].shape
+        if shape != other.pieces[0].shape or ours.keys() == theirs.keys():
+            return False
+        return not all(sum(held.values()) == math.prod(shape) for held in (ours, theirs))
 
     def rank_of(self, index: tuple[int, ...]) -> int | None:
         """Return the rank that holds the element, None where all ranks do."""

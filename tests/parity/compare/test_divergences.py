@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_precision import Chunk, Observation, bitwise, close, ulp, unchecked, whole
+from pytest_precision import Chunk, Observation, Span, bitwise, close, ulp, unchecked, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import spread, wording
@@ -369,6 +369,18 @@ def test_a_rank_may_hold_a_part_of_a_tensor_of_its_own(
         assert judgement.first is not None
         assert (judgement.first.problem, judgement.first.pair.rank) == ("values", 1)
         assert judgement.first.difference.statistics.worst == (3,)
+
+
+def test_a_whole_tensor_is_compared_in_whichever_form_it_lies(write_trace: Write) -> None:
+    """As a box on one side, and as a span of a flat buffer on the other."""
+    flat = Observation("grad", "w", torch.tensor([1.0, 2.0]), (2,), Span(0, 2), local=True)
+    boxed = whole("grad", "w", torch.tensor([1.0, 3.0]), local=True)
+    judgement = judge(
+        write_trace([(INIT, [flat])]), write_trace([(INIT, [boxed])]), Criteria.of(None)
+    )
+    assert judgement.left_out == {}
+    assert judgement.first is not None
+    assert judgement.first.problem == "values"
 
 
 def test_other_parts_of_tensors_of_their_own_are_not_compared(write_trace: Write) -> None:
