@@ -19,8 +19,8 @@ WORDS = {
     "zeroed_in_part": "2.weight, as 1 more, was updated at step 2 by a gradient that was added",
     "zeroed_at_first": "0.weight, as 3 more, was updated at step 2 by a gradient that was added",
     "steps_past_the_scaler": "was updated at step 2 by a gradient that is not finite",
-    "updates_the_scaler_before_the_step": "0.weight, as 3 more, was unscaled at step 1, and a part",
-    "unscales_each_microbatch": "0.weight, as 3 more, was unscaled at step 1, and a part",
+    "updates_the_scaler_before_the_step": "as 3 more, was divided by the loss scale twice",
+    "unscales_each_microbatch": "0.weight, as 3 more, was divided by the loss scale twice",
     "decays_what_has_no_gradient": "was moved at step 2 by AdamW, though it had no gradient",
 }
 """A loop that breaks a rule, and what is said of it."""
