@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_precision import Chunk, Observation, RecordingError, Span, whole
 from pytest_precision.parity.compare.pairs import align, assemble, common_moments
+from pytest_precision.trace.digests import digested
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 
@@ -112,6 +113,24 @@ def test_rank_local_tensors_are_kept_apart(write_trace: Write) -> None:
     trace = write_trace(*ranks)
     pairs = list(align(trace, trace, (INIT, INIT)))
     assert [(pair.rank, pair.candidate.tensor[0].item()) for pair in pairs] == [(0, 0.0), (1, 1.0)]
+
+
+def test_digests_of_several_parts_are_never_taken_for_equal(write_trace: Write) -> None:
+    """Else the second part of a rank's own gradient could differ, and nobody would see it."""
+
+    def side(*values: float) -> Any:
+        parts = torch.tensor(values).repeat_interleave(64).split(64)
+        shape = (64 * 3,)
+        seen = [
+            digested(Observation("grad", "w", part, shape, Chunk((64 * n,), (64,)), local=True))
+            for n, part in enumerate(parts)
+        ]
+        return held(write_trace([(INIT, seen)]))
+
+    assert side(1.0).same_bytes(side(1.0))
+    assert not side(1.0).same_bytes(side(2.0))
+    with pytest.raises(ValueError, match="expected values but got a digest of grad 'w'"):
+        side(1.0, 2.0)
 
 
 def test_a_part_that_is_next_to_nothing_asks_for_no_memory(write_trace: Write) -> None:
