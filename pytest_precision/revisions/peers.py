@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
+
+from pytest_precision.ranks.process.rendezvous import free_port
 
 if TYPE_CHECKING:
     from pytest_precision._torch.distributed import Store
@@ -72,7 +73,7 @@ class Peers:
         """Return the variables of a process group of its own for processes that the ranks start."""
         if self._store is None:
             return {}
-        port = self.agree(f"{key}/port", _free_port)
+        port = self.agree(f"{key}/port", lambda: str(free_port()))
         # The store of this launch has the keys of its own ranks.
         return {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
 
@@ -88,9 +89,3 @@ def _store(rank: int) -> Store:
         timeout=timedelta(seconds=SECONDS),
         wait_for_workers=False,
     )
-
-
-def _free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return str(found.getsockname()[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -83,3 +84,10 @@ def _store(address: str, port: int, **options: Any) -> Store:
     import torch.distributed as dist
 
     return dist.TCPStore(address, port, wait_for_workers=False, **options)  # type: ignore[attr-defined]
+
+
+def free_port() -> int:
+    """Return a port of this machine that is free now; another process may take it at any time."""
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import COMMAND
 from pytest_precision.ranks.code.relocation import relocated
+from pytest_precision.ranks.process.rendezvous import free_port
 from pytest_precision.ranks.state.environment import patched
 from pytest_precision.recorders.scripts.script import script
 
@@ -116,7 +116,7 @@ def _without_group() -> Iterator[None]:
     tcp_store = dist.TCPStore  # type: ignore[attr-defined]
     # It is open from now on: while the file runs, another process could take a port that is free.
     served = tcp_store(address, 0, is_master=True, wait_for_workers=False) if not rank else None
-    ports = [_free_port(), 0 if served is None else served.port]
+    ports = [free_port(), 0 if served is None else served.port]
     dist.broadcast_object_list(ports)
     dist.destroy_process_group()
     # Ranks of their own have the first four already; a test process that is the only rank has not.
@@ -135,9 +135,3 @@ def _without_group() -> Iterator[None]:
             dist.init_process_group(
                 backend, store=store, rank=rank, world_size=world_size, device_id=device
             )
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])
