@@ -37,6 +37,7 @@ from pytest_precision.ranks.state import devices
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.digests import THREADS, digest, digested
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.trace.writer import TraceWriter
 
 MEBIBYTE = 2**20
@@ -60,13 +61,14 @@ class Bench:
     """
 
     def __init__(self, size: int, folder: Path, device: str) -> None:
-        self.device = device
+        self.device, self.folder = device, folder
         self.engine = _engine(size, device)
+        self.watched = _engine(size, device)  # the watcher counts its steps: it must see each
         self.writer = TraceWriter(folder, 0, digests=True, threads=THREADS)
         self.watcher = UpdateWatcher(self.engine.workload, Cell(device=device))
         self.capture = Capture(gathers_shards=True, snapshot=self._digested)
         self.engine.start(self.capture)
-        self.steps = 0
+        self.steps = self.watched_steps = 0
         self.recording: list[float] = []
         self.recorded_step()  # what is handed over stays until the next one: other steps add none
         self.recording.clear()
@@ -103,11 +105,16 @@ class Bench:
 
     def measured_step(self) -> None:
         """A train step whose update is measured and judged by the workload's rule."""
-        self.steps += 1
-        self.engine.forward_backward(self.steps)
+        self.watched_steps += 1
+        self.watched.forward_backward(self.watched_steps)
         for phase in STEP_PHASES[1:]:
-            with self.watcher.around(self.engine, phase, self.steps):
-                getattr(self.engine, phase)()
+            with self.watcher.around(self.watched, phase, self.watched_steps):
+                getattr(self.watched, phase)()
+
+    def breaches(self) -> list[Breach]:
+        """Return the updates that were judged wrong; a search for what explains one takes long."""
+        self.watcher.write(self.folder, 0)
+        return OracleLog.read(self.folder, 1).breaches
 
     def _digested(self, seen: Observation) -> Observation:
         with self._timed():
@@ -162,6 +169,8 @@ def table(size: int, rounds: int, folder: Path, device: str) -> None:
     seconds = measure.interleave(
         {name: measure.finished(part, device) for name, part in parts.items()}, rounds
     )
+    if wrong := bench.breaches():
+        raise ValueError(f"expected updates by the workload's rule but got {wrong[0]}")
     held = sum(tensor.nbytes for tensor in bench.state)
     versions = f"torch {torch.__version__}, xxhash {xxhash.VERSION}"
     print(f"{versions}, {held / MEBIBYTE:.0f} MB of state on {device}")
