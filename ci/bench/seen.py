@@ -42,6 +42,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules import QuantizedParameter
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.runs import record_script
@@ -163,8 +164,10 @@ class Layouts:
     def record(self, change: Change | None, sequence: str, folder: Path) -> None:
         """Record the layout."""
         seeded()
-        made, cell = self._made(change), self._cell.replace(sequence=sequence)
-        record_engine(made, made, self._workload, cell, folder, EVERYTHING)
+        made = self._made(change)
+        cell = self._cell.replace(sequence=sequence)
+        segment = cell.segments[0]
+        record_engine(LayoutJob(made, made, self._workload, cell, folder, segment, EVERYTHING))
 
 
 def _digest(value: Any) -> str:

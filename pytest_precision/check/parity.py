@@ -1,24 +1,19 @@
-"""parity.check: one cell from two recorded runs to a verdict.
+"""parity: what a test asks of its cell: `check`, `repeat` and `compare`.
 
 What compares is imported where it is called: a session that compares nothing needs no torch.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_precision.check import preconditions
-from pytest_precision.check.recordings import MakeRecordings, Recordings
-from pytest_precision.check.side import Side
-from pytest_precision.check.sides_of_test import SidesOfTest
+from pytest_precision.check.checked_test import CheckedTest
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import (
-    ParityError,
     expect_count,
     expect_type,
     expected_but_got,
@@ -27,49 +22,15 @@ from pytest_precision.errors import (
 )
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.options import Settings
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.verdict import Ruling, Verdict, again
-from pytest_precision.ranks.pool import RankPool
-from pytest_precision.ranks.state.definitions import Definitions
-from pytest_precision.trace.cache import TraceCache
-
-if TYPE_CHECKING:
-    from pytest_precision.check.moved import Then
-    from pytest_precision.check.ruled_check import RuledCheck
+from pytest_precision.parity.verdict import Verdict
 
 __tracebackhide__ = is_bad_input
 
-RecordAndRule = Callable[[MakeRecordings], tuple[Ruling, dict[str, Any]]]
-"""Records what a check needs, and rules on it; with figures."""
 
-
-@dataclass(repr=False)
-class Parity:
-    """The fixture of that name, bound to one test.
-
-    Attributes:
-        nodeid: pytest's id of the test.
-        cell: the cell that the test runs in.
-        settings: settings of the session, with those of the marker.
-        ranks: the session's rank groups.
-        traces: the session's recorded runs.
-        verdicts: verdicts of all checks of this test so far.
-        root: the folder that node ids start from, and files in a failure.
-        definitions: what the modules of this process defined; None if nobody looked in time.
-        then: the commit or installation that each side is compared with; None for none.
-    """
-
-    nodeid: str
-    cell: Cell
-    settings: Settings
-    ranks: RankPool
-    traces: TraceCache
-    verdicts: list[Verdict] = field(default_factory=list)
-    root: Path = field(default_factory=Path.cwd)
-    definitions: Definitions | None = None
-    then: Then | None = None
+class Parity(CheckedTest):
+    """The fixture of that name, bound to one test."""
 
     def __repr__(self) -> str:
         return f"<parity of {self.nodeid}>"
@@ -136,7 +97,7 @@ class Parity:
             refused = preconditions.before_alone(one, self._seen)
             rule = partial(self._checked(terms, reference).of_one, one)
             return self._verdict(one, reference, str(terms.criteria), refused, rule)
-        cells = self.cell, reference_cell or self.cell
+        cells = (self.cell, reference_cell or self.cell)
         ours, theirs = self._sides.pair(candidate, reference, workload, cells, terms)
         refused = preconditions.before(ours, theirs, self._seen)
         rule = partial(self._checked(terms).of_pair, ours, theirs)
@@ -213,88 +174,8 @@ class Parity:
         __tracebackhide__ = True
         from pytest_precision.check.compare import compare_recordings
 
-        terms, axes = Terms.of(criterion)._replace(root=self.root), axes_of(self.cell)
-        paths = Path(candidate), Path(reference)
-        return self._kept(compare_recordings(*paths, terms, self.nodeid, axes))
-
-    @property
-    def _sides(self) -> SidesOfTest:
-        return SidesOfTest(self.settings, self.ranks.device)
-
-    def _terms(self, asked: Terms) -> Terms:
-        """Return the terms that a test wrote, with those of its settings."""
-        lines = self.settings.lines == "auto"
-        return asked._replace(jitter=self.settings.jitter, lines=lines, root=self.root)
-
-    def _kept(self, verdict: Verdict) -> Verdict:
-        __tracebackhide__ = True
-        reports = verdict.outcome == "drift" and self.settings.drift == "report"
-        if reports:
-            verdict = replace(verdict, ruling=replace(verdict.ruling, in_part=True))
-        self.verdicts.append(verdict)
-        if verdict.outcome != "pass" and not reports:
-            raise ParityError(verdict)
-        return verdict
-
-    def _checked(self, terms: Terms, golden: str = "") -> RuledCheck:
-        """Return what rules on a check, which may have a baseline with a name."""
-        from pytest_precision.check.baselines import KeptCheck
-        from pytest_precision.check.ruled_check import RuledCheck
-
-        test = self.nodeid, len(self.verdicts) + 1, golden
-        kept = KeptCheck.asked_for(self.settings, terms, self.traces, *test)
-        return RuledCheck(terms, self.then, kept, self.settings.mutate)
-
-    @property
-    def _seen(self) -> Definitions | None:
-        """What the modules of this process defined, where ranks import them anew."""
-        return None if self.ranks.mode == "inline" else self.definitions
-
-    def _verdict(
-        self,
-        side: Side,
-        reference: str,
-        criterion: str,
-        refused: Ruling | None,
-        rule: RecordAndRule,
-    ) -> Verdict:
-        """Keep and return the verdict on a check, unless it fails.
-
-        Args:
-            side: the candidate.
-            reference: what it must agree with, in words.
-            criterion: how equal they must be, in words.
-            refused: why nothing is recorded; None if something is.
-            rule: records and rules.
-        """
-        __tracebackhide__ = True
-        started, told = time.perf_counter(), self.settings.in_time
-        ruling, figures = (refused, {}) if refused else self._recorded(rule)
-        figures["seconds"] = time.perf_counter() - started
+        terms = Terms.of(criterion)._replace(root=self.root)
+        axes = axes_of(self.cell)
         return self._kept(
-            Verdict(
-                nodeid=self.nodeid,
-                axes=axes_of(self.cell),
-                candidate=str(side.layout),
-                reference=reference,
-                workload=str(side.workload or ""),
-                criterion=criterion,
-                ruling=ruling,
-                command=again(self.nodeid, options=told) if told else "",
-                **figures,
-            )
+            compare_recordings(Path(candidate), Path(reference), terms, self.nodeid, axes)
         )
-
-    def _recorded(self, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Return what `rule` makes of what it records, or the ruling on what goes wrong."""
-        limit = self.settings.timeout
-        record = partial(Recordings, ranks=self.ranks, traces=self.traces, timeout=limit)
-        with self.traces.lock:
-            try:
-                return rule(record)
-            except Exception as error:
-                require, inline = self.settings.require, self.ranks.mode == "inline"
-                refused = preconditions.after(error, require=require, inline=inline)
-                if refused is None:
-                    raise
-                return refused, {}

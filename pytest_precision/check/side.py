@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -141,37 +142,61 @@ class Side:
         """
         # Only ranks need torch for this; the controller sends the job without it.
         from pytest_precision.recorders.perturb.delays import delays
-        from pytest_precision.recorders.perturb.perturbation import Perturbation
-        from pytest_precision.recorders.recorded_run import record_engine
-        from pytest_precision.recorders.scripts.runs import record_script
 
         if self.then:
             self._skip_unless_there()
-        layout, into = self.layout.resolve(), Path(folder)
+        part = segment or self.cell.segments[0]
         with axes_read(), delays(self.delays) as pause:
-            if self.workload is None and self.logged is not None:
-                from pytest_precision.recorders.scripts.logged_script import log_script
-
-                return log_script(layout, self.cell, into, window, segment, self.logged)
             if self.workload is None:
-                return record_script(layout, self.cell, into, window, segment)
-            other = layout if self.other is None else self.other.resolve()
-            workload = self.workload.resolve()
-            perturbation = Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start)
-            if self.beside_exact or self.logged is not None:
-                from pytest_precision.recorders.layout_job import LayoutJob
+                return self._record_script(Path(folder), window, part)
+            return self._record_layout(self.workload, Path(folder), window, part, right, pause)
 
-                part = segment or self.cell.segments[0]
-                job = LayoutJob(layout, other, workload, self.cell, into, part)
-                if self.logged is not None:
-                    from pytest_precision.recorders.logged_run import log_layout
+    def _record_script(self, folder: Path, window: Window | None, segment: Segment) -> int:
+        script = self.layout.resolve()
+        if self.logged is None:
+            from pytest_precision.recorders.scripts.runs import record_script
 
-                    return log_layout(job, perturbation, self.logged)
-                from pytest_precision.recorders.first_step import record_first_step
+            return record_script(script, self.cell, folder, window, segment)
+        from pytest_precision.recorders.scripts.logged_script import log_script
 
-                return record_first_step(job)
-            given = layout, other, workload, self.cell, into, window, segment, perturbation
-            return record_engine(*given, gradients=self.gradients, right=right)
+        return log_script(script, self.cell, folder, window, segment, self.logged)
+
+    def _record_layout(
+        self,
+        workload: ImportPath,
+        folder: Path,
+        window: Window | None,
+        segment: Segment,
+        right: dict[str, tuple[int, float]] | None,
+        pause: Callable[[], None],
+    ) -> int:
+        from pytest_precision.recorders.layout_job import LayoutJob
+        from pytest_precision.recorders.perturb.perturbation import Perturbation
+
+        layout = self.layout.resolve()
+        job = LayoutJob(
+            layout,
+            layout if self.other is None else self.other.resolve(),
+            workload.resolve(),
+            self.cell,
+            folder,
+            segment,
+            window,
+            Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start),
+            self.gradients,
+            right,
+        )
+        if self.logged is not None:
+            from pytest_precision.recorders.logged_run import log_layout
+
+            return log_layout(job, self.logged)
+        if self.beside_exact:
+            from pytest_precision.recorders.first_step import record_first_step
+
+            return record_first_step(job)
+        from pytest_precision.recorders.recorded_run import record_engine
+
+        return record_engine(job)
 
     def _skip_unless_there(self) -> None:
         """Skip, on a rank of another commit, what that commit does not have yet."""

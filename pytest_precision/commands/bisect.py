@@ -47,7 +47,8 @@ def add_to(commands: Any) -> None:
 
 def _found(against: Against) -> int:
     """Bisect, print the commit and what it changed, and return the exit status."""
-    given, sides = against.given, against.sides
+    given = against.given
+    sides = against.sides
     if sides.peers.world_size > 1:
         raise RevisionError(
             expected_but_got("one process", f"{sides.peers.world_size} ranks", "leave torchrun out")
@@ -55,9 +56,9 @@ def _found(against: Against) -> int:
     good, bad = (commit_of(sides.repository, name) for name in (given.good, given.bad))
     commits = ChecksOfCommits(against) if against.of_check else RecordedCommits(against)
     commits.expect_ends(good, bad)
-    guilty, last_good = _bisected(against, commits, good, bad)
+    guilty = _bisected(against, commits, good, bad)
     say(git(sides.repository, "log", "-1", f"--format={_COMMIT}", guilty))
-    commits.show(guilty, last_good)
+    commits.show()
     return 0
 
 
@@ -70,8 +71,8 @@ class Commits(Protocol):
     def is_good(self, commit: str) -> bool:
         """Return whether a commit computes the right numbers."""
 
-    def show(self, guilty: str, good: str) -> None:
-        """Print what is otherwise in the first bad commit than in a good one."""
+    def show(self) -> None:
+        """Print what is otherwise in the last bad commit than in the last good one."""
 
 
 class RecordedCommits:
@@ -84,6 +85,7 @@ class RecordedCommits:
     def __init__(self, against: Against) -> None:
         self._against = against
         self._good = ""
+        self._bad = ""
 
     def expect_ends(self, good: str, bad: str) -> None:
         """Record the good commit, and refuse a bad one with the same numbers.
@@ -102,23 +104,27 @@ class RecordedCommits:
     def is_good(self, commit: str) -> bool:
         """Record a commit and return whether it computes what the good one does."""
         self._record(commit)
-        folder, names = self._against.sides.folder, (commit[:12], self._good[:12])
+        folder = self._against.sides.folder
+        names = (commit[:12], self._good[:12])
         verdict = self._against.compared(folder / commit, folder / self._good, *names)
-        return verdict.outcome == "pass"
+        good = verdict.outcome == "pass"
+        if not good:
+            self._bad = commit
+        return good
 
-    def show(self, guilty: str, good: str) -> None:
-        """Print how the first bad commit differs from the good one, with the line."""
+    def show(self) -> None:
+        """Print how the last bad commit differs from the good one, with the line."""
         sides = self._against.sides
-        with sides.at(guilty) as ours, sides.at(self._good) as theirs:
-            self._against.judge(ours, theirs, guilty, self._good)
+        with sides.at(self._bad) as ours, sides.at(self._good) as theirs:
+            self._against.judge(ours, theirs, self._bad, self._good)
 
     def _record(self, commit: str) -> None:
         with self._against.sides.at(commit) as side:
             self._against.sides.record(side, commit)
 
 
-def _bisected(against: Against, commits: Commits, good: str, bad: str) -> tuple[str, str]:
-    """Return the first bad commit, and the last one that was found to be good.
+def _bisected(against: Against, commits: Commits, good: str, bad: str) -> str:
+    """Return the first bad commit, which is the last one that was found to be bad.
 
     Raises:
         RevisionError: too many commits cannot be judged to tell which it is.
@@ -130,12 +136,10 @@ def _bisected(against: Against, commits: Commits, good: str, bad: str) -> tuple[
         git(place.tree, "bisect", "start", "--no-checkout", bad, good)
         while not (found := _FIRST_BAD.search(log := git(place.tree, "bisect", "log"))):
             commit = git(place.tree, "rev-parse", "BISECT_HEAD")
-            word = _word(commits, commit)
-            good = commit if word == "good" else good
             with suppress(RevisionError):  # it fails if only skipped commits are left
-                git(place.tree, "bisect", word)
+                git(place.tree, "bisect", _word(commits, commit))
             _expect_more(git(place.tree, "bisect", "log"), log)
-        return found[1], good
+        return found[1]
 
 
 def _expect_more(log: str, before: str) -> None:

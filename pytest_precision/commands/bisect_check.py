@@ -26,6 +26,7 @@ class ChecksOfCommits:
 
     def __init__(self, against: Against) -> None:
         self._against = against
+        self._good = ""
         given = against.given
         for name in _OF_SCRIPTS:
             if getattr(given, name) != given.parser.get_default(name):
@@ -68,11 +69,14 @@ class ChecksOfCommits:
                     f"try pytest --precision-matrix --precision-against={commit:.12}",
                 )
             )
-        return any(cell["then"]["moved"] for cell in cells)
+        good = any(cell["then"]["moved"] for cell in cells)
+        if good:
+            self._good = commit
+        return good
 
-    def show(self, guilty: str, good: str) -> None:
+    def show(self) -> None:
         """Print how the sides moved since the last commit with other numbers than here."""
-        self._pytest(good, self._against.given.report, quiet=False)
+        self._pytest(self._good, self._against.given.report, quiet=False)
 
     def _pytest(
         self, commit: str, report: Path | None, *options: str, quiet: bool

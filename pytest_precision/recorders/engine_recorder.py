@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -14,69 +14,67 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import cloned
 from pytest_precision.errors import expected_but_got
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
-from pytest_precision.matrix.segments import Segment
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.perturb import mutants
-from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
+from pytest_precision.recorders.perturb.perturbation import NONE, with_other_data
 from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
 from pytest_precision.recorders.products import Products
-from pytest_precision.recorders.run_environment import FRESH_SEED, SEED
+from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, with_backend
 from pytest_precision.recorders.skipped_step import SkippedStep
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import SMALL_RUN, digested, elements
-from pytest_precision.trace.gradient_log import RightSteps
-from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment, Window
+from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment
 from pytest_precision.trace.writer import TraceWriter
-from pytest_precision.workloads.base import Workload
-
-Layout = Callable[[Workload, Cell], Engine]
 
 
 class EngineRecorder:
-    """The state of one segment of a run between operations."""
+    """The state of one segment of a run between operations.
+
+    Args:
+        job: what is run.
+    """
 
     writer: TraceWriter
 
-    def __init__(
-        self,
-        layout: Layout,
-        other: Layout,
-        workload: Workload,
-        cell: Cell,
-        folder: Path,
-        window: Window | None,
-        segment: Segment,
-        perturbation: Perturbation,
-        gradients: bool = True,
-        right: RightSteps | None = None,
-    ) -> None:
-        self.perturbation = perturbation
-        self.operations, self.segment = cell.operations, segment
-        swapped = self.operations[: segment.start + 1].count("swap") % 2
-        self.layout, self.other = (other, layout) if swapped else (layout, other)
-        self.workload, self.cell, self.folder = workload, cell.of_segment(segment), folder
-        self.window = window
-        self.op, self.operation, self.step = INIT.op, INIT.operation, segment.done
-        self.data = DataWatch(workload)
-        whole = window in (None, EVERYTHING) and not perturbation.ends_only
-        self.watcher = UpdateWatcher(workload, self.cell) if whole else None
-        unchanged = whole and perturbation == NONE
+    def __init__(self, job: LayoutJob) -> None:
+        segment = job.segment
+        cell, self.backend = with_backend(job.cell)
+        self.cell = cell.of_segment(segment)
+        self.segment = segment
+        self.operations = cell.operations
+        self.layout = job.layout
+        self.other = job.other
+        if self.operations[: segment.start + 1].count("swap") % 2:
+            self.layout, self.other = self.other, self.layout
+        self.perturbation = job.perturbation
+        self.workload = with_other_data(job.workload(), job.perturbation.start)
+        self.folder = job.folder
+        self.window = job.window
+        self.op = INIT.op
+        self.operation = INIT.operation
+        self.step = segment.done
+        self.data = DataWatch(self.workload)
+        whole = job.window in (None, EVERYTHING) and not job.perturbation.ends_only
+        self.watcher = UpdateWatcher(self.workload, self.cell) if whole else None
         self.gradients = GradientOracle(
-            workload, self.cell, whole=unchanged, asked=gradients, right=right
+            self.workload,
+            self.cell,
+            whole=whole and job.perturbation == NONE,
+            asked=job.gradients,
+            right=job.right,
         )
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}
         self.products = Products()
-        self.engine = self.build(FRESH_SEED if segment.number else SEED + perturbation.start)
+        self.engine = self.build(FRESH_SEED if segment.number else SEED + job.perturbation.start)
         self.engine.expect_world_sizes({segment.world_size for segment in cell.segments})
         self.look_at_storage()
-        steps = self.operations.count("train")
-        parameters = self.engine.model.named_parameters()
-        self.digests = window is None and elements(parameters) * steps > SMALL_RUN
+        size = elements(self.engine.model.named_parameters()) * self.operations.count("train")
+        self.digests = self.window is None and size > SMALL_RUN
         self.capture = Capture(
             gathers_shards=self.digests, snapshot=digested if self.digests else cloned
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +25,6 @@ from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import NO_ROUNDING
 from pytest_precision.recorders.oracle.update import Roundings, State
 from pytest_precision.recorders.oracle.update_oracle import CLIP_EPS
-from pytest_precision.recorders.perturb.perturbation import NONE
 from pytest_precision.recorders.weights import Weight
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.step_accuracy import BesideExact, StepAccuracy
@@ -42,8 +40,9 @@ def record_first_step(job: LayoutJob) -> int:
     Returns:
         a number above 0, as `record_engine` does.
     """
-    place, rank = job.place(), dist.get_rank()
-    run = FirstStepRun(*job.arguments(), FIRST_STEP, job.segment, NONE)
+    place = job.place()
+    rank = dist.get_rank()
+    run = FirstStepRun(job._replace(window=FIRST_STEP))
     run.run()
     ranks = run.gradients.gathered(rank)
     if rank == 0 and run.step:
@@ -62,8 +61,8 @@ OF_A_STEP = ("gradients", "updates")
 class FirstStepRun(EngineRecorder):
     """A run that keeps what its first train step starts from and makes."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, job: LayoutJob) -> None:
+        super().__init__(job)
         self.gradients = GradientOracle(self.workload, self.cell, whole=True)
 
     def observe(self, phase: str) -> None:

@@ -1,4 +1,4 @@
-"""Layout job: a layout, and the part of its sequence that is run once more."""
+"""Layout job: what one rank is told to run of a layout, and where to write what it shows."""
 
 from __future__ import annotations
 
@@ -6,24 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.segments import Segment
-from pytest_precision.recorders.engine_recorder import Layout
-from pytest_precision.recorders.run_environment import with_backend
+from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
+from pytest_precision.trace.gradient_log import RightSteps
+from pytest_precision.trace.moment import Window
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.workloads.base import Workload
 
+Layout = Callable[[Workload, Cell], Engine]
+
 
 class LayoutJob(NamedTuple):
-    """What is run of a layout; see `record_engine`.
+    """One segment of a layout's sequence, as each rank runs it.
 
     Attributes:
         layout: makes the engine that is run.
-        other: makes the engine after a `swap`.
+        other: makes the engine that continues after `swap`, until the next one.
         workload: makes the workload.
-        cell: its sequence is run.
+        cell: its sequence is run; its layouts see the backend that was chosen.
         folder: an existing one, the same for all ranks.
         segment: the operations that are run.
+        window: the train steps whose values are kept; None is the whole run, as digests.
+        perturbation: what is done to the run on purpose.
+        gradients: whether losses and gradients of a whole run are computed once more.
+        right: steps whose gradients need not be judged, see `GradientOracle`.
     """
 
     layout: Layout
@@ -32,11 +40,10 @@ class LayoutJob(NamedTuple):
     cell: Cell
     folder: Path
     segment: Segment
-
-    def arguments(self) -> tuple[Layout, Layout, Workload, Cell, Path]:
-        """Return what a run is made with, with the backend that its layouts see."""
-        cell, _ = with_backend(self.cell)
-        return self.layout, self.other, self.workload(), cell, self.folder
+    window: Window | None = None
+    perturbation: Perturbation = NONE
+    gradients: bool = True
+    right: RightSteps | None = None
 
     def place(self) -> Path:
         """Return the folder of the segment, which is there afterwards."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
@@ -13,33 +12,29 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.segments import Segment
-from pytest_precision.recorders.engine_recorder import EngineRecorder, Layout
+from pytest_precision.recorders.engine_recorder import EngineRecorder
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.recorders.perturb.perturbation import Perturbation
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 from pytest_precision.trace.wanted import Wanted
-from pytest_precision.workloads.base import Workload
 
 
-def log_layout(job: LayoutJob, perturbation: Perturbation, wanted: Wanted) -> int:
+def log_layout(job: LayoutJob, wanted: Wanted) -> int:
     """Run a layout as `record_engine` does, and log one operation of its sequence.
 
     Args:
         job: what is run.
-        perturbation: what is done to the run on purpose.
         wanted: what is logged.
 
     Returns:
         a number above 0, as `record_engine` does.
     """
-    logger, place = OperationLogger(wanted), job.place()
+    logger = OperationLogger(wanted)
+    place = job.place()
     with logger.installed():
-        run = LoggedRun(logger, wanted, *job.arguments(), job.segment, perturbation)
+        run = LoggedRun(logger, wanted, job)
         run.run()
         logger.leave(state_of_engine(run.engine))
     write_operations(logger.log, place, dist.get_rank())
@@ -49,21 +44,10 @@ def log_layout(job: LayoutJob, perturbation: Perturbation, wanted: Wanted) -> in
 class LoggedRun(EngineRecorder):
     """A run that observes nothing and logs the operations of one part of its sequence."""
 
-    def __init__(
-        self,
-        logger: OperationLogger,
-        wanted: Wanted,
-        layout: Layout,
-        other: Layout,
-        workload: Workload,
-        cell: Cell,
-        folder: Path,
-        segment: Segment,
-        perturbation: Perturbation,
-    ) -> None:
-        self._logger, self._wanted = logger, wanted
-        window = Window(wanted.step, wanted.step)
-        super().__init__(layout, other, workload, cell, folder, window, segment, perturbation)
+    def __init__(self, logger: OperationLogger, wanted: Wanted, job: LayoutJob) -> None:
+        self._logger = logger
+        self._wanted = wanted
+        super().__init__(job._replace(window=Window(wanted.step, wanted.step)))
         self.capture = Capture(snapshot=lambda seen: seen)
         self.engine.capture = self.capture
 

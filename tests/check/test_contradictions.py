@@ -21,6 +21,7 @@ from pytest_precision import (
 )
 from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.parity.self_checks.consistency import Consistency
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.recording import Recording
@@ -52,7 +53,8 @@ def found(one_rank: None, tmp_path: Path) -> Found:
     def look(
         layout: Callable[..., Engine], cell: Cell, workload: type[Workload] = workloads.mlp
     ) -> Consistency:
-        record_engine(layout, layout, workload, cell, tmp_path, EVERYTHING)
+        segment = cell.segments[0]
+        record_engine(LayoutJob(layout, layout, workload, cell, tmp_path, segment, EVERYTHING))
         side = Recording.read("candidate", cell, tmp_path, EVERYTHING)
         return Consistency.of(side, side.oracle)
 

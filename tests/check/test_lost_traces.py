@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision import Cell, Engine, Parity, Workload, layouts, workloads
-from pytest_precision.check.parity import ParityError
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
 from pytest_precision.trace.cache import TraceCache

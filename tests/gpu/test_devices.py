@@ -89,6 +89,7 @@ def test_a_script_may_capture_cuda_graphs(one_rank: None, tmp_path: Path) -> Non
 def test_a_window_holds_no_copy_on_the_gpu(one_rank: None, tmp_path: Path) -> None:
     """G10: the values around a divergence take no more of the GPU than their digests do."""
     from pytest_precision import layouts
+    from pytest_precision.recorders.layout_job import LayoutJob
     from pytest_precision.recorders.recorded_run import record_engine
 
     peaks = {}
@@ -96,8 +97,8 @@ def test_a_window_holds_no_copy_on_the_gpu(one_rank: None, tmp_path: Path) -> No
         torch.cuda.reset_peak_memory_stats()
         (tmp_path / str(number)).mkdir()
         cell = Cell(sequence="train2", device="cuda")
-        record_engine(
-            layouts.adamw, layouts.adamw, workloads.gpt, cell, tmp_path / str(number), window
-        )
+        layout, folder = layouts.adamw, tmp_path / str(number)
+        segment = cell.segments[0]
+        record_engine(LayoutJob(layout, layout, workloads.gpt, cell, folder, segment, window))
         peaks[window] = torch.cuda.max_memory_allocated()
     assert peaks[EVERYTHING] <= peaks[None] * 1.05

@@ -11,7 +11,8 @@ import torch
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.recorders.perturb.perturbation import Perturbation
+from pytest_precision.recorders.layout_job import Layout, LayoutJob
+from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.store import Trace
@@ -40,13 +41,19 @@ def tensors(trace: Trace, moment: Moment, kind: str) -> dict[str, torch.Tensor]:
     return {entry.name: trace.tensor(entry) for entry in entries if entry.kind == kind}
 
 
+def record(layout: Layout, cell: Cell, folder: Path, perturbation: Perturbation = NONE) -> None:
+    segment = cell.segments[0]
+    job = LayoutJob(layout, layout, workloads.mlp, cell, folder, segment, EVERYTHING, perturbation)
+    record_engine(job)
+
+
 def test_each_phase_of_a_train_step_can_be_delayed(tmp_path: Path) -> None:
     """Forward and backward, reduction, clipping, the optimizer; not an evaluation."""
     pauses: list[None] = []
     cell = Cell(sequence="train-eval-train")
     layout = layouts.adamw
     late = Perturbation(pause=partial(pauses.append, None))
-    record_engine(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, perturbation=late)
+    record(layout, cell, tmp_path, late)
     assert len(pauses) == 2 * len(STEP_PHASES)
 
 
@@ -69,7 +76,7 @@ def test_a_run_that_is_looked_at_where_steps_end_reads_nothing_else(tmp_path: Pa
 
     ends = Perturbation(ends_only=True)
     cell = Cell(sequence="train2")
-    record_engine(layout, layout, workloads.mlp, cell, tmp_path, EVERYTHING, perturbation=ends)
+    record(layout, cell, tmp_path, ends)
     assert {"optimizer_step", "param"} <= {*reads}
     between = {"used_param", "loss", "grad", "reduced_grad", "grad_norm", *STEP_PHASES[:-1]}
     assert not between & {*reads}
@@ -77,7 +84,7 @@ def test_a_run_that_is_looked_at_where_steps_end_reads_nothing_else(tmp_path: Pa
 
 def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:
     """Those of the step before are forgotten, whoever has written the loop."""
-    record_engine(own_loop, own_loop, workloads.mlp, Cell(sequence="train2"), tmp_path, EVERYTHING)
+    record(own_loop, Cell(sequence="train2"), tmp_path)
     trace = Trace(tmp_path, 1)
     updated = tensors(trace, Moment(0, "train", 1, "optimizer_step"), "param")
     used = tensors(trace, Moment(1, "train", 2, "forward_backward"), "used_param")
@@ -88,7 +95,7 @@ def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:
 def test_each_step_shows_as_many_losses_as_it_has_microbatches(tmp_path: Path) -> None:
     """Steps have unequal numbers of them."""
     cell = Cell(sequence="train3", world_size=1)
-    record_engine(layouts.adamw, layouts.adamw, workloads.mlp, cell, tmp_path, EVERYTHING)
+    record(layouts.adamw, cell, tmp_path)
     trace = Trace(tmp_path, 1)
     for op, step in enumerate((1, 2, 3)):
         moment = Moment(op, "train", step, "forward_backward")

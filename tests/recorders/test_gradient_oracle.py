@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.layouts.dtypes import resident
-from pytest_precision.recorders.engine_recorder import Layout
+from pytest_precision.recorders.layout_job import Layout, LayoutJob
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.gradient_log import GradientLog, RightSteps
 from pytest_precision.trace.moment import EVERYTHING
@@ -41,7 +41,10 @@ def judged(
     cell: Cell = CELL,
 ) -> GradientLog:
     folder.mkdir()
-    record_engine(layout, layout, workload, cell, folder, EVERYTHING, right=right)
+    segment = cell.segments[0]
+    record_engine(
+        LayoutJob(layout, layout, workload, cell, folder, segment, EVERYTHING, right=right)
+    )
     return GradientLog.read(folder, 1)
 
 

@@ -31,6 +31,7 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 RECORDING = """
 from pytest_precision import Engine, workloads
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.store import Trace
@@ -55,7 +56,8 @@ def layout(workload, cell):
     return {engine}(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 folder, cell = Path({folder!r}), Cell(sequence="train2-save-load-train")
-record_engine(layout, layout, workloads.mlp, cell, folder, EVERYTHING)
+segment = cell.segments[0]
+record_engine(LayoutJob(layout, layout, workloads.mlp, cell, folder, segment, EVERYTHING))
 trace = Trace(folder, 1)
 
 def rng(moment):

@@ -1,0 +1,154 @@
+"""Checked test: how one check of a test is recorded and ruled on, and where its verdict is kept.
+
+What compares is imported where it is called: a session that compares nothing needs no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_precision.check import preconditions
+from pytest_precision.check.recordings import MakeRecordings, Recordings
+from pytest_precision.check.side import Side
+from pytest_precision.check.sides_of_test import SidesOfTest
+from pytest_precision.check.terms import Terms
+from pytest_precision.errors import ParityError, is_bad_input
+from pytest_precision.matrix.cell import Cell, axes_of
+from pytest_precision.options import Settings
+from pytest_precision.parity.verdict import Ruling, Verdict, again
+from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks.state.definitions import Definitions
+from pytest_precision.trace.cache import TraceCache
+
+if TYPE_CHECKING:
+    from pytest_precision.check.moved import Then
+    from pytest_precision.check.ruled_check import RuledCheck
+
+__tracebackhide__ = is_bad_input
+
+RecordAndRule = Callable[[MakeRecordings], tuple[Ruling, dict[str, Any]]]
+"""Records what a check needs, and rules on it; with figures."""
+
+
+@dataclass(repr=False)
+class CheckedTest:
+    """A test with the means of its session; its checks are recorded here, and ruled on.
+
+    Attributes:
+        nodeid: pytest's id of the test.
+        cell: the cell that the test runs in.
+        settings: settings of the session, with those of the marker.
+        ranks: the session's rank groups.
+        traces: the session's recorded runs.
+        verdicts: verdicts of all checks of this test so far.
+        root: the folder that node ids start from, and files in a failure.
+        definitions: what the modules of this process defined; None if nobody looked in time.
+        then: the commit or installation that each side is compared with; None for none.
+    """
+
+    nodeid: str
+    cell: Cell
+    settings: Settings
+    ranks: RankPool
+    traces: TraceCache
+    verdicts: list[Verdict] = field(default_factory=list)
+    root: Path = field(default_factory=Path.cwd)
+    definitions: Definitions | None = None
+    then: Then | None = None
+
+    @property
+    def _sides(self) -> SidesOfTest:
+        return SidesOfTest(self.settings, self.ranks.device)
+
+    @property
+    def _seen(self) -> Definitions | None:
+        """What the modules of this process defined, where ranks import them anew."""
+        return None if self.ranks.mode == "inline" else self.definitions
+
+    def _terms(self, asked: Terms) -> Terms:
+        """Return the terms that a test wrote, with those of its settings."""
+        return asked._replace(
+            jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
+        )
+
+    def _checked(self, terms: Terms, golden: str = "") -> RuledCheck:
+        """Return what rules on a check, which may have a baseline with a name."""
+        from pytest_precision.check.baselines import KeptCheck
+        from pytest_precision.check.ruled_check import RuledCheck
+
+        number = len(self.verdicts) + 1
+        kept = KeptCheck.asked_for(self.settings, terms, self.traces, self.nodeid, number, golden)
+        return RuledCheck(terms, self.then, kept, self.settings.mutate)
+
+    def _verdict(
+        self,
+        side: Side,
+        reference: str,
+        criterion: str,
+        refused: Ruling | None,
+        rule: RecordAndRule,
+    ) -> Verdict:
+        """Keep and return the verdict on a check, unless it fails.
+
+        Args:
+            side: the candidate.
+            reference: what it must agree with, in words.
+            criterion: how equal they must be, in words.
+            refused: why nothing is recorded; None if something is.
+            rule: records and rules.
+        """
+        __tracebackhide__ = True
+        started = time.perf_counter()
+        ruling, figures = (refused, {}) if refused else self._recorded(rule)
+        seconds = time.perf_counter() - started
+        options = self.settings.in_time
+        return self._kept(
+            Verdict(
+                nodeid=self.nodeid,
+                axes=axes_of(self.cell),
+                candidate=str(side.layout),
+                reference=reference,
+                workload=str(side.workload or ""),
+                criterion=criterion,
+                ruling=ruling,
+                command=again(self.nodeid, options=options) if options else "",
+                seconds=seconds,
+                **figures,
+            )
+        )
+
+    def _recorded(self, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
+        """Return what `rule` makes of what it records, or the ruling on what goes wrong."""
+        record = partial(
+            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
+        )
+        with self.traces.lock:
+            try:
+                return rule(record)
+            except Exception as error:
+                refused = preconditions.after(
+                    error, require=self.settings.require, inline=self.ranks.mode == "inline"
+                )
+                if refused is None:
+                    raise
+                return refused, {}
+
+    def _kept(self, verdict: Verdict) -> Verdict:
+        """Keep a verdict, and return it.
+
+        Raises:
+            ParityError: with any verdict but `pass`, and a `drift` that is only reported.
+        """
+        __tracebackhide__ = True
+        reports = verdict.outcome == "drift" and self.settings.drift == "report"
+        if reports:
+            verdict = replace(verdict, ruling=replace(verdict.ruling, in_part=True))
+        self.verdicts.append(verdict)
+        if verdict.outcome != "pass" and not reports:
+            raise ParityError(verdict)
+        return verdict
