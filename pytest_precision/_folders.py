@@ -96,7 +96,8 @@ class OwnFolder:
     def present(self) -> bool:
         """Whether the folder still exists: somebody may empty the temporary folder."""
         try:
-            there, own = (self.path / LOCK).stat(), os.fstat(self._lock or -1)
+            there = (self.path / LOCK).stat()
+            own = os.fstat(self._lock or -1)
         except OSError:
             return self._lock is None and self.path.is_dir()
         return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)

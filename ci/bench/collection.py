@@ -66,7 +66,10 @@ WITH = [
     else "pytest_precision.plugin.hooks",
 ]
 
-COLLECTION, START, BYTES, PAIRWISE = 1.5, 5, 5_000, 0.5
+COLLECTION = 1.5
+START = 5
+BYTES = 5_000
+PAIRWISE = 0.5
 """Targets: ratio to plain tests, milliseconds, bytes a test, seconds."""
 
 SHAPES = ((10, 10, 10, 10), (100, 100), (2,) * 13, (6,) * 5, (8, 4, 2, 10, 3, 5))

@@ -57,7 +57,8 @@ def processor_time() -> float:
 def taken(resources: Resources, cell: Cell, workload: Any, **terms: Any) -> tuple[float, float]:
     """Return the processor time of one check with its candidate's recording, and by the clock."""
     parity = Parity("bench", cell, SETTINGS, resources.ranks(SETTINGS), resources.traces)
-    used, began = processor_time(), time.perf_counter()
+    used = processor_time()
+    began = time.perf_counter()
     parity.check(twin, layouts.adamw, workload=workload, **terms)
     return processor_time() - used, time.perf_counter() - began
 
@@ -67,7 +68,8 @@ def ratios(cell: Cell, workload: Any, rounds: int) -> list[float]:
 
     In processor time and by the clock: in the reference's cell, and then in another one.
     """
-    resources, other = Resources(), cell.replace(**{OF_REFERENCE: 1})
+    resources = Resources()
+    other = cell.replace(**{OF_REFERENCE: 1})
     without: list[tuple[float, float]] = []
     each: tuple[list[tuple[float, float]], ...] = ([], [])
     try:

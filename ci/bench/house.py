@@ -163,7 +163,8 @@ def top_names(tree: ast.Module) -> Iterator[str]:
 
 def circles(arrows: set[tuple[str, str]]) -> int:
     """Count the arrows that have to go until none of them is part of a circle."""
-    left, removed = set(arrows), 0
+    left = set(arrows)
+    removed = 0
     while True:
         graph: dict[str, set[str]] = defaultdict(set)
         for a, b in left:

@@ -57,7 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    definitions, cell = Definitions(), Cell(sequence="train4")
+    definitions = Definitions()
+    cell = Cell(sequence="train4")
     with closing(RankPool()) as ranks, closing(TraceCache()) as traces:
         parity = Parity("bench", cell, Settings(), ranks, traces, definitions=definitions)
         checks = []
@@ -65,7 +66,8 @@ def main() -> None:
             began = time.perf_counter()
             parity.check(users, layouts.adamw, workload=workloads.gpt)
             checks.append(time.perf_counter() - began)
-        check, sources = statistics.median(checks[2:]), Sources()
+        check = statistics.median(checks[2:])
+        sources = Sources()
         (said,) = ranks.run(1, said_by_a_rank, needs=Needs(), sources=sources)
         (heard,) = ranks.run(1, price_of_id, needs=Needs())
     parts = {

@@ -72,7 +72,8 @@ def own_bytes(process: BaseProcess) -> int:
 
 def session(pool: type[RankPool], checks: Sequence[Check]) -> int:
     """Run one session with all of these checks, and return the most memory of a rank at its end."""
-    ranks, traces = pool("reuse", SETTINGS.timeout, SETTINGS.device), TraceCache()
+    ranks = pool("reuse", SETTINGS.timeout, SETTINGS.device)
+    traces = TraceCache()
     try:
         for candidate, reference, cell in checks:
             parity = Parity("bench", cell, SETTINGS, ranks, traces)

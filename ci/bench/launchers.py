@@ -102,7 +102,8 @@ def run(launcher: Launcher, job: str) -> Figures:
         if done.returncode:
             raise SystemExit(done.stdout + done.stderr)
         taken = json.loads(file.read_text())
-    ends, own = taken["ends"], taken["seconds"][1:]
+    ends = taken["ends"]
+    own = taken["seconds"][1:]
     tests = [after - before for before, after in itertools.pairwise(ends)]
     return Figures(
         statistics.median(tests), statistics.median(own) if own else float("nan"), session

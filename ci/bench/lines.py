@@ -24,7 +24,11 @@ from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.trace.operation_files import path_of, write_operations
 from pytest_precision.trace.wanted import Wanted
 
-WIDTH, HEADS, TOKENS, BATCH, VOCABULARY = 224, 4, 128, 8, 2048
+WIDTH = 224
+HEADS = 4
+TOKENS = 128
+BATCH = 8
+VOCABULARY = 2048
 
 
 class Block(nn.Module):
@@ -32,9 +36,12 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.norm2 = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.norm(hidden)).chunk(3, -1)
@@ -82,7 +89,9 @@ def main() -> None:
     step, parameters = step_of(given.layers)
     step()
     wanted = Wanted(0, 1, sketches=given.sketches)
-    bare, logged, logger = [], [], OperationLogger(wanted)
+    bare = []
+    logged = []
+    logger = OperationLogger(wanted)
     for _ in range(given.repeats):
         bare.append(timed(step))
         logger = OperationLogger(wanted)

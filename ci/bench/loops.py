@@ -39,7 +39,8 @@ class Runs:
     """
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
-        self._arguments, self._folder = arguments, folder
+        self._arguments = arguments
+        self._folder = folder
         self._numbers = count()
 
     def bare(self) -> None:

@@ -113,7 +113,8 @@ def size(text: str) -> int:
     Raises:
         ValueError: for anything else.
     """
-    number, unit = text[:-2], text[-2:].upper()
+    number = text[:-2]
+    unit = text[-2:].upper()
     if unit not in UNITS or not number.isdecimal():
         raise ValueError(f"expected a number and one of {', '.join(UNITS)} but got size={text!r}")
     return int(number) * UNITS[unit]
@@ -124,7 +125,8 @@ def _round(
 ) -> tuple[dict[str, float], float]:
     """Seconds of each function, and how many cores others used meanwhile."""
     seconds: dict[str, float] = {}
-    begin, others = time.perf_counter(), _seconds_of_others()
+    begin = time.perf_counter()
+    others = _seconds_of_others()
     for name, function in functions.items():
         start = time.perf_counter()
         function()

@@ -70,10 +70,12 @@ def main() -> int:
     try:
         for number in range(WARM):
             ranks.run(options.ranks, train, number)
-        before, began = ranks.run(options.ranks, held), time.monotonic()
+        before = ranks.run(options.ranks, held)
+        began = time.monotonic()
         for number in range(WARM, WARM + options.jobs):
             ranks.run(options.ranks, train, number)
-        seconds, after = time.monotonic() - began, ranks.run(options.ranks, held)
+        seconds = time.monotonic() - began
+        after = ranks.run(options.ranks, held)
     finally:
         ranks.close()
     print(f"{options.jobs} jobs on {options.ranks} ranks in {seconds:.0f} s")

@@ -38,7 +38,8 @@ def made(
     groups = workload.groups(model)
     for group in groups:
         group["lr"] *= rate
-    optimizer, forward_model = torch.optim.AdamW(groups), compute_in(model, torch.bfloat16)
+    optimizer = torch.optim.AdamW(groups)
+    forward_model = compute_in(model, torch.bfloat16)
     return kind(workload, cell, model, optimizer, forward_model=forward_model)
 
 
@@ -60,12 +61,10 @@ class Patch(NamedTuple):
 
 
 # What a second application would patch must still be torch's own.
-_gelu, _forward, _backward, _all_reduce = (
-    F.gelu,
-    nn.Linear.forward,
-    Tensor.backward,
-    dist.all_reduce,
-)
+_gelu = F.gelu
+_forward = nn.Linear.forward
+_backward = Tensor.backward
+_all_reduce = dist.all_reduce
 
 
 def tanh_gelu(x: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ def train(layout: ImportPath, workload: ImportPath, cell: Cell) -> dict[str, Any
     from pytest_precision.trace.update_log import Counts, UpdateLog
 
     trained = workload.resolve()()
-    engine, watcher = layout.resolve()(trained, cell), UpdateWatcher(trained, cell)
+    engine = layout.resolve()(trained, cell)
+    watcher = UpdateWatcher(trained, cell)
 
     def weights() -> dict[str, np.ndarray]:
         return {name: engine.effective(p).detach().double().numpy() for name, p in engine.masters()}

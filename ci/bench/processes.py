@@ -34,7 +34,8 @@ class Track:
 
     def add(self, process: psutil.Process) -> None:
         """Take a sample."""
-        memory, descriptors = process.memory_info().rss / 2**20, process.num_fds()
+        memory = process.memory_info().rss / 2**20
+        descriptors = process.num_fds()
         self.megabytes.append(memory)
         self.descriptors.append(descriptors)
 

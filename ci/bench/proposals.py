@@ -37,7 +37,8 @@ def loosest_of_layouts(parity_in: ParityIn, rate: float) -> dict[str, Norm]:
     loosest: dict[str, Norm] = {}
     for layout in rounded_otherwise.LAYOUTS:
         started = time.perf_counter()
-        sides, parity = (layout, layouts.adamw), parity_in(Cell("bf16", "fp32"))
+        sides = (layout, layouts.adamw)
+        parity = parity_in(Cell("bf16", "fp32"))
         failure = verdict_of(parity, *sides, workload=partial(workloads.gpt, lr=rate))
         bounds = bounds_proposed(failure) or {}
         outcomes = {

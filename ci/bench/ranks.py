@@ -95,7 +95,8 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10)
     options = parser.parse_args()
     size = options.world_size
-    kept, fresh = RankPool(timeout=60), RankPool("fresh", timeout=60)
+    kept = RankPool(timeout=60)
+    fresh = RankPool("fresh", timeout=60)
     print(ROW.format("ms a job", "median", "9th decile", "target", ""))
     show("first group", [seconds(lambda: kept.run(size, os.getpid))], 2.5)
     others = bare(size)

@@ -32,7 +32,11 @@ from pytest_precision.report.versions import environment
 TESTS = 500
 """Empty tests of the base."""
 
-RATIO, GROWTH, SUMMARY, PAGE, LOAD = 0.25, 1.5, 2.0, 3.0, 1.0
+RATIO = 0.25
+GROWTH = 1.5
+SUMMARY = 2.0
+PAGE = 3.0
+LOAD = 1.0
 """Targets: ratio to an empty test; last half of the cells to the first; seconds of the summary; MB
 of the page; seconds until a browser has painted a page of `LOADED` cells."""
 

@@ -135,7 +135,8 @@ def resumes(package: str, name: str, resources: Resources, saved: int, rest: int
         whole = cell.replace(sequence=f"train{saved + rest}")
         verdict = parity(name, cell, resources).check(side, side, reference_cell=whole)
     except ParityError as error:
-        found, reason = error.verdict, (error.verdict.reason or "").removeprefix(f"{name}: ")
+        found = error.verdict
+        reason = (error.verdict.reason or "").removeprefix(f"{name}: ")
         if "no weight moved" in reason:
             return row._replace(outcome="still")
         if found.outcome != "fail":

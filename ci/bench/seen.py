@@ -121,12 +121,15 @@ class Layouts:
     """A layout, recorded as a cell is."""
 
     def __init__(self, layout: Any, workload: Any, cell: Cell) -> None:
-        self._layout, self._workload, self._cell = layout, workload, cell
+        self._layout = layout
+        self._workload = workload
+        self._cell = cell
 
     def _made(self, change: Change | None) -> Callable[[Any, Cell], Engine]:
         def made(workload: Any, cell: Cell) -> Engine:
             engine: Engine = self._layout(workload, cell)
-            update, done = engine.optimizer_step, [0]
+            update = engine.optimizer_step
+            done = [0]
 
             def changing() -> None:
                 update()
@@ -144,7 +147,8 @@ class Layouts:
         seeded()
         cell = self._cell.replace(sequence=SEQUENCES["midway"])
         cell = dataclasses.replace(cell, backend="emulated")
-        engine, capture = self._made(change)(self._workload(), cell), Capture()
+        engine = self._made(change)(self._workload(), cell)
+        capture = Capture()
         engine.start(capture)
         torch.manual_seed(SEED)
         shown: Effects = []
@@ -220,7 +224,8 @@ def measure(
         try:
             matters = setup.run(change) != plain
         except Exception:  # whatever ends a run is seen by everybody
-            row.matter, row.red = row.matter + 1, row.red + 2
+            row.matter = row.matter + 1
+            row.red = row.red + 2
             continue
         if not matters:
             continue

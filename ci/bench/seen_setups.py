@@ -199,7 +199,9 @@ class Extra(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale, self.shifts, self.options = 1.5, [0.1, 0.2], {"power": 2}
+        self.scale = 1.5
+        self.shifts = [0.1, 0.2]
+        self.options = {"power": 2}
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute with all of them."""
@@ -227,7 +229,8 @@ class Lora(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.base = nn.Linear(5, 5).requires_grad_(False)
-        self.down, self.up = nn.Linear(5, 2, bias=False), nn.Linear(2, 5, bias=False)
+        self.down = nn.Linear(5, 2, bias=False)
+        self.up = nn.Linear(2, 5, bias=False)
         self.scaling = 0.5
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -69,7 +69,8 @@ class Soak:
         without = (f"-pno:{name}" for name in ("terminal", "cacheprovider", "rerunfailures"))
         options = f"--precision-timeout={DEADLINE}", "--precision-device=cpu", f"--rootdir={HERE}"
         jobs = str(HERE / "soak_jobs.py"), f"-c{os.devnull}"
-        before, began = held(self.folder), time.monotonic()
+        before = held(self.folder)
+        began = time.monotonic()
         status = pytest.main([*jobs, *without, *options], plugins=[self])
         self.seconds = time.monotonic() - began
         after = held(self.folder)

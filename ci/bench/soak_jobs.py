@@ -190,7 +190,8 @@ def ending(
         try:
             verdict = parity.check(candidate, reference, workload=TINY)
         except ParityError as error:
-            verdict, words = error.verdict, str(error)
+            verdict = error.verdict
+            words = str(error)
     leaks = [str(w.message) for w in caught if issubclass(w.category, PrecisionLeakWarning)]
     failed = FAILED.search(verdict.reason)
     outcome = failed.expand(r"rank \1 \2") if failed else verdict.outcome

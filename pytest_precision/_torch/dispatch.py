@@ -149,7 +149,8 @@ def map_devices(mapped: Callable[[Any], Any]) -> None:
     """
     from torch.utils import _device
 
-    make, enter = Tensor._make_wrapper_subclass, _device.DeviceContext.__init__
+    make = Tensor._make_wrapper_subclass
+    enter = _device.DeviceContext.__init__
 
     def made(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:

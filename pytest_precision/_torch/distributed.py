@@ -86,7 +86,8 @@ def share_gloo_device() -> None:
                 super().__init__(store, rank, size, timeout=timeout, **more)
                 return
             options = original._Options()
-            options._devices, options._timeout = [device(interface=interface)], timeout
+            options._devices = [device(interface=interface)]
+            options._timeout = timeout
             super().__init__(store, rank, size, options)
 
     table.ProcessGroupGloo = OnSharedDevice
@@ -221,7 +222,8 @@ def collect_one_by_one() -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
-    noted, manager = process_groups().pg_coalesce_state, distributed_c10d._CoalescingManager
+    noted = process_groups().pg_coalesce_state
+    manager = distributed_c10d._CoalescingManager
 
     @contextmanager
     def one_by_one(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Any]:

@@ -138,7 +138,8 @@ def is_coded(parameter: Tensor) -> bool:
 
 def holds(master: Tensor, parameter: Tensor) -> bool:
     """Return whether a tensor, rounded to a parameter's dtype, has its values or a run of them."""
-    own, rounded = _flat(parameter), _flat(master).to(parameter.dtype)
+    own = _flat(parameter)
+    rounded = _flat(master).to(parameter.dtype)
     if not own.numel() or not rounded.numel() or own.device != rounded.device:
         return False
     if own.is_meta:  # without values, only sizes can be compared

@@ -90,7 +90,8 @@ class BaselinePlace:
 
     def write(self, baseline: CheckBaseline) -> bool:
         """Write a baseline, unless it is there as it is; return whether that was needed."""
-        path, text = self.file(baseline.key), baseline.text()
+        path = self.file(baseline.key)
+        text = baseline.text()
         if path.exists() and path.read_text() == text:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)

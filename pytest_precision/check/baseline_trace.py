@@ -92,7 +92,8 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
             raise BaselineError(
                 expected_but_got("pieces that form a whole", f"{kind} of {name}: {one.fault.text}")
             )
-        first, held = one.pieces[0], one.tensor
+        first = one.pieces[0]
+        held = one.tensor
         whole = first.dtype, first.shape, rank
         if held is None:
             yield WholeTensor(kind, name, *whole, f"#{first.digest}")
@@ -106,7 +107,8 @@ def _observation(one: WholeTensor) -> Observation:
     dtype = getattr(torch, one.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise BaselineError(expected_but_got("a dtype of torch", f"{one.dtype!r} of {one.name}"))
-    place, local = Chunk((0,) * len(one.shape), one.shape), one.rank is not None
+    place = Chunk((0,) * len(one.shape), one.shape)
+    local = one.rank is not None
     if one.value.startswith("#"):
         tensor = torch.empty(one.shape, dtype=dtype, device="meta")
         return Observation(one.kind, one.name, tensor, one.shape, place, local, one.value[1:])

@@ -56,7 +56,9 @@ class Case:
     ) -> None:
         self.candidate, self.reference = candidate, reference
         self.terms = terms
-        self._again, self._window, self._alone = again, window, alone
+        self._again = again
+        self._window = window
+        self._alone = alone
 
     @classmethod
     def opened(cls, recordings: Recordings, terms: Terms) -> Case:

@@ -26,8 +26,8 @@ from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
-    from pytest_precision.check.moved import Then
     from pytest_precision.check.ruled_check import RuledCheck
+    from pytest_precision.check.then import Then
 
 __tracebackhide__ = is_bad_input
 

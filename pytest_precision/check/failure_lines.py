@@ -10,8 +10,8 @@ from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis
 from pytest_precision.parity.explain.unlike import number_lines
-from pytest_precision.parity.self_checks import consistency, plain_gradients
 from pytest_precision.parity.self_checks import declared_rule as oracle
+from pytest_precision.parity.self_checks import identities, plain_gradients
 
 
 def described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *notes(case, closer, found.finding),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         *(
-            f"It contradicts itself: {consistency.contradiction_words(b, f'the {n}')}"
+            f"It contradicts itself: {identities.contradiction_words(b, f'the {n}')}"
             for n, b in closer.contradictions()
         ),
         *(line for side in case.sides for line in oracle.breach_lines(side, case.terms.exempt)),

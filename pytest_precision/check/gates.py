@@ -20,7 +20,7 @@ from pytest_precision.parity.explain import curves, required_tolerance, spread, 
 from pytest_precision.parity.explain.diagnosis import by_rule, diagnose, single
 from pytest_precision.parity.explain.histogram import of_finding
 from pytest_precision.parity.explain.locate import locate
-from pytest_precision.parity.self_checks import consistency, data_check, plain_gradients
+from pytest_precision.parity.self_checks import data_check, identities, plain_gradients
 from pytest_precision.parity.self_checks import declared_rule as oracle
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
 from pytest_precision.parity.self_checks.vacuity import (
@@ -99,7 +99,8 @@ def undisturbed(case: Case) -> Ruling | None:
 
 
 def _disturbed(case: Case, number: int) -> Finding | None:
-    side, other = case.sides[number], case.sides[1 - number]
+    side = case.sides[number]
+    other = case.sides[1 - number]
     return disturbed(side.trace, other.trace, case.terms.criteria)
 
 
@@ -159,7 +160,7 @@ def consistent(case: Case) -> Ruling | None:
         return None
     who = "both sides" if len(found) > 1 else f"the {found[0][0]}"
     return _failed(
-        consistency.contradiction_words(found[0][1], who), [consistency.advice(found[0][1])]
+        identities.contradiction_words(found[0][1], who), [identities.advice_on(found[0][1])]
     )
 
 
@@ -188,7 +189,8 @@ def workload_gradients(case: Case) -> Ruling | None:
 @gate
 def lost_updates(case: Case) -> Ruling | None:
     """Refuse a candidate that loses more updates than the test allows."""
-    limit, log = case.terms.max_lost_updates, case.candidate.updates
+    limit = case.terms.max_lost_updates
+    log = case.candidate.updates
     if limit is None:
         return None
     unknown = curves.unmeasured(log)

@@ -137,7 +137,8 @@ def recorded_lines(
             [read_operations(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
-        logs, ranks = (ours, theirs), max(side.cell.world_size for side in sides)
+        logs = (ours, theirs)
+        ranks = max(side.cell.world_size for side in sides)
         if hold_other_pieces(*logs):
             whole = [s for s, own in zip(sides, logs, strict=True) if own[0].pieces < ranks]
             if whole:

@@ -35,12 +35,14 @@ def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
         if found.telling:
             yield f"No criterion is proposed: {found.signature} is no rounding."
         return
-    criteria, tried = _proved([case], None), OF_THIS_START
+    criteria = _proved([case], None)
+    tried = OF_THIS_START
     try:
         # Others are recorded only where there may be something to propose.
         other = None if isinstance(criteria, str) else case.otherwise_started()
         if other is not None and other.judgement.observations:
-            criteria, tried = _proved([case, other], _noise(case)), OF_ANOTHER_START
+            criteria = _proved([case, other], _noise(case))
+            tried = OF_ANOTHER_START
     except SideFailed as failed:
         tried = f"From another start they were not tried: {failed.reason}"
     if isinstance(criteria, str):
@@ -53,7 +55,8 @@ def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
 
 
 def _noise(case: Case) -> ComparedRun | None:
-    noisy, reference = case.rounded_at_random(), case.reference.trace
+    noisy = case.rounded_at_random()
+    reference = case.reference.trace
     if noisy is None:
         return None
     return ComparedRun(judge(noisy.trace, reference, Criteria.of(None)), reference)

@@ -60,7 +60,9 @@ class Recordings:
         names: tuple[str, str] = ("candidate", "reference"),
     ) -> None:
         self.candidate, self.reference = candidate, reference
-        self._ranks, self._traces, self._timeout = ranks, traces, timeout
+        self._ranks = ranks
+        self._traces = traces
+        self._timeout = timeout
         self._then = then
         self._names = dict(zip(("candidate", "reference"), names, strict=True))
         self._folders: list[Path] = []
@@ -151,7 +153,8 @@ class Recordings:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
         window = Window(wanted.step, wanted.step)
-        theirs, operations = wanted, self.reference.cell.operations
+        theirs = wanted
+        operations = self.reference.cell.operations
         if operations != self.candidate.cell.operations and wanted.op != INIT.op:
             trains = [op for op, operation in enumerate(operations) if operation == "train"]
             theirs = wanted._replace(op=trains[wanted.step - 1])

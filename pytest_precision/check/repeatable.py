@@ -40,7 +40,8 @@ def unrepeatable(case: Case) -> str:
 @gate
 def races(case: Case) -> Ruling | None:
     """Refuse a candidate whose bits change where one of its ranks is late."""
-    cell, runs = case.candidate.cell, case.terms.jitter
+    cell = case.candidate.cell
+    runs = case.terms.jitter
     sizes = {segment.world_size for segment in cell.segments}
     if not can_race(cell):
         return None
@@ -108,7 +109,8 @@ def _same(pair: Pair) -> bool:
     """Return whether each rank holds the same bytes in both runs, whole tensors or not."""
     if pair.candidate is None or pair.reference is None:
         return False
-    again, first = pair.candidate, pair.reference
+    again = pair.candidate
+    first = pair.reference
     return len(again.pieces) == len(first.pieces) and all(
         ours.dtype == theirs.dtype and again.trace.same_bytes(ours, first.trace, theirs)
         for ours, theirs in zip(again.pieces, first.pieces, strict=True)

@@ -9,11 +9,11 @@ from typing import Any
 from pytest_precision.check.baselines import KeptCheck
 from pytest_precision.check.case import Case
 from pytest_precision.check.gates import GATES, ruled
-from pytest_precision.check.moved import Then, since_then
 from pytest_precision.check.mutation import mutants, noticed
 from pytest_precision.check.recordings import MakeRecordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
+from pytest_precision.check.then import Then, since_then
 from pytest_precision.parity.verdict import Ruling
 
 OF_BOTH = ("curves", "identities", "lost_updates", "oracle")

@@ -45,7 +45,8 @@ class Against:
         self.given = given
         if not given.script:
             given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
-        file, self.of_check = given.script[0], checks and "::" in given.script[0]
+        file = given.script[0]
+        self.of_check = checks and "::" in given.script[0]
         if not Path(file.partition("::")[0] if self.of_check else file).is_file():
             got = named("script", file)
             given.parser.error(expected_but_got("a script file", got, "name a file"))

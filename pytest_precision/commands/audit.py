@@ -84,7 +84,8 @@ def run(given: argparse.Namespace) -> int:
 @contextmanager
 def _started_here(program: str) -> Iterator[None]:
     """Let people's code find modules of this folder, and no arguments of this command."""
-    arguments, sys.argv = sys.argv, [program]
+    arguments = sys.argv
+    sys.argv = [program]
     sys.path.insert(0, os.getcwd())  # as `python -m` has it, and an installed command has not
     try:
         yield
@@ -152,7 +153,8 @@ def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
 def _place(build: Callable[[], Any]) -> BuiltAt:
     own = inspect.unwrap(build.func if isinstance(build, functools.partial) else build)
     source = own if inspect.isfunction(own) or inspect.isclass(own) else type(own)
-    file, here = Path(inspect.getfile(source)), Path.cwd()
+    file = Path(inspect.getfile(source))
+    here = Path.cwd()
     inside = file.relative_to(here) if file.is_relative_to(here) else file
     return BuiltAt(inside.as_posix(), inspect.getsourcelines(source)[1])
 

@@ -47,7 +47,8 @@ def add_to(commands: Any) -> None:
 
 def _status(against: Against) -> int:
     """Record both sides, compare them, and return the exit status."""
-    sides, here = against.sides, against.sides.here()
+    sides = against.sides
+    here = against.sides.here()
     with _other(against) as there:
         sides.record(here, "candidate")
         if against.given.repeats:
@@ -62,7 +63,8 @@ def _status(against: Against) -> int:
 @contextmanager
 def _other(against: Against) -> Iterator[Installation]:
     """Yield what this side is compared with."""
-    python, revision = against.given.python, against.given.revision
+    python = against.given.python
+    revision = against.given.revision
     if python is not None:
         Installation(str(python), python).expect_able()
     if python is not None and revision is None:

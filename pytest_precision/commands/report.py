@@ -97,7 +97,8 @@ def _html(given: argparse.Namespace) -> str:
 def _summary(given: argparse.Namespace) -> str:
     from pytest_precision.report.summary import markdown_summary
 
-    report, since = Report.of(_merged(given)), _since(given)
+    report = Report.of(_merged(given))
+    since = _since(given)
     if since is None:
         return markdown_summary(report)
     from pytest_precision.report.changed_cells import ChangedCells

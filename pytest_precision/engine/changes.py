@@ -64,8 +64,10 @@ class Since:
     def __init__(self) -> None:
         self.settings: Mapping[str, Mapping[str, Any]] = {}
         self.trained: dict[str, bool] = {}
-        self.attributes, self.policies = Changes("attribute"), Changes("policy")
-        self.generators, self.options = Changes("host_rng"), Changes("hyper")
+        self.attributes = Changes("attribute")
+        self.policies = Changes("policy")
+        self.generators = Changes("host_rng")
+        self.options = Changes("hyper")
 
 
 def generators() -> Iterator[tuple[str, Any]]:

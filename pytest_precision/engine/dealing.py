@@ -134,7 +134,8 @@ class Dealing(Restorable):
                 self._expect_shares(step, len(self.workload.microbatches(self.cell, step)))
 
     def _expect_shares(self, step: int, microbatches: int) -> None:
-        ranks, workload = self.data_parallel[1], type(self.workload).__name__
+        ranks = self.data_parallel[1]
+        workload = type(self.workload).__name__
         if microbatches < ranks:
             raise ValueError(
                 expected_but_got(

@@ -41,7 +41,9 @@ class EngineState(TrainingState):
     """
 
     def __init__(self, engine: Observable, capture: Capture, since: Since) -> None:
-        self._engine, self._capture, self.since = engine, capture, since
+        self._engine = engine
+        self._capture = capture
+        self.since = since
 
     def optimizers_state(self) -> Iterator[Observation]:
         """Yield the state of the engine's optimizer; `beside` has that of further ones."""
@@ -49,7 +51,8 @@ class EngineState(TrainingState):
 
     def weights(self) -> Iterator[Observation]:
         """Yield parameters, quantized state and buffers of the model."""
-        engine, capture = self._engine, self._capture
+        engine = self._engine
+        capture = self._capture
         for name, parameter in engine.model.named_parameters():
             yield from engine.show("param", name, parameter, capture)
         for kind, name, tensor in modules.quantized_state(engine.model):
@@ -125,7 +128,8 @@ class EngineState(TrainingState):
         return of_optimizer(optimizer, updated, self._groups_of(optimizer) if counts else ())
 
     def _updated(self, optimizer: Optimizer, name: str, parameter: Tensor) -> UpdatedTensor:
-        engine, capture = self._engine, self._capture
+        engine = self._engine
+        capture = self._capture
 
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
             # A step counter or a scale is no tensor of the parameter's elements.

@@ -26,7 +26,8 @@ class LossScale:
         if overflowed:
             self.scale /= 2
         elif self.good_steps == GROWTH_INTERVAL:
-            self.scale, self.good_steps = self.scale * 2, 0
+            self.scale = self.scale * 2
+            self.good_steps = 0
 
     def state_dict(self) -> dict[str, float]:
         """Return the scale and the count of good steps, for a checkpoint."""
@@ -34,4 +35,5 @@ class LossScale:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Load what `state_dict` returned."""
-        self.scale, self.good_steps = state["scale"], int(state["good_steps"])
+        self.scale = state["scale"]
+        self.good_steps = int(state["good_steps"])

@@ -129,7 +129,8 @@ def native_refusal(precision: str, got: str) -> str:
 
 
 def _has(precision: str, machine: Machine) -> bool:
-    engine, capability = machine.transformer_engine, machine.capability
+    engine = machine.transformer_engine
+    capability = machine.capability
     if engine is None or capability is None:
         return False
     return any(

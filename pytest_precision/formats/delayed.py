@@ -123,7 +123,8 @@ class DelayedScaling(PerTensor):
 
     def _scale(self, amax: torch.Tensor) -> torch.Tensor:
         # In fp32, as in the kernel: a margin beyond fp32's range makes the scale 0 or infinite.
-        maximum, power = self.element.maximum, _power_of_two(-self._margin)
+        maximum = self.element.maximum
+        power = _power_of_two(-self._margin)
         if self._update == "fused":
             return torch.full_like(amax, maximum).mul_(power).div_(amax)
         return amax.reciprocal().mul_(maximum).mul_(power)

@@ -175,7 +175,8 @@ class Nvfp4(Reducible):
                 amaxes of the format are not those of parts of the input.
         """
         x = self._read_as_it_is(x)
-        amax, known = amaxes[:1], by_block(amaxes[1:], x, self._blocks)
+        amax = amaxes[:1]
+        known = by_block(amaxes[1:], x, self._blocks)
         wanted = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
         operands = {
             side: PackedOperand(x, amax, self._kind, None, transposed=side == "columnwise")

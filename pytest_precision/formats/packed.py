@@ -99,13 +99,17 @@ class PackedOperand:
             scale: uint8, the scale per block of the tile; blocks may be larger than `block`.
         """
         if self._transposed:
-            data, pack = self._data.t(), e2m1.pack_rows
+            data = self._data.t()
+            pack = e2m1.pack_rows
             down, across = _shrunk(tile.rows, 2), tile.columns
-            scale_down, scale_across = _shrunk(tile.rows, NVFP4_BLOCK), tile.columns
+            scale_down = _shrunk(tile.rows, NVFP4_BLOCK)
+            scale_across = tile.columns
         else:
-            data, pack = self._data, e2m1.pack_columns
+            data = self._data
+            pack = e2m1.pack_columns
             down, across = tile.rows, _shrunk(tile.columns, 2)
-            scale_down, scale_across = tile.rows, _shrunk(tile.columns, NVFP4_BLOCK)
+            scale_down = tile.rows
+            scale_across = _shrunk(tile.columns, NVFP4_BLOCK)
         pack(codes, data[down, across])
         target = (self._scale.t() if self._transposed else self._scale)[scale_down, scale_across]
         for axis in (0, 1):

@@ -20,7 +20,8 @@ class InAutocast(nn.Module):
     def __init__(self, module: nn.Module, device: str, dtype: torch.dtype) -> None:
         super().__init__()
         self.module = module
-        self.device, self.dtype = device, dtype
+        self.device = device
+        self.dtype = dtype
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module; the backward runs outside, as torch advises."""

@@ -141,7 +141,8 @@ def _check_name(name: str, values: object, options: Sequence[str]) -> None:
     known = meant(name, BUILT_IN_AXES)
     if known is None:
         # Options have no lists of values, so that a plural with one is a word of the user's.
-        others, listed = [*options, "environment"], isinstance(values, (list, tuple))
+        others = [*options, "environment"]
+        listed = isinstance(values, (list, tuple))
         known = meant(name, others, plurals=not listed)
     if known is not None:
         raise MatrixError(

@@ -169,7 +169,8 @@ def ranks_of(operation: str) -> int | None:
 
 def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
     """Return the steps whose microbatches the operations read, each once; 0 is evaluation data."""
-    read, trained = [], 0
+    read = []
+    trained = 0
     for operation in (OPERATIONS[name] for name in operations):
         if operation.counted:
             read.append(0 if operation.held_out else trained + 1)

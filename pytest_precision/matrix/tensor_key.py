@@ -54,7 +54,8 @@ class TensorKey(NamedTuple):
         elif kind in OPERANDS and (operand := _OPERAND.fullmatch(rest)) is not None:
             owner, part = operand[1], operand[2]
         else:
-            owner, part = rest, ""
+            owner = rest
+            part = ""
         return cls(owner, part, microbatch)
 
     def name(self, kind: str) -> str:

@@ -187,4 +187,6 @@ def begin_microbatch(model: nn.Module, step: int, microbatch: int, *, first: boo
     for name, layer in model.named_modules():
         if isinstance(layer, Layer):
             layer.streams = layer.streams or layer.streams_at(name)
-            layer.is_first_microbatch, layer.step, layer.microbatch = first, step, microbatch
+            layer.is_first_microbatch = first
+            layer.step = step
+            layer.microbatch = microbatch

@@ -133,7 +133,9 @@ class Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: Call, n: int, *parameters: Tensor) -> Tensor:
         """Multiply the rows of x, bf16 [rows, in], which are sorted by weight."""
-        ctx.call, ctx.weights, ctx.biases = call, parameters[:n], parameters[n:]
+        ctx.call = call
+        ctx.weights = parameters[:n]
+        ctx.biases = parameters[n:]
         biases: Sequence[Tensor | None] = [None] * len(call.products)
         if ctx.biases:
             biases = ctx.biases[0].unbind() if call.grouped else ctx.biases

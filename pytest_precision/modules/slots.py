@@ -76,7 +76,8 @@ class DelayedScalingState(nn.Module, Reducible):
 
     def _current(self) -> DelayedScaling:
         # Moving a module to another device replaces its buffers.
-        self._format.scale, self._format.history = self.scale, self.history
+        self._format.scale = self.scale
+        self._format.history = self.history
         return self._format
 
 
@@ -118,7 +119,8 @@ class Quantizers(nn.Module):
                 )
             )
         super().__init__()
-        native, formats = backend == "native", recipe(precision)
+        native = backend == "native"
+        formats = recipe(precision)
         for operand in ("input", "weight", "gradient"):
             format = by_name(getattr(formats, operand))
             if format.has_state:  # it goes into buffers, which are saved and moved with the model

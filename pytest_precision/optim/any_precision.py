@@ -114,7 +114,9 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
                 state[name] = counter if name == "step" else zeros
         state["step"] += 1
         lr, (beta1, beta2) = float(group["lr"]), group["betas"]
-        grad, exp_avg, exp_avg_sq = param.grad, state["exp_avg"], state["exp_avg_sq"]
+        grad = param.grad
+        exp_avg = state["exp_avg"]
+        exp_avg_sq = state["exp_avg_sq"]
         param.mul_(1 - lr * group["weight_decay"])
         exp_avg.mul_(beta1).add_(grad, alpha=1 - beta1)
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)

@@ -53,7 +53,8 @@ def _announced(one: Asked) -> str:
 def _missing(precision: str, device: str) -> str:
     """Return what is missing for a native format, as far as is known; empty if nothing is."""
     lacks = []
-    engine, native = installed_version(), PRECISIONS[precision].native
+    engine = installed_version()
+    native = PRECISIONS[precision].native
     if not native:
         lacks.append(f"no {precision} in Transformer Engine")
     elif engine is None:

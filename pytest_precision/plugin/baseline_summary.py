@@ -31,7 +31,9 @@ class BaselineSummary:
     """
 
     def __init__(self, root: Path, folder: Path, settings: Settings) -> None:
-        self._root, self._folder, self._settings = root, folder, settings
+        self._root = root
+        self._folder = folder
+        self._settings = settings
         self._states: dict[str, str] = {}
         self._test_files: set[str] = set()
 

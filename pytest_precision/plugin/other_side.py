@@ -128,7 +128,8 @@ def _expect_possible(settings: Settings) -> None:
 
 def _expect_own_root(config: pytest.Config) -> None:
     """Refuse a path that pytest has taken for one of its own, and looked there for its ini file."""
-    option, called_from = "--precision-against-python", config.invocation_params.dir
+    option = "--precision-against-python"
+    called_from = config.invocation_params.dir
     is_elsewhere = config.inipath is None or not called_from.is_relative_to(config.rootpath)
     if option in config.invocation_params.args and is_elsewhere:
         raise pytest.UsageError(

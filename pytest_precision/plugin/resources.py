@@ -16,7 +16,7 @@ from pytest_precision.revisions.other_ranks import OtherRanks
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
-    from pytest_precision.check.moved import Then
+    from pytest_precision.check.then import Then
 
 
 class Resources:
@@ -61,9 +61,10 @@ class Resources:
         if self._other_side is None:
             return None
         # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.check.moved import Then
+        from pytest_precision.check.then import Then
 
-        ours, other = self.ranks(settings), self._other_side
+        ours = self.ranks(settings)
+        other = self._other_side
         if self._other_ranks is None:
             self._other_ranks = OtherRanks(other.installation, other.package)
         if ours not in self._then:
@@ -74,7 +75,8 @@ class Resources:
                 self._other_ranks.start,
                 settings.ranks_per_device,
             )
-            name, differences = other.installation.name, self._other_ranks.differences
+            name = other.installation.name
+            differences = self._other_ranks.differences
             self._then[ours] = Then(name, pool, differences)
         return self._then[ours]
 

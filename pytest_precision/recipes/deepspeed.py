@@ -60,7 +60,8 @@ def _partitions(optimizer: Any, names: Names) -> Flat:
     """Yield each partition of ZeRO 1 and 2: a range of all parameters of its group in a row."""
     for number, partition in enumerate(optimizer.single_partition_of_fp32_groups):
         rank = dist.get_rank(optimizer.real_dp_process_group[number])
-        position, end = rank * partition.numel(), (rank + 1) * partition.numel()
+        position = rank * partition.numel()
+        end = (rank + 1) * partition.numel()
         group = optimizer.round_robin_bit16_groups[number]
         pieces: list[PieceFields] = []
         for own, offset in zip(group, optimizer.round_robin_bit16_offsets[number], strict=True):

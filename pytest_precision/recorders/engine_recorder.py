@@ -84,7 +84,8 @@ class EngineRecorder:
         """Run the operations of the segment that begin in the window, and observe after each."""
         start, stop = self.segment.start, self.segment.stop
         if self.segment.number:
-            self.op, self.operation = start, self.operations[start]
+            self.op = start
+            self.operation = self.operations[start]
             self.restore()
             start += 1
         else:

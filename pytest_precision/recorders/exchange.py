@@ -60,7 +60,8 @@ def export_recording(folder: Path, file: Path) -> None:
         OSError: a file cannot be written.
     """
     recording = Recording.of_folder("recording", folder)
-    trace, manifest = recording.trace, recording.manifest
+    trace = recording.trace
+    manifest = recording.manifest
     assert manifest is not None
     tensors: dict[str, Tensor] = {}
     moments: list[dict[str, Any]] = []

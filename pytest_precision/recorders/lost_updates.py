@@ -111,7 +111,8 @@ def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) ->
             exact, error = exact.where(finite, 0.0), error.where(finite, 0.0)
         squares = exact.dot(exact), error.dot(error)
         # Comparisons in place, which give 0.0 and 1.0: torch's own to bool take four times as long.
-        still, size = moved.eq_(0), exact.abs_()
+        still = moved.eq_(0)
+        size = exact.abs_()
         sizes = size.sum(), size.dot(still)
         updated = size.ne_(0)
         total += torch.stack((updated.sum(), updated.dot(still), *sizes, *squares))

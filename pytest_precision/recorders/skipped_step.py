@@ -25,8 +25,11 @@ class SkippedStep:
     """
 
     def __init__(self, engine: Engine, capture: Capture, cell: Cell) -> None:
-        self._engine, self._capture, self._cell = engine, capture, cell
-        self._rates, self._weights = rates(engine), weights(engine)
+        self._engine = engine
+        self._capture = capture
+        self._cell = cell
+        self._rates = rates(engine)
+        self._weights = weights(engine)
 
     def overflow(self, step: int) -> None:
         """Compute gradients of `step`, of which one tensor of one rank is infinite.

@@ -30,7 +30,8 @@ class UpdateWatcher:
     """
 
     def __init__(self, workload: Workload, cell: Cell) -> None:
-        self._meter, self._oracle = UpdateMeter(), UpdateOracle(workload, cell)
+        self._meter = UpdateMeter()
+        self._oracle = UpdateOracle(workload, cell)
 
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:

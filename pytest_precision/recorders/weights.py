@@ -36,7 +36,8 @@ class Weight:
     def of(cls, engine: Engine) -> Iterator[Weight]:
         """Yield the weights that an engine's optimizer updates."""
         for name, parameter in engine.masters():
-            effective, pieces = partial(engine.effective, parameter), partial(_pieces, engine, name)
+            effective = partial(engine.effective, parameter)
+            pieces = partial(_pieces, engine, name)
             yield cls(name, parameter, effective, pieces)
 
 

@@ -153,7 +153,10 @@ class GridTable:
         rows: Sequence[int],
         columns: Sequence[int],
     ) -> None:
-        self.axes, self.headings, self.rows, self.columns = axes, headings, rows, columns
+        self.axes = axes
+        self.headings = headings
+        self.rows = rows
+        self.columns = columns
         self.shift = INDENT if headings else 0
         self.row_keys = sorted({_pick(place, (*headings, *rows)) for place in marks})
         self.column_keys = sorted({_pick(place, columns) for place in marks})
@@ -174,7 +177,8 @@ class GridTable:
             if len(key) > 1 and key[:1] != outer:
                 # The label of a group may be longer than its columns.
                 end = max(end, start + GAP + self._label(0, outer)) if starts else end
-                start, outer = end, key[:1]
+                start = end
+                outer = key[:1]
             starts.append(end)
             end += self._label(len(key) - 1, key[-1:])
         if outer:

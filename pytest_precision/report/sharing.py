@@ -71,7 +71,8 @@ class Shared(NamedTuple):
         """
         if not self.conditions:
             return ""
-        count, having = len(failing), sum(map(self.holds, failing))
+        count = len(failing)
+        having = sum(map(self.holds, failing))
         everyone = "both" if count == 2 else f"all {count}"
         who = everyone if having == count else f"{having} of {count}"
         number = len(self.conditions)

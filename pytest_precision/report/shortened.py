@@ -12,8 +12,9 @@ from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.reasons import fold
 from pytest_precision.report.status import FAILING, STATUSES
 
-MARK, MARGIN = "E", "E   "
-"""What pytest's lines of a message begin with."""
+# What pytest's lines of a message begin with.
+ERROR_MARK = "E"
+ERROR_MARGIN = "E   "
 
 
 def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> None:
@@ -45,12 +46,12 @@ def _show(longrepr: Any, brief: Sequence[str], width: int) -> None:
         width: of the terminal.
     """
     entry = longrepr.reprtraceback.reprentries[-1]
-    message = [line for line in entry.lines if line.startswith(MARK)]
+    message = [line for line in entry.lines if line.startswith(ERROR_MARK)]
     if not message:
         return
-    whole = (line for text in brief for line in _wrapped(text, width - len(MARGIN)))
-    entry.lines = [line for line in entry.lines if not line.startswith(MARK)]
-    entry.lines += [f"{MARGIN}{line}" for line in whole]
+    whole = (line for text in brief for line in _wrapped(text, width - len(ERROR_MARGIN)))
+    entry.lines = [line for line in entry.lines if not line.startswith(ERROR_MARK)]
+    entry.lines += [f"{ERROR_MARGIN}{line}" for line in whole]
     entry.reprfuncargs = None  # the title names the cell, and the lines what was checked
 
 

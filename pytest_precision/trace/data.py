@@ -70,7 +70,8 @@ class DataWatch:
         self._unsteady: dict[int, None] = {}
         self._tokens: dict[int, set[int]] = {}
         self._asked = 0
-        ask, count = workload.microbatches, workload.tokens
+        ask = workload.microbatches
+        count = workload.tokens
 
         def microbatches(cell: Cell, step: int) -> list[Any]:
             # A list, so that what is digested here is what is trained on.

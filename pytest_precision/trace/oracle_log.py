@@ -103,7 +103,8 @@ class OracleLog:
 
     def add(self, other: OracleLog) -> None:
         """Add what another rank found."""
-        self.rule, self.shown_by = other.rule, other.shown_by
+        self.rule = other.rule
+        self.shown_by = other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2
         self.by_loss_scale = self.by_loss_scale and other.by_loss_scale
         self.judged += other.judged

@@ -78,7 +78,8 @@ class Recording:
     @classmethod
     def _sound(cls, name: str, folder: Path, manifest: Manifest) -> Recording:
         """Check all files of a recording before anything is believed of them, and read them."""
-        files, ranks = SealedFiles(folder, manifest.files), range(manifest.world_size)
+        files = SealedFiles(folder, manifest.files)
+        ranks = range(manifest.world_size)
         for rank in ranks:
             index, held, data, updates = (folder / name for name in files_of(rank))
             fields = Header.__dataclass_fields__

@@ -70,4 +70,5 @@ class StepAccuracy:
         return cls(tensors, index["silent"])
 
 
-_TENSORS, _INDEX = "first_step.safetensors", "first_step.json"
+_TENSORS = "first_step.safetensors"
+_INDEX = "first_step.json"

@@ -140,7 +140,8 @@ class Trace:
         self.folder = folder
         self.world_sizes = world_sizes
         self.files = files
-        headers, self._written = [], []
+        headers = []
+        self._written = []
         for number, place, rank in holders(folder, world_sizes):
             index = files.data(place / f"rank{rank}.json")
             headers.append(Header(*(index[name] for name in Header.__dataclass_fields__)))

@@ -48,7 +48,8 @@ class TraceWriter:
         self._file = open(folder / f"rank{rank}.bin", "wb")  # noqa: SIM115, closed by __exit__
         self._end = 0
         self._offsets: dict[str, int] = {}
-        self._threads, self._pool = threads, ThreadPoolExecutor(threads)
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads)
         self._moments: dict[Moment, list[tuple[int, int | str]]] = {}
         self._slots: dict[TensorSlot, int] = {}
 

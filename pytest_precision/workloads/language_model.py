@@ -53,7 +53,8 @@ class GptBlock(nn.Module):
 
     def __init__(self, heads: int, head_width: int, *, fixed: bool) -> None:
         super().__init__()
-        width, hidden = heads * head_width, (3 * heads - 2) * head_width
+        width = heads * head_width
+        hidden = (3 * heads - 2) * head_width
         self.attention_norm = nn.LayerNorm(width)
         self.attention = Attention(heads, head_width, fixed=fixed)
         self.norm = nn.LayerNorm(width)

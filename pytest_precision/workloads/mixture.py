@@ -19,7 +19,8 @@ from pytest_precision.workloads.token_chain import token_chain
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
 
-_COMMON, _RARE = 47, 6
+_COMMON = 47
+_RARE = 6
 """The vocabulary: numbers of common tokens and of rare ones, which alone use the last expert."""
 
 _AUXILIARY = 0.01

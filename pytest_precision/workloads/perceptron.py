@@ -15,7 +15,8 @@ from pytest_precision.workloads.recipe import TrainingRecipe
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell
 
-_FEATURES, _CLASSES = 13, 7
+_FEATURES = 13
+_CLASSES = 7
 
 
 class Reader(nn.Linear):

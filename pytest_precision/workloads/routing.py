@@ -52,10 +52,8 @@ class Router(nn.Module):
         # A stable sort, unlike topk, defines which of two equal logits comes first.
         wish, order = wish.sort(dim=-1, descending=True, stable=True)
         chosen = order[:, :EXPERTS_PER_TOKEN]
-        self.chosen, self.margin = (
-            chosen,
-            wish[:, EXPERTS_PER_TOKEN - 1] - wish[:, EXPERTS_PER_TOKEN],
-        )
+        self.chosen = chosen
+        self.margin = wish[:, EXPERTS_PER_TOKEN - 1] - wish[:, EXPERTS_PER_TOKEN]
         return chosen, logits.gather(1, chosen).softmax(-1)
 
 
@@ -75,7 +73,8 @@ def over_capacity(
     """
     if not len(chosen):
         return torch.zeros_like(chosen, dtype=torch.bool), shares.detach().amin(1)
-    experts, share = chosen.flatten(), shares.detach().flatten()
+    experts = chosen.flatten()
+    share = shares.detach().flatten()
     place = torch.arange(len(share), device=share.device)
     rivals = experts == experts.unsqueeze(1)
     lead = share - share.unsqueeze(1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-_FACTOR, _OFFSET = 5, 3
+_FACTOR = 5
+_OFFSET = 3
 _JUMPS = 0.1
 """The share of random tokens, which keeps the loss, and so the gradient, away from zero."""
 

@@ -13,7 +13,7 @@ from moving import made, made_elsewhere, made_too
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, unchecked, workloads
 from pytest_precision.check.baselines import _key
-from pytest_precision.check.moved import Then
+from pytest_precision.check.then import Then
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.trace.recording import Recording

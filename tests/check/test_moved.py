@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.check.moved import Moves, differences_in_time, since
+from pytest_precision.check.moved import Moves, since
+from pytest_precision.check.then import differences_in_time
 from pytest_precision.parity.verdict import Ruling
 
 LOST = Ruling(outcome="fail", gate="agreement", reason="the sides differ")

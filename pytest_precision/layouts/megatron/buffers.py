@@ -106,7 +106,9 @@ class Buffer:
         grad_dtype: torch.dtype,
         shared: bool,
     ) -> None:
-        self.rank, self.world_size, self.shared = rank, world_size, shared
+        self.rank = rank
+        self.world_size = world_size
+        self.shared = shared
         self.buckets = [*_buckets([*parameters][::-1], bucket_size, world_size)]
         first = self.buckets[0].slots[0].parameter
         size = self.buckets[-1].span.stop
@@ -259,7 +261,8 @@ def _buckets(
     parameters: list[tuple[str, nn.Parameter]], bucket_size: int, world_size: int
 ) -> Iterator[Bucket]:
     multiple = math.lcm(BUCKET_MULTIPLE, world_size)
-    start, slots = 0, list[BufferSlot]()
+    start = 0
+    slots = list[BufferSlot]()
     for number, (name, parameter) in enumerate(parameters, 1):
         first = _padded(slots[-1].span.stop if slots else start, PARAMETER_MULTIPLE)
         slots.append(BufferSlot(name, parameter, Span(first, first + parameter.numel())))
@@ -267,7 +270,8 @@ def _buckets(
             # Relative to the bucket: its size must be a multiple of the number of ranks.
             stop = start + _padded(slots[-1].span.stop - start, multiple)
             yield Bucket(Span(start, stop), tuple(slots))
-            start, slots = stop, []
+            start = stop
+            slots = []
 
 
 def _stored(slot: BufferSlot) -> Tensor:

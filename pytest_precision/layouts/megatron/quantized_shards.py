@@ -146,7 +146,8 @@ def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
     for matrix in matrices(slot):
         (rows, columns), (down, across) = matrix.shape, matrix.padded
         for side, operand in matrix.operands.items():
-            storage, gathered = operand.storage, side in buffer.gathered
+            storage = operand.storage
+            gathered = side in buffer.gathered
             if gathered and storage.element.per_byte == 1:
                 continue
             flat = buffer.gathered[side if gathered else "rowwise"]

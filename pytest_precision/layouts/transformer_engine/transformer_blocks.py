@@ -33,12 +33,15 @@ class Fused(nn.Module):
     def __init__(self, cell: Cell, block: GptBlock) -> None:
         super().__init__()
         engine = import_module("transformer_engine.pytorch")
-        attention, options = block.attention, _options(cell)
-        width, hidden = block.down.out_features, block.down.in_features
+        attention = block.attention
+        options = _options(cell)
+        width = block.down.out_features
+        hidden = block.down.in_features
         self.qkv = engine.LayerNormLinear(
             width, attention.qkv.out_features, init_method=_values(attention.qkv), **options
         )
-        self.core, self.head_width = _core(block), attention.head_width
+        self.core = _core(block)
+        self.head_width = attention.head_width
         self.out = engine.Linear(
             width, width, init_method=_values(attention.out), return_bias=True, **options
         )
@@ -67,7 +70,9 @@ class Apart(nn.Module):
     def __init__(self, cell: Cell, block: GptBlock) -> None:
         super().__init__()
         engine = import_module("transformer_engine.pytorch")
-        width, attention, options = block.down.out_features, block.attention, _options(cell)
+        width = block.down.out_features
+        attention = block.attention
+        options = _options(cell)
 
         def linear(plain: nn.Linear, **more: Any) -> Any:
             return engine.Linear(
@@ -80,7 +85,8 @@ class Apart(nn.Module):
 
         self.attention_norm = engine.LayerNorm(width, params_dtype=torch.bfloat16)
         self.qkv = linear(attention.qkv)
-        self.core, self.head_width = _core(block), attention.head_width
+        self.core = _core(block)
+        self.head_width = attention.head_width
         self.out = linear(attention.out, return_bias=True)
         self.norm = engine.LayerNorm(width, params_dtype=torch.bfloat16)
         self.up = linear(block.up)
@@ -176,7 +182,8 @@ class PaddedBlock(Padded):
         plain = dict(_parameters(layer))
         self.logical = {f"block.{own}": (f"{name}.{of}",) for own, of in plain.items()}
         for own, of in plain.items():
-            made, initial = self.block.get_parameter(own), block.get_parameter(of)
+            made = self.block.get_parameter(own)
+            initial = block.get_parameter(of)
             made.requires_grad_(initial.requires_grad)
             if made.dim() == 1:
                 made.data.copy_(initial.data)

@@ -231,7 +231,9 @@ def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
 
 def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
     """Count elements beyond a bound in bytes or steps, in a chunk where `count` elements differ."""
-    start, c, r = chunk.start, chunk.c, chunk.r
+    start = chunk.start
+    c = chunk.c
+    r = chunk.r
     if figures.measure is Measure.BYTES:
         figures.count_beyond(count, lambda: start + int(differ(c, r).argmax()))
     elif chunk.max_ulp > (steps := int(figures.criterion.bound(chunk.b))):
@@ -251,7 +253,9 @@ def _judge_values(
 
     `chunk.difference` is overwritten.
     """
-    start, c, r = chunk.start, chunk.c, chunk.r
+    start = chunk.start
+    c = chunk.c
+    r = chunk.r
     doubt = DOUBT * (2 * figures.max_abs + largest_bound) + FLOAT_LIMITS[chunk.b.dtype].tiny
     over = np.abs(chunk.difference, out=chunk.difference)
     over -= bound

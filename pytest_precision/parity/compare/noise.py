@@ -37,7 +37,9 @@ class NoiseMeter:
     """
 
     def __init__(self, reference: Trace, runs: Sequence[Trace], unit: float) -> None:
-        self._reference, self._runs, self._unit = reference, runs, unit
+        self._reference = reference
+        self._runs = runs
+        self._unit = unit
         self._spreads: dict[Moment, dict[NoisyTensor, float]] = {}
         self._reached: dict[Moment, set[str]] = {}
 

@@ -182,7 +182,8 @@ class Accumulator:
     def keep_worst(self, severity: tuple[bool, float], locate: Callable[[], int]) -> None:
         """Make the element at the position that `locate` returns the worst, if none was as bad."""
         if self.worst is None or severity > self.severity:
-            self.severity, self.worst = severity, locate()
+            self.severity = severity
+            self.worst = locate()
 
     def allowed(self, reference: Scalar | None) -> str:
         """Say what the criterion allows at an element of the reference, empty for no distance."""

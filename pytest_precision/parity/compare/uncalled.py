@@ -47,7 +47,8 @@ class Uncalled:
         if not shows_reads(pair.kind) or None not in (pair.candidate, pair.reference):
             return pair
         side = "candidate" if pair.candidate is None else "reference"
-        trace, moment = self._traces[side], moments[side == "reference"]
+        trace = self._traces[side]
+        moment = moments[side == "reference"]
         before = _held_before(trace, moment)
         if before is None:
             self._names[side, STEP_NOT_SHOWN][pair.name] = None

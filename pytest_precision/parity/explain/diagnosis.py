@@ -91,7 +91,8 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
         found: of the first divergence.
         breach: what the candidate's gradients were held to the workload's own for; None for none.
     """
-    pair, error = found.finding.pair, "accumulation"
+    pair = found.finding.pair
+    error = "accumulation"
     if breach is None or found.error or not breach.words or pair.kind not in GRADIENTS:
         return found
     same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)

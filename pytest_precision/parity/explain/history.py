@@ -133,7 +133,8 @@ def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signatu
 def loss_scale(pair: Pair) -> float | None:
     """Return the loss scale of the reference at a moment; None where there is none."""
     assert pair.reference is not None
-    trace, scale = pair.reference.trace, None
+    trace = pair.reference.trace
+    scale = None
     for moment in trace.moments:
         if _is_after(moment, pair.moment):
             break

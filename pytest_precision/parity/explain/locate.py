@@ -13,7 +13,8 @@ from pytest_precision.parity.verdict import Divergence
 def locate(diagnosis: Diagnosis) -> Divergence:
     """Return where a finding is, what both sides have there and what the error looks like."""
     finding = diagnosis.finding
-    moment, pair = finding.pair.moment, finding.pair
+    moment = finding.pair.moment
+    pair = finding.pair
     statistics = None if finding.difference is None else finding.difference.statistics
     ours: Any = None
     theirs: Any = None

@@ -181,7 +181,8 @@ def _unit_stored(kind: str, runs: Sequence[ComparedRun]) -> float:
 
 def _weighted_median(weighted: list[tuple[float, int]]) -> float:
     """Return the value below which half of the weight is."""
-    half, below = sum(weight for _, weight in weighted) / 2, 0
+    half = sum(weight for _, weight in weighted) / 2
+    below = 0
     for value, weight in sorted(weighted):
         below += weight
         if below >= half:

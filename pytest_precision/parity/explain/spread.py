@@ -40,7 +40,8 @@ def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
         most: how many operations are shown: those around the first divergence.
     """
     moments = _columns(judgement, most)
-    cells, notes = [["kind", "dtype", *_labels(judgement, moments)]], []
+    cells = [["kind", "dtype", *_labels(judgement, moments)]]
+    notes = []
     for kind in _kinds(judgement):
         tallies = _row(judgement, kind, moments)
         dtypes = _dtypes(tallies)

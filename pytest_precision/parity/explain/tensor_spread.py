@@ -42,7 +42,8 @@ def _errors(tally: Tally | None) -> dict[str, float | None]:
         return {}
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)
     for finding in tally.findings:
-        name, error = finding.pair.name, _error(finding)
+        name = finding.pair.name
+        error = _error(finding)
         known = errors.get(name)
         errors[name] = max(error, known or 0.0) if error is not None else known or None
     return errors

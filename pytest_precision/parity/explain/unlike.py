@@ -15,7 +15,8 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
     An optimizer shows the rates of what it updates. The models have weights of the same names, or
     it is these that differ.
     """
-    moment, kind = finding.pair.moment, finding.pair.kind
+    moment = finding.pair.moment
+    kind = finding.pair.kind
     weights = judgement.spread.get(("param", moment.op))
     if kind != "lr" or finding.problem not in ONE_SIDED or weights is None:
         return ""

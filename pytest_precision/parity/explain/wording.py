@@ -32,7 +32,8 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     """Say on one line what differs first, when, what it looks like, where and by how much."""
     finding = diagnosis.finding
     pair = finding.pair
-    then, agreed = when(pair.moment), _agreed(pair.moment, judgement)
+    then = when(pair.moment)
+    agreed = _agreed(pair.moment, judgement)
     if rate_has_moved(pair):
         then = "at the first update"
     others = other_weights(finding, judgement)
@@ -63,7 +64,8 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
 
 def _lost(finding: Finding) -> str:
     """Say on one line which side lacks a tensor."""
-    pair, sides = finding.pair, ("candidate", "reference")
+    pair = finding.pair
+    sides = ("candidate", "reference")
     lacks, has = sides if finding.problem == "missing" else sides[::-1]
     where = f"the {lacks} {when(pair.moment)}; the {has} has it"
     lost = f"{pair.kind} of {pair.name} is missing from {where}"
@@ -107,7 +109,9 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
         statistics: of the difference.
         other: where the second value of each pair was found.
     """
-    name, ours, theirs = finding.pair.name, statistics.candidate_first, statistics.reference_first
+    name = finding.pair.name
+    ours = statistics.candidate_first
+    theirs = statistics.reference_first
     if statistics.numel == 1:
         here, there = value_of(finding, ours), value_of(finding, theirs)
         return f"{name} is {here}{where(finding, statistics.first)}, not {there}"

@@ -88,30 +88,6 @@ class Consistency:
         return found
 
 
-def contradiction_words(breach: Contradiction, who: str) -> str:
-    """Say on one line what contradicts what, and in which run."""
-    everywhere = ", as in every other tensor" if breach.everywhere else ""
-    off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
-    return (
-        f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
-        f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"
-    )
-
-
-def advice(breach: Contradiction) -> str:
-    """Say what to do about a contradiction that is meant."""
-    told = (
-        "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
-        f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
-    )
-    if breach.kind == "reduced_grad" and breach.everywhere:
-        told += (
-            " Where gradients are divided by the tokens of the step after their reduction, "
-            "`grad_factor = step_tokens` in the engine says so, and they are judged."
-        )
-    return told
-
-
 class _Walk:
     """The way through the moments of one run.
 
@@ -122,7 +98,9 @@ class _Walk:
     """
 
     def __init__(self, side: Recording, log: OracleLog, checked: Counter[str]) -> None:
-        self._trace, self._log, self._cell = side.trace, log, side.cell
+        self._trace = side.trace
+        self._log = log
+        self._cell = side.cell
         self._shown = RunView(side.trace, checked)
         self._state: EntriesByName = {}
         self._gradients: Mapping[str, list[Entry]] = {}

@@ -37,7 +37,8 @@ class Exercised:
     """
 
     def __init__(self, trace: Trace, cell: Cell, data: DataLog) -> None:
-        self.trace, self.cell = trace, cell
+        self.trace = trace
+        self.cell = cell
         self.tokens = {step: counts for step, counts in data.tokens.items() if step}
         self.decays: set[float] = set()
         self.rates: dict[int, set[float]] = defaultdict(set)

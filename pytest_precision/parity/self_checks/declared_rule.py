@@ -79,7 +79,8 @@ def breach_headline(sides: Sequence[Broken]) -> str:
     Args:
         sides: those with such an update, at least one.
     """
-    first, breach = sides[0], sides[0].breach
+    first = sides[0]
+    breach = sides[0].breach
     who = "both sides" if len(sides) > 1 else f"the {first.side}"
     return (
         f"{breach.kind} of {breach.name} is not what the workload's {first.log.rule} makes of it "

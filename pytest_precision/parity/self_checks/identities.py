@@ -62,6 +62,30 @@ class Contradiction:
     everywhere: bool = False
 
 
+def contradiction_words(breach: Contradiction, who: str) -> str:
+    """Say on one line what contradicts what, and in which run."""
+    everywhere = ", as in every other tensor" if breach.everywhere else ""
+    off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
+    return (
+        f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
+        f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"
+    )
+
+
+def advice_on(breach: Contradiction) -> str:
+    """Say what to do about a contradiction that is meant."""
+    told = (
+        "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
+        f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
+    )
+    if breach.kind == "reduced_grad" and breach.everywhere:
+        told += (
+            " Where gradients are divided by the tokens of the step after their reduction, "
+            "`grad_factor = step_tokens` in the engine says so, and they are judged."
+        )
+    return told
+
+
 @dataclass(frozen=True)
 class Claim:
     """What a tensor should be.
@@ -85,7 +109,8 @@ class Claim:
             exact: what it should be, of its shape, fp64.
             bound: largest legitimate error.
         """
-        ours, exact = got.double().reshape(-1), exact.reshape(-1)
+        ours = got.double().reshape(-1)
+        exact = exact.reshape(-1)
         excess = (ours - exact).abs() - (bound.reshape(-1) if isinstance(bound, Tensor) else bound)
         excess = excess.where(excess.isfinite(), -torch.inf)
         if not excess.numel() or float(excess.max()) <= 0:

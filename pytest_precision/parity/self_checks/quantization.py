@@ -43,7 +43,9 @@ class Quantization:
     def __init__(
         self, cell: Cell, shown: RunView, resident: Collection[str], coarse: Collection[str]
     ) -> None:
-        self._shown, self._resident, self._coarse = shown, resident, coarse
+        self._shown = shown
+        self._resident = resident
+        self._coarse = coarse
         self._formats: dict[str, Format] = {}
         self._used: EntriesByName = {}
         self._stepped: set[str] = set()
@@ -72,24 +74,28 @@ class Quantization:
         made: dict[str, Mapping[str, Tensor]] = {}
         for full, entries in held["used_quantized"].items():
             key = TensorKey.of("used_quantized", full)
-            name, operand = key.owner, key.operand
+            name = key.owner
+            operand = key.operand
             if operand is None:
                 continue
             got = self._shown.whole(entries)
             if name in self._resident:
                 kind = QUANTIZED[operand.field]
                 stored = state.get(kind, {}).get(TensorKey(name, operand.side).name(kind))
-                exact, identity = self._shown.whole(stored), f"the {kind} before it"
+                exact = self._shown.whole(stored)
+                identity = f"the {kind} before it"
                 if stored is None and name in self._stepped:
                     if name not in made:
                         master = self._shown.whole(state.get("master", {}).get(name))
                         made[name] = self._quantized(name, master, state)
-                    exact, identity = made[name].get(key.part), f"the master before it, {self._how}"
+                    exact = made[name].get(key.part)
+                    identity = f"the master before it, {self._how}"
             else:
                 if name not in made:
                     weight = self._shown.whole(held["used_param"].get(name))
                     made[name] = self._quantized(name, weight, state)
-                exact, identity = made[name].get(key.part), f"used_param, {self._how}"
+                exact = made[name].get(key.part)
+                identity = f"used_param, {self._how}"
             if got is not None and exact is not None:
                 claim = self._shown.claim(moment, "used_quantized", full, identity)
                 found = identities.equal(claim, got, exact)
@@ -135,12 +141,14 @@ class Quantization:
         scale = self._shown.whole(state.get("scale", {}).get(slot_of(name)))
         if scale is None:
             return {}
-        amax, element = tensor_amax(values), format.element
+        amax = tensor_amax(values)
+        element = format.element
         return dict(tensors_of(quantize_by(format.name, values, scale, amax, element, "both")))
 
     def _moved(self, name: str, held: EntriesByName, state: EntriesByName) -> bool:
         """Return whether a master is known to be another than before."""
-        entries, before = held["master"].get(name), state.get("master", {}).get(name)
+        entries = held["master"].get(name)
+        before = state.get("master", {}).get(name)
         if not entries or not before or self._shown.same(entries, before):
             return False
         now, then = self._shown.whole(entries), self._shown.whole(before)
@@ -219,7 +227,8 @@ class Quantization:
         if now is None or then is None or scale is None or old is None:
             return
         if amax is None:
-            newest, identity = now[-1:], "the history before it, rolled"
+            newest = now[-1:]
+            identity = "the history before it, rolled"
             if torch.equal(now, then):
                 newest = torch.zeros_like(newest)
         else:

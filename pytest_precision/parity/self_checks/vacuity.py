@@ -190,7 +190,8 @@ def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]
         elif saved is not None and other.moments == trace.moments:
             yield moment, other, saved
         if moment.operation == "save":
-            saved, saved_swapped = moment, swapped
+            saved = moment
+            saved_swapped = swapped
         before = moment
 
 

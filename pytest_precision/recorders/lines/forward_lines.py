@@ -37,7 +37,8 @@ class ForwardLines:
     """
 
     def __init__(self, frames: Frames, modules: Modules) -> None:
-        self._frames, self._modules = frames, modules
+        self._frames = frames
+        self._modules = modules
         self._forwards: dict[int, Origin] = {}
 
     def origin(self, operator: Any = None) -> Origin:

@@ -18,14 +18,14 @@ from pytest_precision._torch.around import (
     transfers,
     wait_for,
 )
-from pytest_precision._torch.dispatch import (
-    returns_view,
-    tree_leaves,
-    writes,
-    written_arguments,
-)
+from pytest_precision._torch.dispatch import returns_view, tree_leaves
 from pytest_precision._torch.regions import around_regions
 from pytest_precision.ranks.state.accelerator import capturing
+from pytest_precision.recorders.lines.arguments import (
+    changed_by,
+    logged_arguments,
+    overwritten_unread,
+)
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.modules import Modules
@@ -37,9 +37,7 @@ from pytest_precision.recorders.lines.values import Values, generator_state, rea
 from pytest_precision.trace.operations import (
     GRAPH,
     REGION,
-    Constant,
     Holding,
-    LoggedArgument,
     LoggedOperation,
     OperationLog,
     Value,
@@ -48,19 +46,6 @@ from pytest_precision.trace.wanted import Wanted
 
 CHANCE = ("empty", "new_empty", "_unsafe_empty")
 """How names of operators begin whose results nobody has computed."""
-
-OVERWRITING = frozenset(
-    (
-        *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "set_"),
-        *("exponential_", "log_normal_", "cauchy_", "geometric_", "_foreach_copy_"),
-        *("_foreach_zero_", "allgather_", "_allgather_base_", "scatter_"),
-        *("_reduce_scatter_base_", "reduce_scatter_", "alltoall_", "alltoall_base_"),
-    )
-)
-"""Names of operators that do not read what they overwrite."""
-
-LONGEST_CONSTANT = 120
-"""Characters of a constant that are kept."""
 
 
 class OperationLogger:
@@ -78,7 +63,9 @@ class OperationLogger:
         self.log = OperationLog(pieces=wanted.pieces)
         self.active = False
         self.frames = Frames()
-        self._wanted, self._values, self._modules = wanted, Values(wanted.pieces), Modules()
+        self._wanted = wanted
+        self._values = Values(wanted.pieces)
+        self._modules = Modules()
         self._sketches = Sketches()
         self.settings = SettingsWatch(self.frames, self.log)
         self.restores = RestoreWatch(self.frames, self.log)
@@ -101,7 +88,8 @@ class OperationLogger:
     @contextmanager
     def on(self, wanted: bool = True) -> Iterator[None]:
         """Log the operations inside, if that is wanted."""
-        before, self.active = self.active, wanted or self.active
+        before = self.active
+        self.active = wanted or self.active
         if self.active and not before:
             self._values.forget()
         try:
@@ -147,20 +135,20 @@ class OperationLogger:
 
     def _unlogged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        for tensor in _changed(func, args, kwargs):
+        for tensor in changed_by(func, args, kwargs):
             self._values.overwritten(tensor)
         return result
 
     def _logged(
         self, origin: Origin, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        arguments, held = self._arguments(args, kwargs)
+        arguments, held = logged_arguments(self._values, args, kwargs)
         if draws_random_numbers(func):
             device = next((one.device for one in held), torch.device(kwargs.get("device") or "cpu"))
             arguments.append(generator_state(kwargs.get("generator"), device))
         result = func(*args, **kwargs)
         wait_for(func, result)
-        changed = [*_changed(func, args, kwargs)]
+        changed = [*changed_by(func, args, kwargs)]
         for tensor in changed:
             self._values.overwritten(tensor)
         name = func.overloadpacket.__name__
@@ -171,7 +159,7 @@ class OperationLogger:
             return result
         self._values.cuts.follow(name, args, held, made, changed)
         results = () if name.startswith(CHANCE) else tuple(map(self._values.of, made))
-        written = _unread(func, name, args, kwargs)
+        written = overwritten_unread(func, name, args, kwargs)
         self.log.operations.append(
             LoggedOperation(
                 operator_name(func),
@@ -213,7 +201,7 @@ class OperationLogger:
     ) -> Any:
         origin = self._lines.origin()
         changed = [inputs[place] for place in written if readable(inputs[place])]
-        arguments, _ = self._arguments(tuple(inputs), {})
+        arguments, _ = logged_arguments(self._values, tuple(inputs), {})
         result = run(inputs)
         for tensor in changed:
             self._values.overwritten(tensor)
@@ -238,27 +226,6 @@ class OperationLogger:
             for tensor, value in zip(made, results, strict=False)
         )
 
-    def _arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[LoggedArgument], list[Tensor]]:
-        """Return the arguments as they are logged, and the tensors among them."""
-        found: list[LoggedArgument] = []
-        held: list[Tensor] = []
-        named = [("", one) for one in args]
-        named += [*kwargs.items()]
-        for word, given in named:
-            parts = given if isinstance(given, (list, tuple)) else (given,)
-            tensors = [one for one in parts if readable(one)]
-            held += tensors
-            if not tensors:
-                text = repr(given)[:LONGEST_CONSTANT] if _plain(given) else ""
-                found.append(Constant(word, text))
-            elif isinstance(given, Tensor):
-                found.append(self._values.of(given))
-            else:
-                found.append(tuple(map(self._values.of, tensors)))
-        return found, held
-
 
 @contextmanager
 def old_objects_left_alone() -> Iterator[None]:
@@ -273,29 +240,3 @@ def old_objects_left_alone() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _plain(value: Any) -> bool:
-    """Return whether the text of a constant is the same in every process."""
-    if isinstance(value, (list, tuple)):
-        return all(map(_plain, value))
-    kinds = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
-    return value is None or isinstance(value, (*kinds, torch.memory_format))
-
-
-def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """Yield the tensors that an operator has written to."""
-    for given in written_arguments(func, args, kwargs):
-        for tensor in given if isinstance(given, (list, tuple)) else (given,):
-            if readable(tensor):
-                yield tensor
-
-
-def _unread(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
-    """Return the places among the logged arguments that an operator overwrites unread."""
-    places = writes(func)
-    outs = {key for _, key in places if key in kwargs}
-    keys = [*range(len(args)), *kwargs]
-    first = places[:1] if name in OVERWRITING else ()
-    unread = {place for place, _ in first} | {keys.index(key) for key in outs}
-    return tuple(sorted(place for place in unread if place < len(keys)))

@@ -32,7 +32,8 @@ class RestoreWatch:
     """
 
     def __init__(self, frames: Frames, log: OperationLog) -> None:
-        self._frames, self._log = frames, log
+        self._frames = frames
+        self._log = log
         self.active = False
 
     @contextmanager

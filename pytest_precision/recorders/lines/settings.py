@@ -30,7 +30,8 @@ class SettingsWatch:
     """
 
     def __init__(self, frames: Frames, log: OperationLog) -> None:
-        self._frames, self._log = frames, log
+        self._frames = frames
+        self._log = log
         self._computed: CodeLine | None = None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()

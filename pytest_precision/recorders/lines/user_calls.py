@@ -38,7 +38,9 @@ class UserCalls:
     """
 
     def __init__(self, frames: Frames, log: OperationLog, wanted: Callable[[], bool]) -> None:
-        self._frames, self._log, self._wanted = frames, log, wanted
+        self._frames = frames
+        self._log = log
+        self._wanted = wanted
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -71,8 +73,10 @@ class UserCalls:
         site = self._frames.site_of_call(frame)
         if site is None or len(self._log.entries) >= MOST_ENTRIES:
             return None
-        log, run = self._log, set[int]()
-        place, before = len(log.entries), (len(log.operations), len(log.settings))
+        log = self._log
+        run = set[int]()
+        place = len(log.entries)
+        before = (len(log.operations), len(log.settings))
         log.entries.append(
             UserCall(site, _line(frame.f_code, run), (before[0],) * 2, (before[1],) * 2)
         )

@@ -123,7 +123,8 @@ def _last(tensor: Tensor) -> int:
 def _digest(held: Tensor, start: int, stop: int) -> str:
     """Return the digest of some elements of a contiguous tensor on the CPU, as `Value` has it."""
     size = held.element_size()
-    address, nbytes = held.data_ptr() + start * size, (stop - start) * size
+    address = held.data_ptr() + start * size
+    nbytes = (stop - start) * size
     first = ctypes.string_at(address, size)
     same_ends = nbytes == size or first == ctypes.string_at(address + nbytes - size, size)
     if same_ends and not memcmp(address, address + size, nbytes - size):

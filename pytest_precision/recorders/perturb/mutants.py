@@ -134,7 +134,8 @@ def _unclipped(engine: Engine) -> None:
 )
 def _scaled_up(engine: Engine) -> None:
     def scale() -> None:
-        norm, limit = float(engine.grad_norm), engine.max_norm
+        norm = float(engine.grad_norm)
+        limit = engine.max_norm
         if limit is not None and 0 < norm < limit:
             for parameter in updated(engine):
                 read = gradient(engine.optimizer, parameter)

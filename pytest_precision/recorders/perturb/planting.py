@@ -42,7 +42,8 @@ def around(
 
 def scale_losses(engine: Engine, factor: Callable[[int], float]) -> None:
     """Multiply the loss of each microbatch by a factor, which is made of the train step."""
-    original, step = engine.backward, [0]
+    original = engine.backward
+    step = [0]
     around(engine, "forward_backward", before=lambda number: step.__setitem__(0, number))
 
     @wraps(original)

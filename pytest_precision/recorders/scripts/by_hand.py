@@ -10,8 +10,14 @@ from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got
 
-LEAVES, NODES, ELEMENTS = 4, 10_000, 1 << 16
-"""How many tensors are looked at, how many nodes of a graph for them, and the size of one."""
+LOOKED_AT = 4
+"""How many tensors are looked at."""
+
+SEARCHED_NODES = 10_000
+"""How many nodes of a graph are searched for them."""
+
+LARGEST_LEAF = 1 << 16
+"""Largest size of one that is looked at."""
 
 
 class ByHand:
@@ -50,14 +56,20 @@ class ByHand:
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
     """Yield some small weights that a loss depends on."""
-    nodes, seen, found = [loss.grad_fn], set[Any](), 0
-    while nodes and found < LEAVES and len(seen) < NODES:
+    nodes = [loss.grad_fn]
+    seen = set[Any]()
+    found = 0
+    while nodes and found < LOOKED_AT and len(seen) < SEARCHED_NODES:
         node = nodes.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         leaf: Any = getattr(node, "variable", None)
-        if type(leaf) in (Tensor, nn.Parameter) and 0 < leaf.numel() <= ELEMENTS and _held(leaf):
+        if (
+            type(leaf) in (Tensor, nn.Parameter)
+            and 0 < leaf.numel() <= LARGEST_LEAF
+            and _held(leaf)
+        ):
             found += 1
             yield leaf
         nodes.extend(following for following, _ in node.next_functions)

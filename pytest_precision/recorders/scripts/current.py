@@ -67,7 +67,8 @@ class CurrentRecord:
     @contextmanager
     def opened(self, steps: Steps) -> Iterator[None]:
         """Take a recording for the current one."""
-        before, self._steps = self._steps, steps
+        before = self._steps
+        self._steps = steps
         try:
             yield
         finally:

@@ -35,7 +35,9 @@ class Edge:
     """
 
     def __init__(self, reader: LoopReader, trace: LoopTrace, schedule: LoopSchedule) -> None:
-        self._reader, self._trace, self._schedule = reader, trace, schedule
+        self._reader = reader
+        self._trace = trace
+        self._schedule = schedule
         self._readings: list[Callable[[], None]] = []
         self._model: nn.Module | None = None
         self._trains = False
@@ -119,9 +121,11 @@ class Edge:
             begins: whether the loop calls it, and no other module does.
         """
         if self._model is None:
-            self._model, self._trains = module, trains
+            self._model = module
+            self._trains = trains
         elif trains and self._is_same(module, begins=begins):
-            self._model, self._trains = module, True
+            self._model = module
+            self._trains = True
             self.read_anew()
 
     def begin_in_step(self) -> None:

@@ -72,7 +72,9 @@ class LoggedScript:
     def __init__(
         self, logger: OperationLogger, op: int | None, operations: tuple[str, ...]
     ) -> None:
-        self.logger, self._op, self._operations = logger, op, operations
+        self.logger = logger
+        self._op = op
+        self._operations = operations
 
     def begin(self, schedule: LoopSchedule) -> None:
         """Handle the start of a run of the script."""

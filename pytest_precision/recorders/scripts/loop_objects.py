@@ -36,7 +36,8 @@ class LoopObjects:
     """
 
     def __init__(self, names: LoopNames, optimizers: Sequence[Optimizer]) -> None:
-        self._names, self._optimizers = names, optimizers
+        self._names = names
+        self._optimizers = optimizers
         self._left = Changes("attribute")
         self.copies = Copies(names)
         self.scaler: torch.amp.GradScaler | None = None
@@ -117,7 +118,8 @@ def found_in_memory() -> InMemory:
 
     A heap has half a million objects, so one pass serves all that is looked for.
     """
-    schedulers, modules = {*_kinds_of(LRScheduler)}, {*_kinds_of(nn.Module)}
+    schedulers = {*_kinds_of(LRScheduler)}
+    modules = {*_kinds_of(nn.Module)}
     wanted = schedulers | modules | {list, dict}
     few = [one for one in gc.get_objects() if type(one) in wanted]
     return InMemory(

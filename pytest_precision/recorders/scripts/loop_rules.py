@@ -53,10 +53,12 @@ class LoopRules:
 
     def __init__(self, named: Callable[[Tensor], str | None], step: Callable[[], int]) -> None:
         self.broken: list[tuple[str, str]] = []
-        self._named, self._step = named, step
+        self._named = named
+        self._step = step
         self._told: set[str] = set()
         self._old = OldGradients()
-        self._divided, self._twice = UnscaledGradients(), list[Tensor]()
+        self._divided = UnscaledGradients()
+        self._twice = list[Tensor]()
         self._unscaled: list[Optimizer] = []
         self._still: dict[int, list[Still]] = {}
         self._copies = False

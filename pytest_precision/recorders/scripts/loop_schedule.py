@@ -36,11 +36,14 @@ class LoopSchedule:
         last: int = sys.maxsize,
         stop: int | None = None,
     ) -> None:
-        self._operations, self._last = operations, last
+        self._operations = operations
+        self._last = last
         self._stop = len(operations) if stop is None else stop
         later = (op for op, name in enumerate(operations) if op > load and name in LOADS)
         self._end = next(later, len(operations))
-        self.load, self.op, self.done = load, load + 1, done
+        self.load = load
+        self.op = load + 1
+        self.done = done
 
     @property
     def operation(self) -> str | None:

@@ -84,7 +84,9 @@ class LoopTrace(ExitStack):
         self, folder: Path, steps: int, window: Window | None, values: Collection[int] | None = None
     ) -> None:
         super().__init__()
-        self._folder, self._steps, self._window = folder, steps, window
+        self._folder = folder
+        self._steps = steps
+        self._window = window
         self._values = values
         self._small = self._whole = False
         self._part = RecordedPart()

@@ -42,8 +42,10 @@ class ModelHooks:
         clipping: Callable[[], None],
         clipped: Callable[[Tensor], None],
     ) -> None:
-        self._reads, self._accumulated = reads, accumulated
-        self._clipping, self._clipped = clipping, clipped
+        self._reads = reads
+        self._accumulated = accumulated
+        self._clipping = clipping
+        self._clipped = clipped
         self.clips = False
         self._handles = ExitStack()
         self._read: WeakSet[nn.Module] = WeakSet()

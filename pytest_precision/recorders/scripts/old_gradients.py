@@ -72,7 +72,8 @@ class OldGradient:
 
     def _after(self, parameter: Tensor) -> None:
         if self.added and parameter.grad is not None:
-            self.gradient, self.version = parameter.grad, version(parameter.grad)
+            self.gradient = parameter.grad
+            self.version = version(parameter.grad)
 
     def forget(self) -> None:
         """Take back the hooks."""

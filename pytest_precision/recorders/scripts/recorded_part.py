@@ -34,7 +34,9 @@ class RecordedPart:
 
     def __init__(self, only: Iterable[str] = (), every: int = 1, last: int = 0) -> None:
         self.step = 1
-        self._only, self._every, self._last = tuple(only), every, last
+        self._only = tuple(only)
+        self._every = every
+        self._last = last
         self._unmatched = dict.fromkeys(self._only)
         self._names: dict[str, None] = {}
         self._kinds: set[str] = set()

@@ -59,12 +59,16 @@ def record_script(
             has saved nothing where the sequence does.
     """
     segment = cell.segments[0] if segment is None else segment
-    place, checkpoint = folder_of(folder, segment.number), folder / "checkpoint"
+    place = folder_of(folder, segment.number)
+    checkpoint = folder / "checkpoint"
     for one in (place, checkpoint):
         one.mkdir(exist_ok=True)
     cell = cell.of_segment(segment)
-    run, way = _schedule(cell.operations, segment, window), way_in(script)
-    runs, products, broken = [], Products(), []
+    run = _schedule(cell.operations, segment, window)
+    way = way_in(script)
+    runs = []
+    products = Products()
+    broken = []
     meter = UpdateMeter() if window in (None, EVERYTHING) else None
     with LoopTrace(place, len(cell.operations), window) as trace:
         while run is not None:

@@ -59,7 +59,8 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
     """
 
     def declared(function: Any) -> Any:
-        function.way_in, function.resume = SCRIPT, resume
+        function.way_in = SCRIPT
+        function.resume = resume
         return function
 
     return declared if function is None else declared(function)

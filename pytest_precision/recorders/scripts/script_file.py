@@ -150,7 +150,9 @@ def ended_well() -> Iterator[None]:
 
 def run_file(file: Path, arguments: Sequence[str]) -> None:
     """Run a file as `python file arguments` does; put `sys` and the directory back afterwards."""
-    argv, path, directory = sys.argv, sys.path[:], os.getcwd()
+    argv = sys.argv
+    path = sys.path[:]
+    directory = os.getcwd()
     sys.argv = [str(file), *arguments]
     sys.path.insert(0, str(file.resolve().parent))
     try:

@@ -52,10 +52,14 @@ class Record:
         steps: Callable[..., Steps] = Steps,
     ) -> None:
         self.folder = folder
-        self._cell, self._trace, self._schedule = cell, trace, schedule
+        self._cell = cell
+        self._trace = trace
+        self._schedule = schedule
         self._steps: Steps | None = None
         self.broken: list[tuple[str, str]] = []
-        self._products, self._meter, self._way_in = products, meter, way_in
+        self._products = products
+        self._meter = meter
+        self._way_in = way_in
         self._made = steps
 
     @property

@@ -36,7 +36,8 @@ class StepBuffer:
     """
 
     def __init__(self, reader: LoopReader, trace: LoopTrace, step: int) -> None:
-        self.reader, self._trace = reader, trace
+        self.reader = reader
+        self._trace = trace
         self.seen: set[str] = set()
         self.shown: dict[str, None] = {}
         self.unread: dict[str, str] = {}
@@ -92,7 +93,8 @@ class StepBuffer:
 
     def end(self, done: int) -> None:
         """Forget a step, after which `done` steps are over."""
-        self.fresh, self.step = False, done + 1
+        self.fresh = False
+        self.step = done + 1
         self._losses = self._norms = 0
         self._given.clear()
         self.reader.part.step = self.step

@@ -19,9 +19,11 @@ from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.running_step import RunningStep
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
 
-MOST, TIMES = 16, 4
-"""A step that is to be skipped ends within `TIMES` times the backwards of the longest step before
-it, which is taken to have `MOST` at least."""
+TIMES_THE_BACKWARDS = 4
+"""A step that is to be skipped ends within so many times the backwards of the longest before it."""
+
+LEAST_BACKWARDS = 16
+"""Backwards that the longest step before is taken to have at least."""
 
 
 class Overflow:
@@ -36,8 +38,10 @@ class Overflow:
     """
 
     def __init__(self, schedule: LoopSchedule, trace: LoopTrace) -> None:
-        self._schedule, self._trace = schedule, trace
-        self.backwards, self._most = 0, MOST
+        self._schedule = schedule
+        self._trace = trace
+        self.backwards = 0
+        self._most = LEAST_BACKWARDS
 
     def backward(self, loss: Tensor) -> Tensor:
         """Return what a backward starts from: infinity on the last rank of a step to be skipped.
@@ -48,7 +52,7 @@ class Overflow:
         self.backwards += 1
         if self._schedule.operation != "skip":
             return loss
-        if self.backwards > TIMES * self._most:
+        if self.backwards > TIMES_THE_BACKWARDS * self._most:
             raise RuntimeError(
                 expected_but_got(
                     "the loop to go on with the next step after an overflow",
@@ -89,7 +93,9 @@ class StepEnds:
     """
 
     def __init__(self, buffer: StepBuffer, trace: LoopTrace, schedule: LoopSchedule) -> None:
-        self._buffer, self._objects, self._schedule = buffer, buffer.reader.objects, schedule
+        self._buffer = buffer
+        self._objects = buffer.reader.objects
+        self._schedule = schedule
         self.now = RunningStep()
         self.edge = Edge(buffer.reader, trace, schedule)
         self.overflow = Overflow(schedule, trace)
@@ -141,14 +147,16 @@ class StepEnds:
         if self._buffer.fresh:
             self.edge.write_start()
         self._objects.end_step()
-        op, operation = self._schedule.op, str(self._schedule.operation)
+        op = self._schedule.op
+        operation = str(self._schedule.operation)
         self._schedule.advance()
         if self.now.clipped_late and not self._told_late:
             self._told_late = True
             late = f"gradients were clipped after the update of step {self._schedule.done}"
             self.violations[late] = None
         self.violations |= dict.fromkeys(self.edge.write_step(op, operation, self._buffer))
-        evaluated, self.now = self.now.evaluated, self.now.next()
+        evaluated = self.now.evaluated
+        self.now = self.now.next()
         self.overflow.end_step()
         self._buffer.end(self._schedule.done)
         for module in evaluated:

@@ -47,7 +47,9 @@ class Steps:
         schedule: LoopSchedule,
         meter: UpdateMeter | None = None,
     ) -> None:
-        self.reader, self.schedule, self._meter = reader, schedule, meter
+        self.reader = reader
+        self.schedule = schedule
+        self._meter = meter
         self.buffer = StepBuffer(reader, trace, schedule.done + 1)
         self._ends = StepEnds(self.buffer, trace, schedule)
         self._hooks = ModelHooks(

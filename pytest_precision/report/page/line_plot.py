@@ -6,14 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 60, 10, 10, 24, 380, 150
-"""Margins and size of a plot, in units of its view box."""
+# Size and margins of a plot, in units of its view box.
+PLOT_WIDTH = 380
+PLOT_HEIGHT = 150
+LEFT_MARGIN = 60
+RIGHT_MARGIN = 10
+TOP_MARGIN = 10
+BOTTOM_MARGIN = 24
 
 MOST_POINTS = 200
 """Points of a curve, and rows of a table; a long run is shown at every n-th step."""
 
-X_TICKS, Y_TICKS = 6, 5
-"""Most labels at an axis."""
+# Most labels at an axis.
+X_TICKS = 6
+Y_TICKS = 5
 
 Column = Sequence[float | None]
 
@@ -89,8 +95,8 @@ def lines(
     marks = _decades(values) if logarithmic else _even(values)
     low, high = min(marks), max(marks)
     x, y = (
-        onto_axis(steps[0], steps[-1], LEFT, WIDTH - RIGHT),
-        onto_axis(low, high, HEIGHT - BOTTOM, TOP),
+        onto_axis(steps[0], steps[-1], LEFT_MARGIN, PLOT_WIDTH - RIGHT_MARGIN),
+        onto_axis(low, high, PLOT_HEIGHT - BOTTOM_MARGIN, TOP_MARGIN),
     )
     curves = [Curve(name, _points(steps, column, x, y)) for name, column in shown.items()]
     unscaled: Callable[[float], float] = (lambda v: 10**v) if logarithmic else float

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_precision.report.page.line_plot import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
+    BOTTOM_MARGIN,
+    LEFT_MARGIN,
+    PLOT_HEIGHT,
+    PLOT_WIDTH,
+    RIGHT_MARGIN,
+    TOP_MARGIN,
     Bar,
     Column,
     Plot,
@@ -84,14 +84,17 @@ def _histogram(found: Mapping[str, Any]) -> Plot:
     named = [(_distance(bits), count) for bits, count in counts]
     named += [("NaN", found["nan"]), ("infinite", found["infinite"])]
     shown = named[:-2] + [pair for pair in named[-2:] if pair[1]]
-    wide = (WIDTH - LEFT - RIGHT) / max(len(shown), 1)
+    wide = (PLOT_WIDTH - LEFT_MARGIN - RIGHT_MARGIN) / max(len(shown), 1)
     most = max((count for _, count in shown), default=0)
-    y = onto_axis(0, math.log10(1 + most), HEIGHT - BOTTOM, TOP)
-    bars, ticks = [], []
+    y = onto_axis(0, math.log10(1 + most), PLOT_HEIGHT - BOTTOM_MARGIN, TOP_MARGIN)
+    bars = []
+    ticks = []
     stride = 1 + len(shown) // 9
     for position, (name, count) in enumerate(shown):
-        left, top = LEFT + position * wide, y(math.log10(1 + count))
-        bars.append(Bar(round(left + 1, 1), top, round(wide - 2, 1), HEIGHT - BOTTOM - top))
+        left, top = LEFT_MARGIN + position * wide, y(math.log10(1 + count))
+        bars.append(
+            Bar(round(left + 1, 1), top, round(wide - 2, 1), PLOT_HEIGHT - BOTTOM_MARGIN - top)
+        )
         if position % stride == 0 or name in ("NaN", "infinite"):
             ticks.append(Tick(round(left + wide / 2, 1), name.split(" ")[0]))
     total = sum(count for _, count in named)

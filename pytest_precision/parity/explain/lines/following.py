@@ -70,7 +70,9 @@ class Follower:
     def __init__(
         self, log: OperationLog, known: Known, kind: str = "", *, in_pieces: bool = False
     ) -> None:
-        self._log, self._known, self._in_pieces = log, known, in_pieces
+        self._log = log
+        self._known = known
+        self._in_pieces = in_pieces
         unlike = {held: value for held, value in log.left.items() if value not in known}
         of_kind = [value for held, value in unlike.items() if held.kind == kind]
         # No step leaves its losses, and what makes a wrong one may have no part in its backward.
@@ -133,7 +135,8 @@ class Follower:
         else:
             suspects = self._suspects(place, unlike, apart) if self._in_pieces else ()
             self._found[place] = FirstWrong(tuple(unlike), source, collectives, suspects)
-            roots, apart = frozenset((place,)), ()
+            roots = frozenset((place,))
+            apart = ()
         for value in call.read:
             overwritten = any(result.storage == value.storage for result in call.results)
             if overwritten and value in self._known and not is_common(value):
@@ -203,7 +206,8 @@ class Follower:
             roots, apart = self._memory.roots(value), self._memory.apart(value)
             found |= roots
             if not roots and apart and apart != (AT_START,):
-                last, suspects = apart[-1], apart if self._in_pieces else ()
+                last = apart[-1]
+                suspects = apart if self._in_pieces else ()
                 self._found.setdefault(last, FirstWrong((), False, collectives, suspects))
                 found |= {last}
         return found

@@ -91,7 +91,8 @@ def _made(
     telling = [one for one in settings if _shows(kind, name, one.what)]
     if telling:
         return _set_by(telling[0], root)
-    known, in_pieces = Known(reference), hold_other_pieces(candidate, reference)
+    known = Known(reference)
+    in_pieces = hold_other_pieces(candidate, reference)
     cut = cut_of(reference)
     found_wrong = _wrong_of(candidate, known, kind, in_pieces=in_pieces)
     wrong = [one for one in found_wrong if not is_beyond(one, known, cut)]

@@ -86,7 +86,8 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
     """Return what a first wrong operation did otherwise than the reference."""
     replayed = _replayed(wrong)
     if replayed is not None:
-        name, at = wrong.call.operation.name, _at(wrong.call)
+        name = wrong.call.operation.name
+        at = _at(wrong.call)
         return ErrorKind("unknown", IN_GRAPH.format(name=name, at=at), blamed=replayed)
     if wrong.source:
         return _given(wrong, known)

@@ -22,7 +22,8 @@ MOST_FOLLOWING = 2
 
 def of_operations(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
     """Return the culprit of operations that made wrong values, in order of cause."""
-    first, error = chosen[0], kind_of(chosen[0], known)
+    first = chosen[0]
+    error = kind_of(chosen[0], known)
     line = first.call.line
     same = {one.rank for one in chosen if one.call.line == line}
     following = tuple(_following(one, known, root) for one in _further(chosen))

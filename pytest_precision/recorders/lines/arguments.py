@@ -1,0 +1,82 @@
+"""Arguments: what an operator is given, what of it is changed, and what is overwritten unread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_precision._torch.dispatch import writes, written_arguments
+from pytest_precision.recorders.lines.values import Values, readable
+from pytest_precision.trace.operations import Constant, LoggedArgument
+
+OVERWRITING = frozenset(
+    (
+        *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "set_"),
+        *("exponential_", "log_normal_", "cauchy_", "geometric_", "_foreach_copy_"),
+        *("_foreach_zero_", "allgather_", "_allgather_base_", "scatter_"),
+        *("_reduce_scatter_base_", "reduce_scatter_", "alltoall_", "alltoall_base_"),
+    )
+)
+"""Names of operators that do not read what they overwrite."""
+
+LONGEST_CONSTANT = 120
+"""Characters of a constant that are kept."""
+
+
+def logged_arguments(
+    values: Values, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[LoggedArgument], list[Tensor]]:
+    """Return the arguments as they are logged, and the tensors among them.
+
+    Args:
+        values: knows the digests of tensors.
+        args: of the operator.
+        kwargs: likewise.
+    """
+    found: list[LoggedArgument] = []
+    held: list[Tensor] = []
+    named = [("", one) for one in args]
+    named += [*kwargs.items()]
+    for word, given in named:
+        parts = given if isinstance(given, (list, tuple)) else (given,)
+        tensors = [one for one in parts if readable(one)]
+        held += tensors
+        if not tensors:
+            text = repr(given)[:LONGEST_CONSTANT] if _plain(given) else ""
+            found.append(Constant(word, text))
+        elif isinstance(given, Tensor):
+            found.append(values.of(given))
+        else:
+            found.append(tuple(map(values.of, tensors)))
+    return found, held
+
+
+def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors that an operator has written to."""
+    for given in written_arguments(func, args, kwargs):
+        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+            if readable(tensor):
+                yield tensor
+
+
+def overwritten_unread(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[int, ...]:
+    """Return the places among the logged arguments that an operator overwrites unread."""
+    places = writes(func)
+    outs = {key for _, key in places if key in kwargs}
+    keys = [*range(len(args)), *kwargs]
+    first = places[:1] if name in OVERWRITING else ()
+    unread = {place for place, _ in first} | {keys.index(key) for key in outs}
+    return tuple(sorted(place for place in unread if place < len(keys)))
+
+
+def _plain(value: Any) -> bool:
+    """Return whether the text of a constant is the same in every process."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_plain, value))
+    kinds = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
+    return value is None or isinstance(value, (*kinds, torch.memory_format))
