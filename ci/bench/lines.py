@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operation_files import path_of, write_operations
-from pytest_precision.trace.wanted import Wanted
 
 WIDTH = 224
 HEADS = 4

@@ -42,8 +42,8 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules import QuantizedParameter
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
+from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
-from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.script import script

@@ -25,8 +25,7 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
-from pytest_precision.parity.explain.histogram import of_finding
-from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.verdict import Ruling, again
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.recording import Recording
@@ -197,7 +196,7 @@ class KeptCheck:
             divergence=locate(found),
             figures={
                 "spread": spread.columns(judgement),
-                "histogram": of_finding(found.finding),
+                "histogram": histogram_of(found.finding),
             },
         )
 

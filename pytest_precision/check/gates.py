@@ -18,8 +18,7 @@ from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
 from pytest_precision.parity.explain.diagnosis import by_rule, diagnose, single
-from pytest_precision.parity.explain.histogram import of_finding
-from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.self_checks import data_check, identities, plain_gradients
 from pytest_precision.parity.self_checks import declared_rule as oracle
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
@@ -59,7 +58,7 @@ def agreement(case: Case) -> Ruling | None:
     said = (unnamed,) if unnamed else ()
     figures = {
         "spread": spread.columns(closer.judgement),
-        "histogram": of_finding(found.finding),
+        "histogram": histogram_of(found.finding),
         "needed": required_tolerance.columns(closer.judgement),
         "identities": closer.identities() or None,
     }
@@ -93,7 +92,7 @@ def undisturbed(case: Case) -> Ruling | None:
                 details=tuple(lines),
                 divergence=locate(single(again)),
                 culprit=case.culprit(again).culprit,
-                figures={"histogram": of_finding(again)},
+                figures={"histogram": histogram_of(again)},
             )
     return None
 

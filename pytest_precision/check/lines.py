@@ -15,14 +15,12 @@ from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
-from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
-from pytest_precision.parity.explain.lines.unnamed import unnamed
-from pytest_precision.trace.moment import Window
+from pytest_precision.parity.explain.lines.unnamed import hold_other_pieces, unnamed
+from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.segment_folders import holders, recorded_segments
-from pytest_precision.trace.wanted import Wanted
 
 NOTHING_STANDS_OUT = "No line is named: the error grows at no operation more than at the others"
 

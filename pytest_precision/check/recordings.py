@@ -22,9 +22,8 @@ from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Window
+from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
 from pytest_precision.trace.segment_folders import folder_of, recorded_segments
-from pytest_precision.trace.wanted import Wanted
 
 if TYPE_CHECKING:
     from pytest_precision.trace.gradient_log import RightSteps

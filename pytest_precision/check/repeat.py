@@ -23,8 +23,7 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import single
-from pytest_precision.parity.explain.histogram import of_finding
-from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.state.device_choice import (
     VISIBLE_DEVICES,
@@ -145,7 +144,7 @@ def repeats(case: Case, where: str) -> Ruling | None:
         details=tuple(details),
         divergence=locate(single(shown)),
         culprit=named.culprit,
-        figures={"histogram": of_finding(shown)},
+        figures={"histogram": histogram_of(shown)},
     )
 
 

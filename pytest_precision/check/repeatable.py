@@ -12,8 +12,7 @@ from pytest_precision.parity.compare.divergences import Finding, Tally, compare_
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import single
-from pytest_precision.parity.explain.histogram import of_finding
-from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.delays import late_rank
 from pytest_precision.trace.recording import Recording
@@ -59,7 +58,7 @@ def races(case: Case) -> Ruling | None:
                 reason=f"race: {what_differs(found)} {late}",
                 details=tuple(wording.statistics_lines(found, "without delays")),
                 divergence=locate(single(found)),
-                figures={"histogram": of_finding(found)},
+                figures={"histogram": histogram_of(found)},
             )
     return None
 

@@ -15,8 +15,7 @@ from pytest_precision.matrix.ways_in import LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
-from pytest_precision.trace.moment import Window
-from pytest_precision.trace.wanted import Wanted
+from pytest_precision.trace.moment import Wanted, Window
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ class Side:
             from pytest_precision.recorders.first_step import record_first_step
 
             return record_first_step(job)
-        from pytest_precision.recorders.recorded_run import record_engine
+        from pytest_precision.recorders.engine_recorder import record_engine
 
         return record_engine(job)
 

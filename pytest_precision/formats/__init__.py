@@ -24,8 +24,7 @@ if TYPE_CHECKING:
         unswizzled_scale,
     )
     from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
-    from pytest_precision.formats.recipes import recipe
-    from pytest_precision.formats.registry import by_name, names
+    from pytest_precision.formats.registry import by_name, names, recipe
 
 __all__ = [
     "DelayedScaling",
@@ -50,7 +49,6 @@ __getattr__, __dir__ = _lazy.exports(
         "format": ("Format", "Reducible"),
         "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
         "quantized": ("Operand", "QuantizedTensor", "Storage"),
-        "recipes": ("recipe",),
-        "registry": ("by_name", "names"),
+        "registry": ("by_name", "names", "recipe"),
     },
 )

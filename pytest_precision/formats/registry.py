@@ -1,4 +1,4 @@
-"""The formats by name."""
+"""The formats by name, and the recipes: those of inputs, weights and gradients per precision."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from pytest_precision.errors import expect_one_of, expected_but_got, named
 from pytest_precision.formats import blockwise, delayed, mxfp8, nvfp4, per_tensor
 from pytest_precision.formats.format import Format, Makers
+from pytest_precision.matrix.precisions import PRECISIONS, Recipe
 
 _MODULES = (blockwise, delayed, mxfp8, nvfp4, per_tensor)
 
@@ -50,3 +51,32 @@ def by_name(name: str, **options: Any) -> Format:
                 )
             )
     return _FORMATS[name](name=name, **options)
+
+
+OPERAND_ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
+"""The elements (of inputs and weights, of gradients); no recipe uses e5m2 for all operands."""
+
+
+def recipe(precision: str, element: str | None = None) -> Recipe:
+    """Return the recipe of a precision, with complete names of formats.
+
+    Args:
+        precision: a quantized precision of cells.
+        element: "e4m3" or "hybrid" if the recipe leaves it open; None for the recipe's default.
+
+    Raises:
+        ValueError: the precision or the element is unknown; the message lists the known ones.
+    """
+    known = {name: row.recipe for name, row in PRECISIONS.items() if row.recipe is not None}
+    expect_one_of("precision", precision, known)
+    found = known[precision]
+    choices = OPERAND_ELEMENTS if found.element else {}
+    expect_one_of("element", element, [None, *choices], f"{precision} has no others")
+    chosen = found.element if element is None else element
+    forward, gradient = choices.get(chosen, ("", ""))
+    return Recipe(
+        found.input.format(forward),
+        found.weight.format(forward),
+        found.gradient.format(gradient),
+        chosen,
+    )

@@ -14,8 +14,7 @@ from pytest_precision.formats.format import Format, Reducible
 from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.native import Native
 from pytest_precision.formats.quantized import QuantizedTensor
-from pytest_precision.formats.recipes import recipe
-from pytest_precision.formats.registry import by_name
+from pytest_precision.formats.registry import by_name, recipe
 from pytest_precision.formats.scaling import ReduceAmax
 
 

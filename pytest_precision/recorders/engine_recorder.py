@@ -10,10 +10,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import cloned
 from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
@@ -22,12 +24,18 @@ from pytest_precision.recorders.perturb import mutants
 from pytest_precision.recorders.perturb.perturbation import NONE, with_other_data
 from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
 from pytest_precision.recorders.products import Products
-from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, with_backend
+from pytest_precision.recorders.run_environment import (
+    FRESH_SEED,
+    SEED,
+    environment_of,
+    with_backend,
+)
 from pytest_precision.recorders.skipped_step import SkippedStep
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.data import DataWatch
-from pytest_precision.trace.digests import SMALL_RUN, digested, elements
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment
+from pytest_precision.trace.store import Header
 from pytest_precision.trace.writer import TraceWriter
 
 
@@ -238,3 +246,41 @@ class EngineRecorder:
         """Load the last checkpoint into an engine of the other layout, and observe."""
         self.layout, self.other = self.other, self.layout
         self.load()
+
+
+def record_engine(job: LayoutJob) -> int:
+    """Write what this rank sees of one segment of a run into the folder of the job.
+
+    Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
+    between layouts; values are the pieces as each rank holds them. A run of few elements and steps
+    is kept as values: gathering shards for digests would take longer. Digests of the data that the
+    workload gave and, if the whole run is recorded, lost updates are written next to the trace.
+
+    Returns:
+        the number of observations that were written.
+    """
+    run = EngineRecorder(job)
+    place = job.place()
+    rank = dist.get_rank()
+    threads = digest_threads(job.segment.world_size)
+    with TraceWriter(place, rank, digests=run.digests, threads=threads) as run.writer:
+        run.run()
+        if run.watcher is not None:
+            run.watcher.write(place, rank)
+        run.data.write(place, rank)
+        run.gradients.write(place, rank)  # asks for data again, which is nobody's training
+        environment = environment_of(run.cell) | run.backend
+        run.look_at_storage()
+        run.writer.close(
+            Header(
+                job.segment.world_size,
+                dict(run.engine.unobservable),
+                environment,
+                paths=tuple(sorted(run.paths)),
+                violations=tuple(run.violations),
+                products=tuple(sorted(run.products.dtypes)),
+                unshown=groups.unshown(run.engine.optimizer),
+                read=so_far(),
+            )
+        )
+        return run.writer.observations

@@ -15,10 +15,9 @@ from pytest_precision.engine.observation import tensors_in
 from pytest_precision.recorders.engine_recorder import EngineRecorder
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import Window
+from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
-from pytest_precision.trace.wanted import Wanted
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:

@@ -1,4 +1,4 @@
-"""Moment: when something was observed; Window: the train steps whose values are kept."""
+"""Moment: when something was observed; Window and Wanted: which values and operations are kept."""
 
 from __future__ import annotations
 
@@ -58,3 +58,26 @@ EVERYTHING = Window(0, sys.maxsize)
 
 BEFORE_TRAINING = Window(0, 0)
 """The segments in which no step has been trained when they begin."""
+
+
+LOGGED_OPERATIONS = 200_000
+"""Operations of one rank that are logged unless told otherwise."""
+
+
+class Wanted(NamedTuple):
+    """Which operations of a run are logged, and how.
+
+    Attributes:
+        op: index of the operation in the sequence; -1 is what makes the engine.
+        step: train step at which that operation ends.
+        pieces: into how many parts along the first dimension tensors are also digested, since
+            the other side may hold shards; 1 for none.
+        sketches: whether sketches of results are kept, from which relative errors can be told.
+        limit: number of operations of a rank after which no more are logged.
+    """
+
+    op: int
+    step: int
+    pieces: int = 1
+    sketches: bool = False
+    limit: int = LOGGED_OPERATIONS

@@ -10,11 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.workloads.batches import IGNORED, LONGEST, Extent, Microbatch
-from pytest_precision.workloads.initial import initialised
-from pytest_precision.workloads.recipe import TrainingRecipe
+from pytest_precision.workloads.batches import IGNORED, LONGEST, Extent, Microbatch, token_chain
+from pytest_precision.workloads.recipe import TrainingRecipe, initialised
 from pytest_precision.workloads.routing import EXPERTS_PER_TOKEN, Router, over_capacity
-from pytest_precision.workloads.token_chain import token_chain
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell

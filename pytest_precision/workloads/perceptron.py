@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_precision.workloads.batches import LONGEST, Extent
-from pytest_precision.workloads.initial import initialised
-from pytest_precision.workloads.recipe import TrainingRecipe
+from pytest_precision.workloads.recipe import TrainingRecipe, initialised
 
 if TYPE_CHECKING:
     from pytest_precision.matrix.cell import Cell

@@ -21,8 +21,8 @@ from pytest_precision import (
 )
 from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.parity.self_checks.consistency import Consistency
+from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
-from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.recording import Recording
 

@@ -89,8 +89,8 @@ def test_a_script_may_capture_cuda_graphs(one_rank: None, tmp_path: Path) -> Non
 def test_a_window_holds_no_copy_on_the_gpu(one_rank: None, tmp_path: Path) -> None:
     """G10: the values around a divergence take no more of the GPU than their digests do."""
     from pytest_precision import layouts
+    from pytest_precision.recorders.engine_recorder import record_engine
     from pytest_precision.recorders.layout_job import LayoutJob
-    from pytest_precision.recorders.recorded_run import record_engine
 
     peaks = {}
     for number, window in enumerate((None, EVERYTHING)):

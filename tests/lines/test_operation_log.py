@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operation_files import FORM, path_of, read_operations, write_operations
-from pytest_precision.trace.wanted import Wanted
 
 
 def logged(wanted: Wanted, times: int = 3) -> OperationLogger:

@@ -13,8 +13,8 @@ from torch import Tensor
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of
 from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import REGION, OperationLog
-from pytest_precision.trace.wanted import Wanted
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

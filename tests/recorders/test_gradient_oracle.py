@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.layouts.dtypes import resident
+from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
-from pytest_precision.recorders.recorded_run import record_engine
 from pytest_precision.trace.gradient_log import GradientLog, RightSteps
 from pytest_precision.trace.moment import EVERYTHING
 

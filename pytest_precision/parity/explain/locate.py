@@ -1,10 +1,16 @@
-"""Locate the first divergence: a finding as the plain data of a verdict."""
+"""Locate: the first divergence as the plain data of a verdict, and a histogram of its tensor."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pytest_precision.parity.compare.divergences import ONE_SIDED
+import numpy as np
+from torch import Tensor
+
+from pytest_precision.parity.compare.bit_patterns import FLOATS, bits, differ, ulps, values_of_bits
+from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
+from pytest_precision.parity.compare.spans import spans
+from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis
 from pytest_precision.parity.verdict import Divergence
@@ -43,3 +49,50 @@ def locate(diagnosis: Diagnosis) -> Divergence:
         error=diagnosis.error,
         evidence={"looked_at": diagnosis.looked_at, "likewise": list(diagnosis.likewise)},
     )
+
+
+POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)
+"""The smallest distance of each bit length, from 1."""
+
+
+def histogram_of(finding: Finding) -> dict[str, Any] | None:
+    """Return the histogram of the two sides of a finding; None where values do not differ."""
+    ours, theirs = finding.pair.candidate, finding.pair.reference
+    values_differ = finding.difference is not None and finding.difference.statistics is not None
+    if finding.fault is not None or not values_differ or ours is None or theirs is None:
+        return None
+    if ours.tensor is None or theirs.tensor is None:
+        return None
+    return histogram(ours.tensor, theirs.tensor)
+
+
+def histogram(candidate: Tensor, reference: Tensor) -> dict[str, Any] | None:
+    """Count the elements by the bit length of their distance in representable values.
+
+    Args:
+        candidate: any tensor.
+        reference: a tensor of the same shape.
+
+    Returns:
+        `by_bits`: at position n the number of elements whose distance has n bits, so that 0 is no
+        distance; `nan`: those with a NaN on one side, or of other bytes; `infinite`: others with an
+        infinity on one side, or of the other sign. None for dtypes without such a distance.
+    """
+    dtype = common_dtype(candidate.dtype, reference.dtype, check_dtype=False)
+    if dtype not in FLOATS:
+        return None
+    counts = np.zeros(len(POWERS) + 1, np.int64)
+    nan = infinite = 0
+    for _, *sides in spans(candidate, reference, dtype):
+        c, r = map(bits, sides)
+        a, b = values_of_bits(c, dtype), values_of_bits(r, dtype)
+        no_number = (np.isnan(a) | np.isnan(b)) & differ(c, r)
+        unbounded = ~no_number & (np.isinf(a) | np.isinf(b)) & (a != b)
+        rest = ~(no_number | unbounded)
+        lengths = np.searchsorted(POWERS, ulps(c[rest], r[rest], dtype), side="right")
+        counts += np.bincount(lengths, minlength=len(counts))
+        nan += int(np.count_nonzero(no_number))
+        infinite += int(np.count_nonzero(unbounded))
+    filled = np.flatnonzero(counts)
+    by_bits = counts[: filled[-1] + 1].tolist() if len(filled) else []
+    return {"by_bits": by_bits, "nan": nan, "infinite": infinite}

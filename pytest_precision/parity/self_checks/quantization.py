@@ -14,8 +14,7 @@ from torch import Tensor
 from pytest_precision.formats.delayed import DelayedScaling
 from pytest_precision.formats.format import Format
 from pytest_precision.formats.per_tensor import CurrentScaling, quantize_by
-from pytest_precision.formats.recipes import recipe
-from pytest_precision.formats.registry import by_name
+from pytest_precision.formats.registry import by_name, recipe
 from pytest_precision.formats.scaling import FP32_MAXIMUM, tensor_amax
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS

@@ -24,7 +24,7 @@ MODULES = (
     "torch._dynamo",
     "torch._inductor.config",
     "pytest_precision.ranks.process.worker",
-    "pytest_precision.recorders.recorded_run",
+    "pytest_precision.recorders.engine_recorder",
     # What a side of most cells is made of.
     "pytest_precision.check.side",
     "pytest_precision.layouts.optimizer_layouts",

@@ -26,14 +26,14 @@ from pytest_precision.recorders.lines.arguments import (
     logged_arguments,
     overwritten_unread,
 )
-from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
+from pytest_precision.recorders.lines.forward_lines import ForwardLines, Modules, Origin
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.recorders.lines.modules import Modules
 from pytest_precision.recorders.lines.restores import RestoreWatch
 from pytest_precision.recorders.lines.settings import SettingsWatch, called_through
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.user_calls import UserCalls
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
+from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import (
     GRAPH,
     REGION,
@@ -42,7 +42,6 @@ from pytest_precision.trace.operations import (
     OperationLog,
     Value,
 )
-from pytest_precision.trace.wanted import Wanted
 
 CHANCE = ("empty", "new_empty", "_unsafe_empty")
 """How names of operators begin whose results nobody has computed."""

@@ -23,11 +23,10 @@ from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import STEPS, LoopSchedule
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.steps import Steps
-from pytest_precision.trace.moment import Window
+from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 from pytest_precision.trace.segment_folders import folder_of
-from pytest_precision.trace.wanted import Wanted
 
 
 def log_script(

@@ -28,8 +28,8 @@ from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.manifest import Manifest
+from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operation_files import write_operations
-from pytest_precision.trace.wanted import Wanted
 
 
 def record_file(

@@ -9,15 +9,78 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.edge import Edge
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.running_step import RunningStep
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
+
+
+@dataclass
+class RunningStep:
+    """What a step of a loop has done, and whether that makes it over.
+
+    Attributes:
+        begun: whether anything of it was seen.
+        clipped: whether gradients were clipped.
+        clipped_late: whether that was after an update.
+        given_up: whether the loop has left its update out, as after an overflow.
+        running: optimizers whose step has begun and has not returned; one may run another one.
+        met: those of them that are about to read gradients, which a closure has computed.
+        updated: optimizers whose step has returned, in this order.
+        evaluated: modules that were called without gradients after an update.
+    """
+
+    begun: bool = False
+    clipped: bool = False
+    clipped_late: bool = False
+    given_up: bool = False
+    running: list[Optimizer] = field(default_factory=list)
+    met: list[Optimizer] = field(default_factory=list)
+    updated: list[Optimizer] = field(default_factory=list)
+    evaluated: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has made its update, unless an optimizer is in the middle of one."""
+        return bool(self.updated and not self.running) or self.given_up
+
+    @property
+    def phase(self) -> str:
+        """The phase to which `record.see` adds a tensor now."""
+        if self.updated:
+            return "optimizer_step"
+        return "clip_grads" if self.clipped or self.running else "forward_backward"
+
+    def clip(self) -> None:
+        """Note that gradients are clipped."""
+        self.clipped = True
+        self.clipped_late = bool(self.updated) and not self.running
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Note that the step of an optimizer begins."""
+        self.running.append(optimizer)
+        self.clipped_late = self.given_up = False
+
+    def end(self, optimizer: Optimizer) -> None:
+        """Note that the step of an optimizer has returned."""
+        self.running = [one for one in self.running if one is not optimizer]
+        self.met = [one for one in self.met if one is not optimizer]
+        self.updated.append(optimizer)
+
+    def has_updated(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer has made an update in this step."""
+        return any(one is optimizer for one in self.updated)
+
+    def next(self) -> RunningStep:
+        """Return the step after it; an optimizer that runs goes on in that."""
+        return RunningStep(running=self.running, met=self.met)
+
 
 TIMES_THE_BACKWARDS = 4
 """A step that is to be skipped ends within so many times the backwards of the longest before it."""

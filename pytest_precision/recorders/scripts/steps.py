@@ -17,9 +17,8 @@ from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.model_hooks import ModelHooks
-from pytest_precision.recorders.scripts.running_step import RunningStep
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
-from pytest_precision.recorders.scripts.step_ends import StepEnds
+from pytest_precision.recorders.scripts.step_ends import RunningStep, StepEnds
 from pytest_precision.recorders.weights import Watched
 
 ON_DEMAND = "grad"

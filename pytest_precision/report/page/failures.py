@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.page.culprit import ShownCulprit, shown_culprit
 from pytest_precision.report.page.doc_links import of_error, of_kind
-from pytest_precision.report.page.heat import HeatTable, heat_table
+from pytest_precision.report.page.heat import HeatTable, TensorHeats, heat_table, tensor_heats
 from pytest_precision.report.page.line_plot import Plot
 from pytest_precision.report.page.plots import plots
-from pytest_precision.report.page.tensor_heat import TensorHeats, tensor_heats
 from pytest_precision.report.reasons import Reason, fold
 from pytest_precision.report.status import FAILING, STATUSES
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_precision.parity.explain.histogram import histogram
+from pytest_precision.parity.explain.locate import histogram
 
 ONE = 0x3F800000
 """The bits of 1.0 in float32."""

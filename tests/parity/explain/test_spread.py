@@ -12,7 +12,7 @@ from pytest_precision import Observation, ulp, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import spread
-from pytest_precision.parity.explain.tensor_spread import MOST_TENSORS
+from pytest_precision.parity.explain.spread import MOST_TENSORS
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.store import Trace
 

@@ -32,7 +32,7 @@ RECORDING = """
 from pytest_precision import Engine, workloads
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.layout_job import LayoutJob
-from pytest_precision.recorders.recorded_run import record_engine
+from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.store import Trace
 

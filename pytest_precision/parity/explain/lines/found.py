@@ -15,11 +15,15 @@ from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.growth import grown, module_errors, most
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.parity.explain.lines.left_out import only_other, too_little
-from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces, tellable
 from pytest_precision.parity.explain.lines.placed import misplaced
 from pytest_precision.parity.explain.lines.restarts import not_restored
 from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
-from pytest_precision.parity.explain.lines.unnamed import cut_of, is_beyond
+from pytest_precision.parity.explain.lines.unnamed import (
+    cut_of,
+    hold_other_pieces,
+    is_beyond,
+    tellable,
+)
 from pytest_precision.parity.explain.source import shown_file
 from pytest_precision.trace.operations import OperationLog
 

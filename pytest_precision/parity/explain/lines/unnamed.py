@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 
-from pytest_precision.parity.explain.lines.calls import is_common
+from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, moves
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.parity.explain.lines.other_pieces import hold_other_pieces
-from pytest_precision.trace.operations import OperationLog
+from pytest_precision.trace.operations import Holding, OperationLog
 
 
 def cut_of(logs: Sequence[OperationLog]) -> int:
@@ -48,3 +50,71 @@ def unnamed(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
     if cut:
         return f"No line is named: the first {cut} operations made values that the reference has"
     return "No line is named: every operation made values that the reference has"
+
+
+def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
+    """Return whether one side holds weights, or what belongs to them, in other pieces.
+
+    It does if a tensor has another shape there, or weights have other names, as flat ones do.
+
+    Args:
+        candidate: the logs of its ranks.
+        reference: likewise.
+    """
+    ours, theirs = _shapes(candidate), _shapes(reference)
+    unlike = any(ours[held] != theirs[held] for held in ours.keys() & theirs.keys())
+    alone = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
+    return unlike or all(any(held.kind == "param" for held in side) for side in alone)
+
+
+def _shapes(logs: Sequence[OperationLog]) -> dict[Holding, set[tuple[int, ...]]]:
+    """Return what is held to its shapes on all ranks."""
+    found: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
+    for log in logs:
+        for held, value in chain(log.given.items(), log.left.items()):
+            found[held].add(value.shape)
+    return found
+
+
+def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
+    """Return the wrong operations of a side that holds other pieces, as far as they can be told.
+
+    What is right up to there comes first. Where operations have no counterpart, one of them is
+    named if they belong to one line, since nothing tells which of them is right.
+    """
+    found = []
+    for one in sorted(wrong, key=lambda one: bool(one.suspects or one.cut_otherwise)):
+        if one.suspects or one.cut_otherwise:
+            suspect = None if one.cut_otherwise else _only_line(one)
+            if suspect is not None:
+                found.append(replace(one, call=suspect, unlike=(), source=False))
+        elif not _is_of_pieces(one):
+            found.append(one)
+    return found
+
+
+def _only_line(wrong: Wrong) -> SingleCall | None:
+    """Return the first of the operations that may be wrong, if all belong to one line.
+
+    Where all of them only move values, the last one has put a value where it does not belong.
+    What a library does for a line of the user's belongs to that line; what it does by itself is not
+    held against it where there is one.
+    """
+    computed = [call for call in wrong.suspects if not moves(call)] or [wrong.call]
+    own = [call for call in computed if call.line is not None and call.line.own]
+    computed = own or computed
+    places = {call.line and call.line[:2] for call in computed}
+    return computed[0] if len(places) == 1 else None
+
+
+def _is_of_pieces(wrong: Wrong) -> bool:
+    """Return whether a value is unknown for where its elements lie, rather than for what they are.
+
+    It was put into a buffer, it is what a collective made, or it lies in memory that no operation
+    has written, as a flat buffer does that shards are views of. A library does so in its own code;
+    where a line of the user's does, that line is worth a look.
+    """
+    line = wrong.call.operation.line
+    if line is not None and line.own and not line.called:
+        return False
+    return wrong.source or wrong.call.operation.is_collective or moves(wrong.call)
