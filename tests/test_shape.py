@@ -127,8 +127,11 @@ def test_each_planted_defect_has_one_home(pytestconfig: pytest.Config) -> None:
     root = pytestconfig.rootpath
     files = [
         *(root / "fixtures" / "defects").glob("*.py"),
-        *(root / "tests" / "layouts").glob("planted*.py"),
+        *(root / "tests").glob("*/planted*.py"),
         root / "tests" / "layouts" / "both_sides.py",
+        root / "tests" / "check" / "contradictions.py",
+        root / "tests" / "check" / "wrong_rules.py",
+        root / "tests" / "workloads" / "workload_violators.py",
     ]
     classes = [
         node.name

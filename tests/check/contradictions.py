@@ -113,7 +113,7 @@ class OtherWeights(Engine):
                 parameter.copy_(own)
 
 
-class Averages(Engine):
+class EvaluatesHalf(Engine):
     """Evaluates other weights than it trains, which is no contradiction."""
 
     def evaluate(self) -> None:

@@ -159,7 +159,7 @@ def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
         (layouts.fused_adam, FP16.replace(primary_weight="fp16"), workloads.gpt, NORM),
         (layouts.distributed_optimizer, FP16.replace(primary_weight="fp16"), workloads.moe, NORM),
         (
-            partial(contradictions.here, kind=contradictions.Averages),
+            partial(contradictions.here, kind=contradictions.EvaluatesHalf),
             Cell(sequence="train-eval-train"),
             workloads.mlp,
             USED,

@@ -9,22 +9,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from workload_violators import NeverQuiet, NothingFrozen
 
 from pytest_precision import Cell, Engine, layouts
 from pytest_precision.layouts.megatron.stored_model import BUCKET_SIZE
 from pytest_precision.layouts.replicated import MasterEngine
 from pytest_precision.workloads import Workload
-from pytest_precision.workloads.batches import QUIET_STEP, Microbatch
+from pytest_precision.workloads.batches import Microbatch
 from pytest_precision.workloads.mixture import Moe, MoeBlock
-from pytest_precision.workloads.perceptron import Mlp
 from pytest_precision.workloads.recipe import TrainingRecipe
 
-
-class NeverQuiet(Mlp):
-    """Every step has a norm above the limit, and no microbatch without a token."""
-
-    def microbatches(self, cell: Cell, step: int) -> list[Any]:
-        return super().microbatches(cell, 14 if step == QUIET_STEP else step)
+__all__ = ["NeverQuiet", "NothingFrozen"]
 
 
 class ScalesUp(Engine):
@@ -55,13 +50,6 @@ class MeanOfNothing(WeighsMeans):
     """The mean of no token is 0/0."""
 
     fewest = 0
-
-
-class NothingFrozen(Mlp):
-    """Every parameter is trained."""
-
-    def model(self, cell: Cell) -> nn.Module:
-        return super().model(cell).requires_grad_(True)
 
 
 class DecaysFrozen(Engine):

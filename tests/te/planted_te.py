@@ -54,7 +54,7 @@ class StaleCache(OutsideMasters):
         pass
 
 
-class DirtyAfterEval(OutsideMasters):
+class AddsAfterEval(OutsideMasters):
     """The step after an evaluation adds to the gradients of the step before it."""
 
     dirty = False

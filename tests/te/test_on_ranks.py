@@ -151,7 +151,7 @@ def test_transformer_engine_loads_another_single_weight_than_it_saved(parity_in:
     ("kind", "primary", "where"),
     [
         (planted.StaleCache, "bf16", (1, "used_quantized")),
-        (planted.DirtyAfterEval, "quantized", (2, "grad")),
+        (planted.AddsAfterEval, "quantized", (2, "grad")),
         (planted.DequantizedMasters, "quantized", (0, "master")),
         (planted.NeverRead, "quantized", (1, "quantized")),
     ],

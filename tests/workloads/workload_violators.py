@@ -187,7 +187,7 @@ class Upcasting(nn.Module):
         return x.float()
 
 
-class Dropping(Altered):
+class WithDropout(Altered):
     wrapper = nn.Dropout
 
 
@@ -208,12 +208,12 @@ class OneGroup(Mlp):
         return [{"params": list(model.parameters()), "lr": self.lr, "weight_decay": 0.1}]
 
 
-class OneRate(Mlp):
+class SameRates(Mlp):
     def groups(self, model):
         return [group | {"lr": self.lr} for group in super().groups(model)]
 
 
-class OneDecay(Mlp):
+class SameDecays(Mlp):
     def groups(self, model):
         return [group | {"weight_decay": 0.1} for group in super().groups(model)]
 
@@ -296,13 +296,13 @@ VIOLATIONS = [
     (properties.token_sum, LowPrecisionLoss),
     (properties.token_sum, PaddingCounts),
     (properties.complete_gradients, Unused),
-    (properties.same_bits_in_company, Dropping),
+    (properties.same_bits_in_company, WithDropout),
     (properties.same_bits_in_company, Stateful),
     (properties.poison_proof, Uninitialised),
     (properties.functional, Upcast),
     (properties.two_groups, OneGroup),
-    (properties.two_groups, OneRate),
-    (properties.two_groups, OneDecay),
+    (properties.two_groups, SameRates),
+    (properties.two_groups, SameDecays),
     (properties.two_groups, Forgotten),
     (properties.partly_frozen, NothingFrozen),
     (properties.clipping_bites, NoClipping),
