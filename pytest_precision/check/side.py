@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -144,11 +143,37 @@ class Side:
 
         if self.then:
             self._skip_unless_there()
-        part = segment or self.cell.segments[0]
+        segment = segment or self.cell.segments[0]
         with axes_read(), delays(self.delays) as pause:
             if self.workload is None:
-                return self._record_script(Path(folder), window, part)
-            return self._record_layout(self.workload, Path(folder), window, part, right, pause)
+                return self._record_script(Path(folder), window, segment)
+            from pytest_precision.recorders.layout_job import LayoutJob
+            from pytest_precision.recorders.perturb.perturbation import Perturbation
+
+            layout = self.layout.resolve()
+            job = LayoutJob(
+                layout,
+                layout if self.other is None else self.other.resolve(),
+                self.workload.resolve(),
+                self.cell,
+                Path(folder),
+                segment,
+                window,
+                Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start),
+                self.gradients,
+                right,
+            )
+            if self.logged is not None:
+                from pytest_precision.recorders.logged_run import log_layout
+
+                return log_layout(job, self.logged)
+            if self.beside_exact:
+                from pytest_precision.recorders.first_step import record_first_step
+
+                return record_first_step(job)
+            from pytest_precision.recorders.engine_recorder import record_engine
+
+            return record_engine(job)
 
     def _record_script(self, folder: Path, window: Window | None, segment: Segment) -> int:
         script = self.layout.resolve()
@@ -159,43 +184,6 @@ class Side:
         from pytest_precision.recorders.scripts.logged_script import log_script
 
         return log_script(script, self.cell, folder, window, segment, self.logged)
-
-    def _record_layout(
-        self,
-        workload: ImportPath,
-        folder: Path,
-        window: Window | None,
-        segment: Segment,
-        right: dict[str, tuple[int, float]] | None,
-        pause: Callable[[], None],
-    ) -> int:
-        from pytest_precision.recorders.layout_job import LayoutJob
-        from pytest_precision.recorders.perturb.perturbation import Perturbation
-
-        layout = self.layout.resolve()
-        job = LayoutJob(
-            layout,
-            layout if self.other is None else self.other.resolve(),
-            workload.resolve(),
-            self.cell,
-            folder,
-            segment,
-            window,
-            Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start),
-            self.gradients,
-            right,
-        )
-        if self.logged is not None:
-            from pytest_precision.recorders.logged_run import log_layout
-
-            return log_layout(job, self.logged)
-        if self.beside_exact:
-            from pytest_precision.recorders.first_step import record_first_step
-
-            return record_first_step(job)
-        from pytest_precision.recorders.engine_recorder import record_engine
-
-        return record_engine(job)
 
     def _skip_unless_there(self) -> None:
         """Skip, on a rank of another commit, what that commit does not have yet."""
