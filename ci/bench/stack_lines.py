@@ -1,6 +1,6 @@
 """Write what docs/reference/catalogue.md says of the lines that failures of frameworks name.
 
-    ci/stacks -k "found or named" --precision-lines=auto --precision-report=DIR
+    ci/stacks -k "found or named" -o precision_lines=auto --precision-report=DIR
     python ci/bench/stack_lines.py DIR/report.json
 
 Each defect of `fixtures/stacks` is planted by an option, so its line is the one that takes effect.

@@ -102,7 +102,7 @@ class Accuracy:
         return f"{said}{where}. The new ones are less accurate"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as builtins, for report.json."""
+        """Return the accuracy as builtins, for report.json."""
         return {**asdict(self), "ratio": self.ratio}
 
 

@@ -87,7 +87,7 @@ class CheckBaseline:
     sides: Mapping[str, KeptSide]
 
     def text(self) -> str:
-        """Return it as text."""
+        """Return the baseline as the text of its file."""
         return "\n".join([*self._lines(), ""])
 
     def _lines(self) -> Iterator[str]:

@@ -174,7 +174,7 @@ def _sarif(audit: Audit, place: BuiltAt) -> list[str]:
 
 
 def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
-    """Return each finding as a result at the function that builds.
+    """Return each finding as a result of SARIF, shown at the function that builds the set-up.
 
     Args:
         audit: whose findings they are.

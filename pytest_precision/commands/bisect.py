@@ -216,7 +216,8 @@ class ChecksOfCommits:
         """
         print(f"pytest_precision: {commit:.12}", file=sys.stderr, flush=True)
         folder = self._against.sides.folder / commit
-        done = self._pytest(commit, folder, "--precision-lines=off", "--quiet", quiet=True)
+        options = ("-o", "precision_lines=off", "--quiet")
+        done = self._pytest(commit, folder, *options, quiet=True)
         try:
             cells = read_report(folder)["cells"]
         except ReportError:

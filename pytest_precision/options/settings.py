@@ -83,12 +83,12 @@ class Settings:
         given = {
             "against": self.against,
             "against-python": self.against_python,
-            "against-build": self.against_build,
             "baseline": self.baseline,
         }
+        keys = {"against_build": self.against_build, "baseline_dir": self.baseline_dir}
         words = [f"--precision-{name}={value}" for name, value in given.items() if value]
-        if self.baseline_dir is not None:
-            words += ["-o", f"precision_baseline_dir={self.baseline_dir}"]
+        for name, value in keys.items():
+            words += ["-o", f"precision_{name}={value}"] if value else []
         return shlex.join(words)
 
 

@@ -133,12 +133,14 @@ OPTIONS = (
         *option_values.one_of("auto", "off"),
         "run a failed check once more, to name the line that made the first wrong value",
         of_marker=True,
+        instead=key("lines", "off"),
     ),
     Option(
         "deterministic",
         *option_values.one_of("error", "warn"),
         "what an operator without a deterministic algorithm does: raise, or run with a warning",
         of_marker=True,
+        instead=key("deterministic", "warn"),
     ),
     Option(
         "against",
@@ -160,6 +162,7 @@ OPTIONS = (
         "a command",
         "COMMAND",
         "make the compiled parts of that commit, in its work tree",
+        instead=key("against_build", "COMMAND"),
     ),
     Option(
         "drift",

@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_precision.check import transformer_engine
 
         transformer_engine.refuse_stand_in(config.stash[SETTINGS])
-    if config.stash[SETTINGS].compares_in_time or config.stash[SETTINGS].against_build:
+    if config.stash[SETTINGS].compares_in_time:
         from pytest_precision.plugin import other_side
 
         other_side.open_other_side(config, config.stash[SETTINGS])

@@ -42,7 +42,7 @@ class OtherSide:
     package: Path
 
     def told(self) -> list[str | None]:
-        """Return it as xdist can send it to a worker."""
+        """Return the other side as plain data, which xdist sends to its workers."""
         one = self.installation
         tree = [None if path is None else str(path) for path in (one.root, one.tree)]
         return [str(self.package), one.name, str(one.python), *tree]
@@ -87,14 +87,6 @@ def tell_worker(node: Any) -> None:
 
 
 def _expect_possible(settings: Settings) -> None:
-    if settings.against_build and not settings.against:
-        raise pytest.UsageError(
-            expected_but_got(
-                "a commit to build",
-                f"--precision-against-build={settings.against_build!r} alone",
-                "add --precision-against REVISION",
-            )
-        )
     if not settings.compares_in_time:
         return
     if settings.baseline is not None:
@@ -181,7 +173,7 @@ def _build(command: str, found: Installation) -> None:
         said = " / ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
         raise RevisionError(
             expected_but_got(
-                f"--precision-against-build={command!r} to build {found.name}",
+                f"precision_against_build={command!r} to build {found.name}",
                 f"status {done.returncode}: {said}",
                 "try it in a checkout of that commit",
             )

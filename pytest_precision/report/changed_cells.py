@@ -96,7 +96,7 @@ class ChangedCells:
         return {"Fixed": self.fixed, "Failed, and did not run now": self.gone}
 
     def markdown(self) -> str:
-        """Return it for the page of a CI job."""
+        """Return what has changed as Markdown, for the page of a CI job."""
         return "".join(self.sections())
 
     def sections(self) -> Iterator[str]:

@@ -186,7 +186,7 @@ class GridTable:
         return starts, end
 
     def _label(self, level: int, value: GridPlace) -> int:
-        """Return the width of a column's label; without a column axis, that of a mark."""
+        """Return the characters of a column's label; 1, as a mark has, without a column axis."""
         return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
 
     @property

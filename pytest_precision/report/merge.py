@@ -14,7 +14,7 @@ AXIS = "report"
 
 
 def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one report of several.
+    """Join several reports into one.
 
     If two of them have the same cell, all cells get one more axis with the name of their report.
 

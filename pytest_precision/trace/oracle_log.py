@@ -102,7 +102,7 @@ class OracleLog:
         write_whole(_path(folder, rank), asdict(self))
 
     def add(self, other: OracleLog) -> None:
-        """Add what another rank found."""
+        """Add what the log of another rank says."""
         self.rule = other.rule
         self.shown_by = other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2

@@ -90,7 +90,7 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
     assert f"mine.layouts:added is not there in {then}" in reasons["added"]
     assert f"mine.fresh:fresh is not there in {then}" in reasons["fresh"]
     assert "module _xxhash, which is compiled here into" in reasons["compiled"]
-    assert "--precision-against-build COMMAND" in reasons["compiled"]
+    assert "-o precision_against_build=COMMAND" in reasons["compiled"]
     assert found["test_gained"]["gate"] == "moved"
     assert any(
         f"At {then} the two sides differed" in line for line in found["test_gained"]["details"]
@@ -115,7 +115,7 @@ def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) ->
         tests__test_own=cell_of("own", "own", "nine"),
     )
     build = f"cp {COMPILED} src/ && basename $PWD >> {repository.root}/built"
-    options = (f"--precision-against-build={build}", "-n2")
+    options = ("-o", f"precision_against_build={build}", "-n2")
     done = run(repository, "--precision-against=HEAD", *options)
     assert {cell["outcome"] for cell in cells(repository).values()} == {"pass"}, done.stdout
     assert (repository.root / "built").read_text() == f"{repository.git('rev-parse', 'HEAD')}\n"
@@ -126,8 +126,7 @@ def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) ->
     ("options", "said"),
     [
         (["--precision-against=nowhere"], "but got REVISION='nowhere' (str)"),
-        (["--precision-against=HEAD", "--precision-against-build=exit 3"], "status 3"),
-        (["--precision-against-build=make"], "add --precision-against REVISION"),
+        (["--precision-against=HEAD", "-o", "precision_against_build=exit 3"], "status 3"),
         (["--precision-against=HEAD", "--precision-ranks=inline"], "ranks in processes of their"),
         (["--precision-against-python", sys.executable], "write --precision-against-python=PATH"),
         (["--precision-against-python=/nowhere"], "expected a Python interpreter but got"),

@@ -111,7 +111,7 @@ def proposed(
 
 
 def _error_of_gradients(needs: Mapping[str, Mapping[str, Need]]) -> float:
-    """Return how far most gradients and their means are off, in the kind in which that is most."""
+    """Return the usual relative error of gradients and their means, in the worst of their kinds."""
     kinds = (needs.get(kind, {}).values() for kind in GRADIENTS_AND_MEANS)
     return max(usual_error([need.rel for need in own if need.numel > 1]) for own in kinds)
 

@@ -56,7 +56,7 @@ def other_number(judgement: Judgement, op: int) -> str:
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
-    """Say that a step has other microbatches, where something else differs before its losses."""
+    """Say that the sides have unlike numbers of microbatches, unless their losses show it."""
     if finding.pair.kind == "loss":
         return []
     number = other_number(judgement, finding.pair.moment.op)

@@ -80,7 +80,7 @@ class Relocation:
                 expected_but_got(
                     "all code of the repository to be in the commit",
                     f"module {error.name}, which is compiled here into {file}",
-                    "build it in the work tree: --precision-against-build COMMAND",
+                    "have it built in the work tree: -o precision_against_build=COMMAND",
                 )
             ) from error
 

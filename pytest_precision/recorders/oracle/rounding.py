@@ -45,7 +45,7 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of(cls, dtype: torch.dtype, scale: Tensor | None = None) -> Rounding:
-        """Return that of a tensor stored in `dtype`, with one scale for all elements or without.
+        """Return the rounding of a tensor that is stored in `dtype`, with or without a scale.
 
         What has a scale is computed in fp32, coded, and stored once. Nothing says that this one
         rounding is to nearest: one that truncates, or rounds at random, is off by up to the
@@ -58,7 +58,7 @@ class Rounding(NamedTuple):
         return _unscaled(dtype)
 
     def twice(self) -> Rounding:
-        """Return that of a result that is rounded like this two times."""
+        """Return the rounding of a result that is rounded two times."""
         return Rounding(2 * self.share, 2 * self.least, self.unit)
 
     def __call__(self, size: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def _on_host(seconds: Callable[[], float]) -> tuple[Callable[[], None], Callable
 def _on_device(
     seconds: Callable[[], float], module: Any
 ) -> tuple[Callable[[], None], Callable[[Method], Method]]:
-    """Return the same for a device, on which a sleep of the host orders nothing.
+    """Return both delays of a device, on which a sleep of the host orders nothing.
 
     A collective waits on a stream of its own, so that it is late for what its caller goes on with:
     whoever reads its result without waiting for it reads too early.

@@ -72,7 +72,7 @@ def is_script(function: object) -> bool:
 
 
 def way_in(function: object) -> WayIn:
-    """Return in which way a callable, or the function of a `functools.partial`, is a side."""
+    """Return whether a callable, or that of a `functools.partial`, is a layout or a script."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 
