@@ -13,6 +13,9 @@ Bits = npt.NDArray[Any]
 
 NumpyValues = npt.NDArray[Any]
 
+Working = npt.NDArray[Any]
+"""Values of shape (n,) as float32 or float64."""
+
 
 SIGNED_FLOATS = {
     torch.float64: 52,
@@ -76,6 +79,16 @@ def values_of_bits(bits: Bits, dtype: torch.dtype) -> NumpyValues:
     if dtype in COMPLEX:
         return tensor.to(torch.complex128).numpy()
     return tensor.numpy()
+
+
+def widened(bits: Bits, dtype: torch.dtype) -> Working:
+    """Return the values of bit patterns as float32 or float64, with which numpy computes."""
+    if dtype in (torch.float32, torch.complex64):
+        return bits.view(np.float32)
+    if dtype in (torch.float64, torch.complex128):
+        return bits.view(np.float64).reshape(-1)
+    wide = torch.float32 if dtype.is_floating_point else torch.float64
+    return torch.from_numpy(bits).view(dtype).to(wide).numpy()
 
 
 def ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:

@@ -16,19 +16,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pytest_precision.parity.compare.bit_patterns import IEEE, SIGNED_FLOATS, Bits, differ
-from pytest_precision.parity.compare.criterion import Measure
-from pytest_precision.parity.compare.scratch import (
-    FLOAT_LIMITS,
+from pytest_precision.parity.compare.bit_patterns import (
+    IEEE,
+    SIGNED_FLOATS,
+    Bits,
     Working,
-    finite_norm,
-    scratch,
+    differ,
     widened,
 )
+from pytest_precision.parity.compare.criterion import Measure
 from pytest_precision.parity.compare.statistics import Accumulator, excess
 
 DENSE_ELEMENTS = 2**15
 """Elements per chunk. With fewer, the calls cost more than the work; more do not fit the cache."""
+
+BLAS = 2**13
+"""Elements per dot product. For somewhat more of them OpenBLAS starts threads."""
+
+FLOAT_LIMITS = {np.dtype(dtype): np.finfo(dtype) for dtype in (np.float32, np.float64)}
 
 SPARSE = 16
 """A chunk is sparse if at most one of so many elements differs."""
@@ -96,7 +101,7 @@ def add_equal(figures: Accumulator, reference: Bits) -> None:
 
 
 def _add_reference(figures: Accumulator, r: Bits) -> None:
-    b = widened(r, figures.dtype, "reference")
+    b = widened(r, figures.dtype)
     figures.reference_norm = math.hypot(figures.reference_norm, finite_norm(b))
 
 
@@ -118,13 +123,12 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
         c: bit patterns of the candidate, of shape (n,).
         r: bit patterns of the reference, likewise.
     """
-    apart = np.subtract(c, r, out=scratch.take("apart", c.dtype, len(c)))
+    apart = c - r
     count = int(np.count_nonzero(apart))
     if count * SPARSE <= len(c):
         return False
-    b = widened(r, figures.dtype, "reference")
-    a = widened(c, figures.dtype, "difference")
-    difference = np.subtract(a, b, out=scratch.take("difference", b.dtype, len(b)))
+    b = widened(r, figures.dtype)
+    difference = widened(c, figures.dtype) - b
     steps = max(apart.max().item(), -apart.min().item())
     plain = _plain_bounds(steps, r, figures.dtype)
     max_abs = 0.0
@@ -172,7 +176,7 @@ def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:
     if dtype not in IEEE or steps >= octave:
         return None
     mask = 2 ** (8 * r.itemsize - 1) - 1
-    sizes = np.bitwise_and(r, mask, out=scratch.take("sizes", r.dtype, len(r)))
+    sizes = r & mask
     exponent = (sizes.max().item() + steps) // octave
     if sizes.min() < octave or exponent >= 2**exponent_bits - 1:
         return None
@@ -181,7 +185,7 @@ def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:
 
 
 def _max_rel(difference: Working, b: Working) -> float:
-    ratio = np.divide(difference, b, out=scratch.take("ratio", b.dtype, len(b)))
+    ratio = difference / b
     largest = max(ratio.max().item(), -ratio.min().item())
     if math.isnan(largest):  # 0 / 0
         largest = max(np.fmax.reduce(ratio).item(), -np.fmin.reduce(ratio).item())
@@ -196,8 +200,7 @@ def _bound(figures: Accumulator, b: Working) -> Working | None:
     """Return how far off each element may be in value; None where values do not decide."""
     if figures.measure is not Measure.VALUE:
         return None
-    size = np.abs(b, out=scratch.take("ratio", b.dtype, len(b)))
-    return np.broadcast_to(figures.criterion.bound(size), b.shape)
+    return np.broadcast_to(figures.criterion.bound(np.abs(b)), b.shape)
 
 
 def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
@@ -212,7 +215,7 @@ def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
         The integer in `apart` that stands for no distance.
     """
     np.abs(apart, out=apart)
-    changed = np.bitwise_xor(c, r, out=scratch.take("changed", c.dtype, len(c)))
+    changed = c ^ r
     if changed.min() >= 0:
         return 0
     # Where the sign changes, the distance is the sum of the magnitudes, which takes all bits of an
@@ -220,7 +223,7 @@ def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
     # integers is that distance counted from the smallest integer. The others are made to count
     # from there too, and a mask of the sign changes selects.
     zero = int(np.iinfo(c.dtype).min)
-    across = np.add(c, r, out=scratch.take("ratio", c.dtype, len(c)))
+    across = c + r
     np.add(apart, zero, out=apart)
     np.right_shift(changed, 8 * c.itemsize - 1, out=changed)
     across ^= apart
@@ -270,3 +273,17 @@ def _judge_values(
         beyond[unsure] = excess(c[unsure], r[unsure], figures.dtype, figures.criterion) > 0
         figures.count_beyond(int(np.count_nonzero(beyond)), lambda: start + int(beyond.argmax()))
     figures.keep_worst((False, top), lambda: start + at)
+
+
+def finite_norm(values: Working) -> float:
+    """Return the norm of the finite values."""
+    squares = 0.0
+    for begin in range(0, len(values), BLAS):
+        part = values[begin : begin + BLAS]
+        squares += float(part.dot(part))
+    # Between these bounds no square overflowed, and those that vanished did not matter.
+    if math.sqrt(FLOAT_LIMITS[values.dtype].tiny) <= squares < math.inf:
+        return math.sqrt(squares)
+    finite = np.where(np.isfinite(values), values, 0)
+    largest = float(np.abs(finite).max())
+    return largest * math.sqrt(np.square(finite / largest).sum()) if largest else 0.0

@@ -6,11 +6,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from pytest_precision.parity.compare.scratch import scratch
 
 SPAN = 2**21
 """Bytes of each side that are compared at a time before anything is computed."""
@@ -26,8 +23,8 @@ def spans(
         candidate, reference = candidate.view(-1), reference.view(-1)
     start = 0
     for window in _windows(tuple(reference.shape), SPAN // dtype.itemsize):
-        c = _flat(candidate[window], dtype, "candidate copy")
-        yield start, c, _flat(reference[window], dtype, "reference copy")
+        c = _flat(candidate[window], dtype)
+        yield start, c, _flat(reference[window], dtype)
         start += c.numel()
 
 
@@ -45,11 +42,10 @@ def _windows(shape: tuple[int, ...], numel: int) -> Iterator[PartOfTensor]:
             yield (*prefix, slice(begin, begin + rows))
 
 
-def _flat(part: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+def _flat(part: Tensor, dtype: torch.dtype) -> Tensor:
     if is_plain(part, dtype):
         return part.view(-1)
-    memory = torch.from_numpy(scratch.take(name, np.uint8, part.numel() * dtype.itemsize))
-    return memory.view(dtype).view(part.shape).copy_(part).view(-1)
+    return torch.empty(part.shape, dtype=dtype).copy_(part).view(-1)
 
 
 def is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import tracemalloc
 from dataclasses import fields
 
@@ -14,7 +13,6 @@ import torch
 from pytest_precision import bitwise, close, ulp
 from pytest_precision.parity.compare import dense
 from pytest_precision.parity.compare.bit_patterns import SIGNED_FLOATS, bits
-from pytest_precision.parity.compare.scratch import Scratch
 from pytest_precision.parity.compare.spans import SPAN
 from pytest_precision.parity.compare.tensors import compare, same_bytes, statistics
 
@@ -290,12 +288,10 @@ def test_parts_do_not_show(dtype, criterion, special, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex128], ids=str)
 @pytest.mark.parametrize("spoil", [0.0, NAN])
-def test_memory(dtype, spoil, monkeypatch):
+def test_memory(dtype, spoil):
     """No more than 16 MB are needed beyond the tensors, whatever they hold and however they lie."""
     reference = torch.zeros(1024, 1536).to(dtype).t()
     candidate = (torch.ones(1536, 1024) + spoil).to(dtype)
-    for user in ("spans", "dense"):
-        monkeypatch.setattr(f"pytest_precision.parity.compare.{user}.scratch", Scratch())
     tracemalloc.start()
     try:
         for criterion in (bitwise(), close(rtol=0.5, atol=0.5)):
@@ -303,21 +299,3 @@ def test_memory(dtype, spoil, monkeypatch):
         assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
     finally:
         tracemalloc.stop()
-
-
-def test_scratch_is_kept():
-    """Intermediate results go to the same memory again."""
-    scratch = Scratch()
-    first = scratch.take("test", np.float32, 100)
-    assert np.shares_memory(first, scratch.take("test", np.float32, 50))
-    assert not np.shares_memory(first, scratch.take("other", np.float32, 100))
-
-
-def test_scratch_of_threads():
-    """Two threads never write to the same memory."""
-    scratch, others = Scratch(), []
-    own = scratch.take("test", np.float32, 100)
-    thread = threading.Thread(target=lambda: others.append(scratch.take("test", np.float32, 100)))
-    thread.start()
-    thread.join()
-    assert not np.shares_memory(own, others[0])
