@@ -36,7 +36,10 @@ def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def whole_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read a whole checkpoint; the public `load` needs tensors of the right shapes beforehand."""
+    """Read a whole checkpoint, as it was saved.
+
+    The public `load` needs tensors of the right shapes beforehand, and casts to their dtypes.
+    """
     from torch.distributed.checkpoint import state_dict_loader
 
     state: dict[str, Any] = state_dict_loader._load_state_dict_from_keys(checkpoint_id=folder)

@@ -54,7 +54,7 @@ class KeptCheck:
     traces: TraceCache
 
     @classmethod
-    def asked_for(
+    def of_check(
         cls,
         settings: Settings,
         terms: Terms,
@@ -62,8 +62,8 @@ class KeptCheck:
         nodeid: str,
         number: int,
         golden: str,
-    ) -> KeptCheck | None:
-        """Return what keeps the baseline of a check, as the settings say; None without one.
+    ) -> KeptCheck:
+        """Return what keeps the baseline of a check, or compares it, as the settings say.
 
         Args:
             settings: of the test.
@@ -76,8 +76,6 @@ class KeptCheck:
         Raises:
             ValueError: see `BaselinePlace.of_name`.
         """
-        if not golden and not settings.baseline:
-            return None
         folder = settings.baseline_dir or terms.root / FOLDER
         place = (
             BaselinePlace.of_name(folder, golden, nodeid)

@@ -78,11 +78,16 @@ class CheckedTest:
 
     def _checked(self, terms: Terms, golden: str = "") -> RuledCheck:
         """Return what rules on a check, which may have a baseline with a name."""
-        from pytest_precision.check.baselines import KeptCheck
         from pytest_precision.check.ruled_check import RuledCheck
 
-        number = len(self.verdicts) + 1
-        kept = KeptCheck.asked_for(self.settings, terms, self.traces, self.nodeid, number, golden)
+        kept = None
+        if golden or self.settings.baseline:
+            from pytest_precision.check.baselines import KeptCheck
+
+            number = len(self.verdicts) + 1
+            kept = KeptCheck.of_check(
+                self.settings, terms, self.traces, self.nodeid, number, golden
+            )
         return RuledCheck(terms, self.then, kept, self.settings.mutate)
 
     def _verdict(

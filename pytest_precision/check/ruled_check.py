@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_precision.check.baselines import KeptCheck
 from pytest_precision.check.case import Case
 from pytest_precision.check.gates import GATES, ruled
 from pytest_precision.check.mutation import mutants, noticed
 from pytest_precision.check.recordings import MakeRecordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
-from pytest_precision.check.then import Then, since_then
 from pytest_precision.parity.verdict import Ruling
+
+if TYPE_CHECKING:
+    from pytest_precision.check.baselines import KeptCheck
+    from pytest_precision.check.then import Then
 
 OF_BOTH = ("curves", "identities", "lost_updates", "oracle")
 """Figures of a check that have both sides, so that a check of one alone has none of them."""
@@ -49,10 +51,8 @@ class RuledCheck:
             case = Case.opened(recordings, self.terms)
             ruling = ruled(case, GATES)
             figures = case.figures() | {"timing": recordings.timing}
-            if self.then is not None:
-                sides = candidate, reference
-                ruling, told = since_then(ruling, case, sides, self.then, record)
-                figures |= told
+            ruling, told = self._since(ruling, case, (candidate, reference), record)
+            figures |= told
             if self.kept is not None:
                 kept = {
                     recording.name: (str(side.layout), recording)
@@ -83,7 +83,16 @@ class RuledCheck:
             sides = {"candidate": (str(candidate.layout), case.candidate)}
             ruling, kept = self.kept.ruled(ruling, sides)
             told |= {"timing": recordings.timing} | kept
-            if self.then is not None:
-                ruling, moved = since_then(ruling, case, (candidate,), self.then, record)
-                told |= moved
-            return ruling, told | dict(ruling.figures)
+            ruling, moved = self._since(ruling, case, (candidate,), record)
+            return ruling, told | moved | dict(ruling.figures)
+
+    def _since(
+        self, now: Ruling, case: Case, sides: tuple[Side, ...], record: MakeRecordings
+    ) -> tuple[Ruling, dict[str, Any]]:
+        """Return the ruling with what was found in another commit, if one was asked for."""
+        if self.then is None:
+            return now, {}
+        # Only here, so that a check of what there is now imports nothing of then.
+        from pytest_precision.check.then import since_then
+
+        return since_then(now, case, sides, self.then, record)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pytest_precision.engine.readable import expect_known
-from pytest_precision.errors import expect_one_of
+from pytest_precision.errors import expect_one_of, expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.replace import quantize_linears
 
@@ -68,3 +68,19 @@ def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
     """
     expect_one_of(option, name, known, "dtypes of optimizer state are given by these names")
     return _STATE_DTYPES[name]
+
+
+def expect_saved_dtype(name: str, own: Tensor, saved: Tensor) -> None:
+    """Refuse a tensor of a checkpoint that would have to be cast.
+
+    Raises:
+        ValueError: the two have different dtypes.
+    """
+    if saved.dtype != own.dtype:
+        raise ValueError(
+            expected_but_got(
+                f"{name} to be {own.dtype}",
+                saved.dtype,
+                "load what an engine of the same primary weight saved",
+            )
+        )

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision._torch.distributed import whole_checkpoint
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.layouts import exact_checkpoint
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import (
     STORED_MASTERS,
     STORED_MOMENTS,
     UNSCALED,
+    expect_saved_dtype,
     resident,
     state_dtype,
     storage_dtype,
@@ -64,7 +65,7 @@ class ExactStateEngine(Engine):
 
     def load(self, folder: Path) -> None:
         """Load the state of a checkpoint, which is read in the dtypes that it was saved in."""
-        self.load_state_dict(exact_checkpoint.read_checkpoint(folder))
+        self.load_state_dict(whole_checkpoint(folder))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` of an engine of the same options returned.
@@ -74,7 +75,7 @@ class ExactStateEngine(Engine):
         """
         for name, own in self.model.state_dict().items():
             if name in state["model"]:
-                exact_checkpoint.expect_dtype(name, own, state["model"][name])
+                expect_saved_dtype(name, own, state["model"][name])
         saved = [group["params"] for group in state["optimizer"]["param_groups"]]
         own = self.state_dict()["optimizer"]["param_groups"]
         if saved != [group["params"] for group in own]:

@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pytest_precision._torch.distributed import whole_checkpoint
 from pytest_precision.errors import expected_but_got
-from pytest_precision.layouts import exact_checkpoint
+from pytest_precision.layouts.dtypes import expect_saved_dtype
 from pytest_precision.layouts.megatron.gathered import GatheredEngine
 from pytest_precision.layouts.megatron.packing import logical_values
 from pytest_precision.layouts.megatron.shards import Shard
@@ -45,7 +46,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
     Raises:
         ValueError: where a tensor would have to be cast, or the options differ.
     """
-    state = exact_checkpoint.read_checkpoint(folder)
+    state = whole_checkpoint(folder)
     if ("master" in state) != engine.has_masters:
         wanted = "with masters" if engine.has_masters else "without separate masters"
         raise ValueError(
@@ -197,5 +198,5 @@ def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, T
 
 
 def _copy(name: str, target: Tensor, saved: Tensor) -> None:
-    exact_checkpoint.expect_dtype(name, target, saved)
+    expect_saved_dtype(name, target, saved)
     target.copy_(saved)
