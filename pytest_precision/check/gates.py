@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.contract_gates import not_exercised, violation
-from pytest_precision.check.failure_lines import described, notes
 from pytest_precision.check.gate import gate
-from pytest_precision.check.repeatable import races, unrepeatable
+from pytest_precision.check.repeatable import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
-from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
-from pytest_precision.parity.explain.diagnosis import by_rule, diagnose, single
+from pytest_precision.parity.explain import curves, wording
+from pytest_precision.parity.explain.diagnosis import single
 from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.self_checks import data_check, identities, plain_gradients
 from pytest_precision.parity.self_checks import declared_rule as oracle
@@ -47,35 +46,10 @@ def agreement(case: Case) -> Ruling | None:
     """Refuse a pair of tensors that violates its criterion."""
     if case.judgement.first is None:
         return None
-    step = case.judgement.first.pair.moment.step
-    closer = case.around(step)
-    finding = closer.judgement.first
-    if finding is None or finding.pair.moment.step != step:
-        unlike = f"not repeatable: step {step} differed, but not in a second run"
-        return Ruling(outcome="fail", reason=unlike)
-    found = by_rule(diagnose(closer.judgement), case.wrong_gradient())
-    culprit, unnamed = case.culprit(finding)
-    said = (unnamed,) if unnamed else ()
-    figures = {
-        "spread": spread.columns(closer.judgement),
-        "histogram": histogram_of(found.finding),
-        "needed": required_tolerance.columns(closer.judgement),
-        "identities": closer.identities() or None,
-    }
-    return Ruling(
-        outcome="fail",
-        reason=wording.headline(found, closer.judgement) + unrepeatable(closer),
-        details=(*said, *described(case, closer, found)),
-        divergence=locate(found),
-        culprit=culprit,
-        brief=(
-            *filter(None, (unnamed,)),
-            *notes(case, closer, found.finding),
-            "",
-            *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
-        ),
-        figures={name: found for name, found in figures.items() if found is not None},
-    )
+    # Only here, so that a check that passes does not import what explains one that fails.
+    from pytest_precision.check.disagreement import disagreement
+
+    return disagreement(case, case.judgement.first)
 
 
 @gate

@@ -1,4 +1,4 @@
-"""Failure lines: what stands below the first line of two sides that differ."""
+"""Disagreement: the ruling on sides that differ: where first, in which way, and by which line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,59 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.proposal_lines import proposal_lines
+from pytest_precision.check.repeatable import unrepeatable
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis
+from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
+from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks import declared_rule as oracle
 from pytest_precision.parity.self_checks import identities, plain_gradients
+from pytest_precision.parity.verdict import Ruling
 
 
-def described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
+def disagreement(case: Case, first: Finding) -> Ruling:
+    """Return the ruling on a case whose sides differ.
+
+    Args:
+        case: both sides, as they were compared.
+        first: the first pair of tensors that violates its criterion.
+
+    Raises:
+        SideFailed: the steps around it are recorded again, and a side failed in that.
+    """
+    step = first.pair.moment.step
+    closer = case.around(step)
+    finding = closer.judgement.first
+    if finding is None or finding.pair.moment.step != step:
+        unlike = f"not repeatable: step {step} differed, but not in a second run"
+        return Ruling(outcome="fail", reason=unlike)
+    found = by_rule(diagnose(closer.judgement), case.wrong_gradient())
+    culprit, unnamed = case.culprit(finding)
+    said = (unnamed,) if unnamed else ()
+    figures = {
+        "spread": spread.columns(closer.judgement),
+        "histogram": histogram_of(found.finding),
+        "needed": required_tolerance.columns(closer.judgement),
+        "identities": closer.identities() or None,
+    }
+    return Ruling(
+        outcome="fail",
+        reason=wording.headline(found, closer.judgement) + unrepeatable(closer),
+        details=(*said, *_described(case, closer, found)),
+        divergence=locate(found),
+        culprit=culprit,
+        brief=(
+            *filter(None, (unnamed,)),
+            *_notes(case, closer, found.finding),
+            "",
+            *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
+        ),
+        figures={name: found for name, found in figures.items() if found is not None},
+    )
+
+
+def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
     """Describe a divergence: its figures, what explains it, and how far it spreads."""
     return (
         *wording.name_lines(found.finding, closer.judgement, *case.sides),
@@ -22,7 +66,7 @@ def described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *wording.likewise_lines(found),
         *number_lines(found.finding, closer.judgement),
         *wording.swap_lines(found.finding, *case.sides),
-        *notes(case, closer, found.finding),
+        *_notes(case, closer, found.finding),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         *(
             f"It contradicts itself: {identities.contradiction_words(b, f'the {n}')}"
@@ -43,7 +87,7 @@ def described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
     )
 
 
-def notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
+def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
     """Say what sides do that no loop should, and how to get elements where digests were kept."""
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
