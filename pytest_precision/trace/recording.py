@@ -138,6 +138,7 @@ def expect_complete(folder: Path, manifest: Manifest) -> None:
             f"{folder}, which "
             + (f"rank {some} of {manifest.world_size} has" if missing else "its ranks have")
             + " not finished",
-            "its script still runs, failed or was killed; record it again into another folder",
+            "its script still runs, failed, was killed or called os._exit; record it again into "
+            "another folder",
         )
     )
