@@ -3,9 +3,12 @@
 Processor time of checks that have it over those of checks that turn it off, and their time by the
 clock, per workload and precision. All take turns in one session with the same ranks, and references
 that are kept. A figure is the ratio of the least times of all rounds, since what else the machine
-does can only add to a time. The candidate gives the same bits as the reference: in the same cell,
-where no gradient is computed once more for it, and in another cell, where all are, as for a
-candidate that gives other bits.
+does can only add to a time. The candidate gives
+
+- the bits of the reference in the same cell, where no gradient is computed once more for it;
+- other bits in the same cell, in all gradients and new weights: it starts from the weights of the
+  reference, whose plain gradients of the first step are its own, too;
+- other bits in another cell, where all are computed once more.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from collections.abc import Callable
 from typing import Any
 
 import psutil
+import torch
 
-from pytest_precision import Cell, Engine, Workload, layouts, unchecked, workloads
+from pytest_precision import Cell, Engine, Workload, layouts, norm, unchecked, workloads
 from pytest_precision.check.parity import Parity
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
@@ -39,9 +43,48 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
 }
 
 
+NEAR = {
+    "default": unchecked(reason="a turned bit may change a code, and a code changes much"),
+    "loss": norm(rel=0.05),
+    "param": norm(rel=0.05),
+    "master": norm(rel=0.05),
+}
+"""Bounds within which the other bits are."""
+
+
+class OtherBits(Engine):
+    """Turns the lowest bit of one element of each gradient, and of each weight."""
+
+    def forward_backward(self, step: int) -> None:
+        """Compute the gradients, and turn their bits."""
+        super().forward_backward(step)
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                turn_bit(parameter.grad)
+
+    def optimizer_step(self) -> None:
+        """Update, and turn the bits of the weights."""
+        super().optimizer_step()
+        for parameter in self.model.parameters():
+            turn_bit(parameter.data)
+
+
+def turn_bit(tensor: torch.Tensor) -> None:
+    """Turn the lowest bit of the first element of a tensor of fp32 or bf16."""
+    integer = torch.int32 if tensor.dtype is torch.float32 else torch.int16
+    tensor.view(-1)[:1].view(integer).bitwise_xor_(1)
+
+
 def twin(workload: Workload, cell: Cell) -> Engine:
     """The same layout under another name."""
     return layouts.adamw(workload, cell)
+
+
+def other_bits(workload: Workload, cell: Cell) -> Engine:
+    """The same layout with other bits in all gradients, and so in all weights."""
+    engine = layouts.adamw(workload, cell)
+    engine.__class__ = OtherBits
+    return engine
 
 
 def processor_time() -> float:
@@ -54,39 +97,40 @@ def processor_time() -> float:
     return time.process_time() + seconds
 
 
-def taken(resources: Resources, cell: Cell, workload: Any, **terms: Any) -> tuple[float, float]:
+def taken(
+    resources: Resources, cell: Cell, workload: Any, candidate: Any = twin, **terms: Any
+) -> tuple[float, float]:
     """Return the processor time of one check with its candidate's recording, and by the clock."""
     parity = Parity("bench", cell, SETTINGS, resources.ranks(SETTINGS), resources.traces)
     used = processor_time()
     began = time.perf_counter()
-    parity.check(twin, layouts.adamw, workload=workload, **terms)
+    parity.check(candidate, layouts.adamw, workload=workload, **terms)
     return processor_time() - used, time.perf_counter() - began
 
 
-def ratios(cell: Cell, workload: Any, rounds: int) -> list[float]:
+def ratios(cell: Cell, workload: Any, rounds: int) -> list[tuple[float, float]]:
     """Return how many times as long a check takes with it, by the least times of all rounds.
 
-    In processor time and by the clock: in the reference's cell, and then in another one.
+    In processor time and by the clock: with the same bits, with other bits, and in another cell.
     """
     resources = Resources()
     other = cell.replace(**{OF_REFERENCE: 1})
-    without: list[tuple[float, float]] = []
-    each: tuple[list[tuple[float, float]], ...] = ([], [])
+    differs = {"candidate": other_bits, "criterion": NEAR}
+    kinds: list[dict[str, Any]] = [{}, differs, {"reference_cell": other} | differs]
+    found: list[tuple[float, float]] = []
     try:
-        for there in (cell, other):  # starts the ranks, and records the references
-            taken(resources, cell, workload, reference_cell=there)
-        for _ in range(rounds):
-            without.append(taken(resources, cell, workload, oracle=OFF))
-            for found, there in zip(each, (cell, other), strict=True):
-                found.append(taken(resources, cell, workload, reference_cell=there))
+        for kind in kinds:
+            off = {"oracle": OFF}
+            taken(resources, cell, workload, **kind)  # starts the ranks, records the reference
+            both: list[list[tuple[float, float]]] = [[], []]
+            for _ in range(rounds):
+                for each, terms in zip(both, (off, {}), strict=True):
+                    each.append(taken(resources, cell, workload, **kind, **terms))
+            without, with_it = ([min(own) for own in zip(*each, strict=True)] for each in both)
+            found.append((with_it[0] / without[0], with_it[1] / without[1]))
     finally:
         resources.close()
-    least = [min(figures) for figures in zip(*without, strict=True)]
-    return [
-        min(figures) / off
-        for found in each
-        for figures, off in zip(zip(*found, strict=True), least, strict=True)
-    ]
+    return found
 
 
 def main() -> None:
@@ -97,18 +141,15 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--workload", nargs="+", choices=[*WORKLOADS], default=[*WORKLOADS])
     given = parser.parse_args()
-    print("                  same cell       another cell")
-    print("              processor  clock  processor  clock")
+    print("                 same bits         other bits       another cell")
+    print("              processor  clock  processor  clock  processor  clock")
     for name in given.workload:
         for precision in given.precision:
             primary = "fp32" if precision == "fp32" else "bf16"
             axes = ((OF_REFERENCE, 0),)
             cell = Cell(precision, primary, False, SEQUENCE, given.ranks, axes)
             found = ratios(cell, WORKLOADS[name], given.rounds)
-            figures = "".join(
-                f"{used:11.2f} {clock:6.2f}"
-                for used, clock in zip(found[::2], found[1::2], strict=True)
-            )
+            figures = "".join(f"{used:11.2f} {clock:6.2f}" for used, clock in found)
             print(f"{name:4} {precision:6}{figures}", flush=True)
 
 

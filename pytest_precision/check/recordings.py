@@ -26,7 +26,7 @@ from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
 from pytest_precision.trace.segment_folders import folder_of, recorded_segments
 
 if TYPE_CHECKING:
-    from pytest_precision.trace.gradient_log import RightSteps
+    from pytest_precision.trace.gradient_log import KnownSteps
     from pytest_precision.trace.recording import Recording
     from pytest_precision.trace.step_accuracy import StepAccuracy
 
@@ -206,22 +206,22 @@ class Recordings:
     def _own(self, side: Side, window: Window | None) -> Path:
         """Record a candidate; return its folder, which is removed at the end."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
-            self._record(side, window, folder, self._right(window))
+            self._record(side, window, folder, self._known(window))
         self._folders.append(folder)
         return folder
 
-    def _right(self, window: Window | None) -> RightSteps:
-        """Return the steps of the reference whose gradients were judged to be right."""
-        found = self._references.get((self.reference, window))
-        if found is None or not self.candidate.judges_as(self.reference):
-            return {}
+    def _known(self, window: Window | None) -> KnownSteps:
+        """Return what was found out of the gradients of the reference, in the same cell."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
+        found = self._references.get((self.reference, window))
+        if found is None or not self.candidate.judges_as(self.reference):
+            return GradientLog().known
         segments = recorded_segments(self.reference.cell, window)
-        return GradientLog.read(found, *(segment.world_size for segment in segments)).right
+        return GradientLog.read(found, *(segment.world_size for segment in segments)).known
 
     def _record(
-        self, side: Side, window: Window | None, folder: Path, right: RightSteps | None = None
+        self, side: Side, window: Window | None, folder: Path, known: KnownSteps | None = None
     ) -> Sources:
         """Have groups of ranks record a side, segment by segment; return what they have read.
 
@@ -229,7 +229,7 @@ class Recordings:
             side: which.
             window: see `both`.
             folder: where to.
-            right: see `GradientOracle`.
+            known: see `GradientOracle`.
 
         Raises:
             RanksSkipped: the sequence goes on in new processes, and there is one process alone.
@@ -254,7 +254,7 @@ class Recordings:
                 str(folder),
                 window,
                 segment,
-                *([right] if right else []),
+                known,
                 timeout=self._timeout,
                 needs=side.needs_of(segment),
                 name=side.layout.name,

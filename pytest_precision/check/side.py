@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell
@@ -15,6 +16,9 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.trace.moment import Wanted, Window
+
+if TYPE_CHECKING:
+    from pytest_precision.trace.gradient_log import KnownSteps
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ class Side:
         folder: str,
         window: Window | None,
         segment: Segment | None = None,
-        right: dict[str, tuple[int, float]] | None = None,
+        known: KnownSteps | None = None,
     ) -> int:
         """Write what this rank sees of a segment into `folder`; this is the job of each rank.
 
@@ -133,7 +137,7 @@ class Side:
             folder: an existing one, the same for all ranks.
             window: the train steps whose values are kept; None is the whole run.
             segment: the operations that are run; the first ones unless given.
-            right: steps whose gradients need not be judged, see `GradientOracle`.
+            known: what was found out of the gradients of the other side, see `GradientOracle`.
 
         Returns:
             the number of observations that it holds.
@@ -161,7 +165,7 @@ class Side:
                 window,
                 Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start),
                 self.gradients,
-                right,
+                known,
             )
             if self.logged is not None:
                 from pytest_precision.recorders.logged_run import log_layout

@@ -73,7 +73,7 @@ class EngineRecorder:
             self.cell,
             whole=whole and job.perturbation == NONE,
             asked=job.gradients,
-            right=job.right,
+            known=job.known,
         )
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}

@@ -10,7 +10,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.segments import Segment
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
-from pytest_precision.trace.gradient_log import RightSteps
+from pytest_precision.trace.gradient_log import KnownSteps
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.workloads.base import Workload
@@ -31,7 +31,7 @@ class LayoutJob(NamedTuple):
         window: the train steps whose values are kept; None is the whole run, as digests.
         perturbation: what is done to the run on purpose.
         gradients: whether losses and gradients of a whole run are computed once more.
-        right: steps whose gradients need not be judged, see `GradientOracle`.
+        known: what was found out of the gradients of the other side, see `GradientOracle`.
     """
 
     layout: Layout
@@ -43,7 +43,7 @@ class LayoutJob(NamedTuple):
     window: Window | None = None
     perturbation: Perturbation = NONE
     gradients: bool = True
-    right: RightSteps | None = None
+    known: KnownSteps | None = None
 
     def place(self) -> Path:
         """Return the folder of the segment, which is there afterwards."""

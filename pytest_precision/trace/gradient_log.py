@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.segment_folders import holders
 
 RightSteps = dict[str, tuple[int, float]]
 """Digest of a step to the number of its losses and gradients, and their largest error."""
+
+
+class KnownSteps(NamedTuple):
+    """What one run has found out of its steps, for the run of the other side.
+
+    Attributes:
+        right: see `GradientLog`.
+        sums: see `GradientLog`, with the whole path of each file.
+    """
+
+    right: RightSteps
+    sums: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,8 @@ class GradientLog:
         breaches: of the first step that has any, in causal order.
         right: digest of a step that has none, with all that it was judged by, to its number and
             its largest error: another run that shows the same need not be judged again.
+        sums: digest of what a step starts from to the name of the file with what the plain loop
+            gives there: it gives the same to another run that starts from the same.
     """
 
     judged: int = 0
@@ -54,6 +69,12 @@ class GradientLog:
     silent: str = ""
     breaches: list[GradientBreach] = field(default_factory=list)
     right: RightSteps = field(default_factory=dict)
+    sums: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def known(self) -> KnownSteps:
+        """Return what a run of the other side need not find out once more."""
+        return KnownSteps(self.right, self.sums)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
@@ -67,7 +88,8 @@ class GradientLog:
                 data = files.data(path)
                 found = [GradientBreach(**own) for own in data["breaches"]]
                 right = {step: (judged, worst) for step, (judged, worst) in data["right"].items()}
-                log.add(cls(**data | {"breaches": found, "right": right}))
+                sums = {start: str(place / name) for start, name in data["sums"].items()}
+                log.add(cls(**data | {"breaches": found, "right": right, "sums": sums}))
         return log
 
     def add(self, other: GradientLog) -> None:
@@ -77,6 +99,7 @@ class GradientLog:
         self.silent = self.silent or other.silent
         self.breaches = self.breaches or other.breaches
         self.right |= other.right
+        self.sums |= other.sums
 
     def write(self, folder: Path) -> None:
         """Write the log."""

@@ -12,7 +12,7 @@ from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
-from pytest_precision.trace.gradient_log import GradientLog, RightSteps
+from pytest_precision.trace.gradient_log import GradientLog, KnownSteps
 from pytest_precision.trace.moment import EVERYTHING
 
 CELL = Cell(sequence="train2")
@@ -33,17 +33,41 @@ def doubled(workload: Workload, cell: Cell) -> Engine:
     return Doubled(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
+class Nudged(Engine):
+    """Turns the lowest bit of one element of each weight after each update."""
+
+    def optimizer_step(self) -> None:
+        super().optimizer_step()
+        for weight in self.model.parameters():
+            weight.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1)
+
+
+def nudged(workload: Workload, cell: Cell) -> Engine:
+    model, _ = resident(workload.model(cell), cell)
+    return Nudged(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+class Counted(workloads.mlp):
+    """Counts its losses."""
+
+    losses = 0
+
+    def loss(self, model: nn.Module, microbatch: Any) -> tuple[Tensor, int]:
+        Counted.losses += 1
+        return super().loss(model, microbatch)
+
+
 def judged(
     layout: Layout,
     folder: Path,
-    right: RightSteps | None = None,
+    known: KnownSteps | None = None,
     workload: type[Workload] = workloads.mlp,
     cell: Cell = CELL,
 ) -> GradientLog:
     folder.mkdir()
     segment = cell.segments[0]
     record_engine(
-        LayoutJob(layout, layout, workload, cell, folder, segment, EVERYTHING, right=right)
+        LayoutJob(layout, layout, workload, cell, folder, segment, EVERYTHING, known=known)
     )
     return GradientLog.read(folder, 1)
 
@@ -80,12 +104,34 @@ def test_only_the_same_bits_are_not_judged_again(one_rank: None, tmp_path: Path)
     first = judged(layouts.adamw, tmp_path / "first")
     assert len(first.right) == 2
     assert sum(number for number, _ in first.right.values()) == first.judged
-    known = dict.fromkeys(first.right, (7, 0.5))
+    known = KnownSteps(dict.fromkeys(first.right, (7, 0.5)), {})
     again = judged(layouts.adamw, tmp_path / "again", known)
-    assert (again.judged, again.worst, again.right) == (14, 0.5, known)
+    assert (again.judged, again.worst, again.right) == (14, 0.5, known.right)
     wrong = judged(doubled, tmp_path / "wrong", known)
     assert wrong.breaches
     assert not wrong.right
+
+
+def test_a_step_from_the_same_weights_is_not_computed_again(one_rank: None, tmp_path: Path) -> None:
+    """Here the first one of two, after which weights have other bits."""
+    first = judged(layouts.adamw, tmp_path / "first", workload=Counted)
+    assert len(first.sums) == 2
+    Counted.losses = 0
+    alone = judged(nudged, tmp_path / "alone", KnownSteps({}, {}), Counted)
+    every, Counted.losses = Counted.losses, 0
+    again = judged(nudged, tmp_path / "again", KnownSteps({}, first.sums), Counted)
+    microbatches = len(workloads.mlp().microbatches(CELL, 1))
+    assert Counted.losses == every - microbatches
+    assert (again.judged, again.worst, again.right) == (alone.judged, alone.worst, alone.right)
+    assert (alone.sums, again.sums) == ({}, {})
+
+
+def test_wrong_gradients_of_a_known_step_are_explained(one_rank: None, tmp_path: Path) -> None:
+    """In the words that they have where nothing is known."""
+    first = judged(layouts.adamw, tmp_path / "first")
+    alone = judged(doubled, tmp_path / "alone", KnownSteps({}, {}))
+    again = judged(doubled, tmp_path / "again", KnownSteps({}, first.sums))
+    assert again.breaches == alone.breaches != []
 
 
 def test_a_sum_that_cancels_is_right_by_its_bits(one_rank: None, tmp_path: Path) -> None:

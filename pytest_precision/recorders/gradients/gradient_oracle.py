@@ -28,7 +28,8 @@ from pytest_precision.recorders.gradients.pieces import (
     step_digest,
 )
 from pytest_precision.recorders.gradients.plain import PlainLoop
-from pytest_precision.trace.gradient_log import GradientLog, RightSteps
+from pytest_precision.recorders.gradients.plain_sums import PlainSums
+from pytest_precision.trace.gradient_log import GradientLog, KnownSteps
 from pytest_precision.workloads.base import Workload
 
 FIRST = 2
@@ -52,8 +53,9 @@ class GradientOracle:
         cell: where it is trained.
         whole: whether the whole run is recorded, and nothing is planted into it.
         asked: whether the test has gradients judged.
-        right: steps of the other side that were judged by the same workload in the same cell. One
-            that shows the same here is not computed again.
+        known: what was found out of the other side, by the same workload in the same cell. A step
+            that shows the same here is not judged again, and one that starts from the same is not
+            computed again. None for the side that is recorded first, which keeps what it computes.
     """
 
     def __init__(
@@ -63,10 +65,11 @@ class GradientOracle:
         *,
         whole: bool,
         asked: bool = True,
-        right: RightSteps | None = None,
+        known: KnownSteps | None = None,
     ) -> None:
         self._workload, self._cell = workload, cell
-        self._right = right or {}
+        self._right = known.right if known else {}
+        self._sums = None if known is None else known.sums
         self._log = GradientLog(silent="" if asked else TURNED_OFF)
         self._steps: list[ShownStep] = []
         self._due = FIRST
@@ -155,7 +158,7 @@ class GradientOracle:
         ranks = [] if self._log.silent or {*steps} <= {*self._right} else self.gathered(rank)
         if rank == 0:
             if not self._log.silent:
-                self._judge(steps, ranks)
+                self._judge(steps, ranks, PlainSums(folder, self._sums))
             self._log.write(folder)
 
     def gathered(self, rank: int) -> list[list[ShownStep]]:
@@ -174,16 +177,16 @@ class GradientOracle:
         """Return why nothing can be computed once more; empty if something can."""
         return self._log.silent
 
-    def _judge(self, steps: list[str], ranks: list[list[ShownStep]]) -> None:
+    def _judge(self, steps: list[str], ranks: list[list[ShownStep]], sums: PlainSums) -> None:
         devices = [torch.cuda.current_device()] if self._cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:
-                self._judge_all(steps, ranks)
+                self._judge_all(steps, ranks, sums)
             except Exception as error:  # of a model that only its layout can call
                 words = f"the plain loop raised {type(error).__name__}: {error}"
                 self._log = GradientLog(silent=words)
 
-    def _judge_all(self, steps: list[str], ranks: list[list[ShownStep]]) -> None:
+    def _judge_all(self, steps: list[str], ranks: list[list[ShownStep]], sums: PlainSums) -> None:
         loop = None
         for number, step in enumerate(steps):
             if self._log.breaches or self._log.silent:
@@ -195,10 +198,11 @@ class GradientOracle:
                 loop = loop or PlainLoop(self._workload, self._cell)
                 before = [shown[number - 1] for shown in ranks if number]
                 own = GradientLog()
-                judge_step(own, loop, [shown[number] for shown in ranks], before)
+                judge_step(own, loop, [shown[number] for shown in ranks], before, sums)
             if not own.breaches and not own.silent:
                 own.right[step] = own.judged, own.worst
             self._log.add(own)
+        self._log.sums = sums.kept
 
 
 def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:

@@ -16,8 +16,9 @@ from torch import Tensor
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.recorders.gradients.accumulation_rules import MOST_FITTED, explained
 from pytest_precision.recorders.gradients.fit import fit_by_dealt
-from pytest_precision.recorders.gradients.pieces import ShownStep, joined, part
+from pytest_precision.recorders.gradients.pieces import ShownStep, joined, part, start_digest
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch, Sums
+from pytest_precision.recorders.gradients.plain_sums import PlainSums
 from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
 
 NEAR_ROUNDINGS = 64
@@ -91,7 +92,11 @@ class HeldGradient(NamedTuple):
 
 
 def judge_step(
-    log: GradientLog, loop: PlainLoop, ranks: Sequence[ShownStep], before: Sequence[ShownStep]
+    log: GradientLog,
+    loop: PlainLoop,
+    ranks: Sequence[ShownStep],
+    before: Sequence[ShownStep],
+    sums: PlainSums,
 ) -> None:
     """Judge a step by what all ranks show of it, and write down what is wrong.
 
@@ -100,6 +105,7 @@ def judge_step(
         loop: the workload's.
         ranks: what each rank shows.
         before: likewise of the last step that was judged; nothing of the first one.
+        sums: that are known of steps, and that are kept for the other side.
     """
     first = ranks[0]
     weights = joined([seen for own in ranks for seen in own.weights])
@@ -108,19 +114,20 @@ def judge_step(
         log.silent = f"its engine shows no whole {lacking[0]}"
         return
     size = max(own.dealt[1] for own in ranks)
+    near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
+    start = start_digest(first.step, size, first.scale, weights, first.buffers)
+    known = sums.find(start)
+    if known is not None and not _beyond(_held(ranks, known), near, log):
+        return
     loop.put(weights, first.buffers, first.scale)
     single: list[PlainMicrobatch] = []
     plain = Sums.of(_keeping(loop.microbatches(first.step), single), size)
-    # A step that has overflowed is skipped, and one that must not is no matter of rounding.
-    held = [one for one in _held(ranks, plain) if one.is_finite]
-    near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
-    log.judged += len(held)
-    offs = [one.off for one in held]
-    beyond = [one for one, off in zip(held, offs, strict=True) if not off <= near]
-    log.worst = max([log.worst, *(off / near for off in offs if off <= near)])
+    held = _held(ranks, plain)
+    beyond = _beyond(held, near, log)
     if len(single) == len(plain.losses):  # computing again costs as much as the step itself
         beyond = [one for one in beyond if not _is_rounded_sum(one, single, size, first.scale)]
     if not beyond:
+        sums.keep(start, plain)
         return
     loop.put(weights, first.buffers, first.scale)
     if _differs(single[0], next(loop.microbatches(first.step)), near):
@@ -128,6 +135,14 @@ def judge_step(
         return
     single = single if len(single) == len(plain.losses) else []
     log.breaches = [*_breaches(beyond, held, loop, ranks, weights, near, before, single)]
+
+
+def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
+    """Return what is further off than `near`; note how much was judged, and the worst of it."""
+    offs = [one.off for one in held]
+    log.judged = len(held)
+    log.worst = max([0.0, *(off / near for off in offs if off <= near)])
+    return [one for one, off in zip(held, offs, strict=True) if not off <= near]
 
 
 def _keeping(
@@ -176,8 +191,15 @@ def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
     )
 
 
-def _held(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
-    """Yield losses, sums of ranks and sums over ranks, in causal order."""
+def _held(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:
+    """Return what is finite of losses, sums of ranks and sums over ranks, in causal order.
+
+    A step that has overflowed is skipped, and one that must not is no matter of rounding.
+    """
+    return [one for one in _shown(ranks, plain) if one.is_finite]
+
+
+def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
     for rank, own in enumerate(ranks):
         for seen in own.losses:
             if isinstance(seen.place, Span) and seen.tensor.numel() == 1:

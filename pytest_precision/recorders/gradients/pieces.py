@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -52,6 +52,26 @@ def step_digest(shown: ShownStep) -> str:
     for name, buffer in shown.buffers.items():
         digest.update(name.encode())
         _update(digest, buffer)
+    return digest.hexdigest()
+
+
+def start_digest(
+    step: int, size: int, scale: float, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+) -> str:
+    """Return the xxh3-128 of all that the plain loop starts from, hexadecimal.
+
+    Args:
+        step: number of the train step.
+        size: of the data-parallel dimension.
+        scale: the loss scale.
+        weights: logical tensors, and the bytes and scales of those that are stored as such.
+        buffers: of the model.
+    """
+    digest = xxhash.xxh3_128(repr((step, size, scale)).encode())
+    for what, tensors in (("weights", weights), ("buffers", buffers)):
+        for name in sorted(tensors):
+            digest.update(repr((what, name)).encode())
+            _update(digest, tensors[name])
     return digest.hexdigest()
 
 

@@ -227,6 +227,11 @@ class Sums(NamedTuple):
         for one in microbatches:
             losses.append(one.loss)
             _add(shares[one.number % size], one.gradients)
+        return cls.of_shares(losses, shares)
+
+    @classmethod
+    def of_shares(cls, losses: list[float], shares: list[Gradients]) -> Sums:
+        """Sum what the positions in the data-parallel dimension have."""
         total = dict(shares[0])
         for share in shares[1:]:
             _add(total, share)

@@ -1,0 +1,64 @@
+"""Plain sums on disk: what the plain loop gave for a step, for the other side of a check.
+
+The loop gives the same to whoever starts from the same weights. Both sides do so at the first step,
+and further on where they differ in nothing but in what they show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from pytest_precision.recorders.gradients.plain import Gradients, Sums
+
+
+class PlainSums:
+    """Sums of steps, each in a file of its own.
+
+    Args:
+        folder: where those of this run are kept.
+        known: digest of what a step starts from to the file with its sums, of the other side's run;
+            None if this run is the first one, and keeps its own.
+
+    Attributes:
+        kept: digest to the name of the file, of this run.
+    """
+
+    def __init__(self, folder: Path, known: Mapping[str, str] | None) -> None:
+        self._folder, self._known = folder, known
+        self.kept: dict[str, str] = {}
+
+    def find(self, start: str) -> Sums | None:
+        """Return the sums of a step that starts from what has this digest, if they are known."""
+        if self._known is None or start not in self._known:
+            return None
+        found = torch.load(self._known[start])
+        shares: list[Gradients] = [{} for _ in range(found["size"])]
+        parts = found["values"].split([torch.Size(shape).numel() for *_, shape in found["held"]])
+        for (position, name, shape), values in zip(found["held"], parts, strict=True):
+            shares[position][name] = values.view(shape)
+        return Sums.of_shares(found["losses"], shares)
+
+    def keep(self, start: str, sums: Sums) -> None:
+        """Write the sums of a step for the other side, if this run is the first one."""
+        if self._known is not None:
+            return
+        every = [
+            (position, name, gradient)
+            for position, share in enumerate(sums.shares)
+            for name, gradient in share.items()
+        ]
+        self.kept[start] = f"plain-{start}.pt"
+        torch.save(  # as one tensor, since each takes time by itself
+            {
+                "size": len(sums.shares),
+                "losses": sums.losses,
+                "held": [(position, name, tuple(own.shape)) for position, name, own in every],
+                "values": torch.cat(
+                    [torch.empty(0).double(), *(own.flatten() for *_, own in every)]
+                ),
+            },
+            self._folder / self.kept[start],
+        )
