@@ -46,8 +46,6 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
 NEAR = {
     "default": unchecked(reason="a turned bit may change a code, and a code changes much"),
     "loss": norm(rel=0.05),
-    "param": norm(rel=0.05),
-    "master": norm(rel=0.05),
 }
 """Bounds within which the other bits are."""
 

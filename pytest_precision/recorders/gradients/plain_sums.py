@@ -13,6 +13,9 @@ import torch
 
 from pytest_precision.recorders.gradients.plain import Gradients, Sums
 
+MOST_KEPT = 1 << 22
+"""Elements of a step that are kept, 32 MiB on disk: more would displace other references."""
+
 
 class PlainSums:
     """Sums of steps, each in a file of its own.
@@ -43,7 +46,8 @@ class PlainSums:
 
     def keep(self, start: str, sums: Sums) -> None:
         """Write the sums of a step for the other side, if this run is the first one."""
-        if self._known is not None:
+        elements = sum(own.numel() for share in sums.shares for own in share.values())
+        if self._known is not None or elements > MOST_KEPT:
             return
         every = [
             (position, name, gradient)
