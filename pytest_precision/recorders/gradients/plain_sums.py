@@ -39,7 +39,8 @@ class PlainSums:
             return None
         found = torch.load(self._known[start])
         shares: list[Gradients] = [{} for _ in range(found["size"])]
-        parts = found["values"].split([torch.Size(shape).numel() for *_, shape in found["held"]])
+        sizes = [torch.Size(shape).numel() for *_, shape in found["held"]]
+        parts = torch.split(found["values"], sizes)
         for (position, name, shape), values in zip(found["held"], parts, strict=True):
             shares[position][name] = values.view(shape)
         return Sums.of_shares(found["losses"], shares)
