@@ -133,7 +133,6 @@ OPTIONS = (
         *option_values.one_of("auto", "off"),
         "run a failed check once more, to name the line that made the first wrong value",
         of_marker=True,
-        instead=key("lines", "off"),
     ),
     Option(
         "deterministic",

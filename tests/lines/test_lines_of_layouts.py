@@ -134,7 +134,7 @@ def test_a_third_run_that_fails_leaves_the_verdict(parity_in: ParityIn) -> None:
 
 
 def test_nothing_is_logged_where_that_is_off(parity_in: ParityIn) -> None:
-    """`precision_lines=off` saves the third run."""
+    """`--precision-lines=off` saves the third run."""
     parity = parity_in(Cell(sequence="train2"))
     parity.settings = replace(parity.settings, lines="off")
     found = verdict(parity, of(wrong_engines.ClipsFurther))
