@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_precision.errors import Cause, RankError
-from pytest_precision.ranks.process.messages import Ended, Raised, Skipped
+from pytest_precision.ranks.process.messages import MORE_TIME, Ended, Raised, Skipped
 from pytest_precision.ranks.watch import Received
 
 SETTLE_SECONDS = 0.1
@@ -159,7 +159,7 @@ def _error(
         lines = "\n".join(f"rank {other}: {_consequence(evidence, other)}" for other in others)
         parts += _block("The other ranks", lines)
     if cause == "hung":
-        parts.append("\nIf it only needs more time: --precision-timeout SECONDS, or the marker's.")
+        parts.append(f"\n{MORE_TIME}.")
     return RankError("\n".join(parts), rank, cause, exception)
 
 

@@ -33,7 +33,8 @@ from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.ranks.state.sources import Sources, import_path
 
 START_SECONDS = 120.0
-"""Time for a group to start: the first group starts the fork server, which imports torch."""
+"""Least time for a group to start: the first group starts the fork server, which imports torch. It
+has the time of a job if that is longer, so that a slow machine needs no other option."""
 LEAVE_SECONDS = 1.0
 """Time for idle ranks to leave."""
 COLLECTIVE_SHARE = 0.9
@@ -74,6 +75,7 @@ class LocalGroup:
     ) -> None:
         self._timeout = timeout
         self._collective_seconds = timeout * COLLECTIVE_SHARE
+        self._start_seconds = max(START_SECONDS, timeout)
         self._device = device
         self._ranks_per_device = ranks_per_device
         self._home = OwnFolder()
@@ -97,7 +99,7 @@ class LocalGroup:
                     folder=self._folder,
                     rendezvous=FileRendezvous(self._folder / "store", world_size),
                     environment=environment,
-                    start_seconds=START_SECONDS,
+                    start_seconds=self._start_seconds,
                     collective_seconds=self._collective_seconds,
                     ranks_per_device=ranks_per_device,
                     preload=preload,
@@ -163,7 +165,7 @@ class LocalGroup:
     def _open(self, world_size: int) -> None:
         started = time.monotonic()
         # The ranks' own deadline expires first, since its error says more.
-        deadline = started + START_SECONDS / COLLECTIVE_SHARE
+        deadline = started + self._start_seconds / COLLECTIVE_SHARE
         received = watch.collect(self._ranks, deadline)
         for answer in received.values():
             if isinstance(answer.what, Unavailable):
@@ -174,9 +176,9 @@ class LocalGroup:
         if len(received) < world_size or not all(
             isinstance(h.what, Ready) for h in received.values()
         ):
-            overdue = started + START_SECONDS
+            overdue = started + self._start_seconds
             doing = "the start of the group"
-            raise self._failure(received, started, START_SECONDS, overdue, doing, {})
+            raise self._failure(received, started, self._start_seconds, overdue, doing, {})
 
     def _answers(
         self, started: float, seconds: float
@@ -205,6 +207,7 @@ class LocalGroup:
         hangs = blame.is_hang(received, overdue)
         stacks = {**early, **watch.stacks(silent)} if hangs else {}
         process.end(self._ranks)  # their logs are complete now
+        received = watch.with_statuses(received, self._ranks)
         return blame.failure_of(
             blame.Evidence(
                 world_size=len(self._ranks),

@@ -92,7 +92,7 @@ class RankPool:
         mode: `reuse` keeps one group per world size and `Needs` between jobs, `fresh` opens one per
             job, `inline` has one rank, which is the calling process.
         timeout: deadline of a job in seconds, unless `run` gets another. The start of a group has
-            its own deadline.
+            its own deadline, which is no shorter.
         device: `cpu` or `cuda`; with enough GPUs there is one per rank, in the order of
             CUDA_VISIBLE_DEVICES.
         ranks_per_device: how many ranks may share a GPU if there are not enough.

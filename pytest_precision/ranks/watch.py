@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 
 from pytest_precision.ranks.handle import Rank
@@ -17,6 +17,9 @@ GRACE_SECONDS = 1.0
 in those of NCCL they spin until they are ended."""
 STACKS_SECONDS = 1.0
 """Time for processes that did not answer to write their stacks."""
+
+_ENDINGS = (None, -signal.SIGTERM, -signal.SIGKILL)
+"""Statuses of a rank that may have been ended from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,25 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
 def has_failure(received: Mapping[int, Received]) -> bool:
     """Return whether a rank has failed."""
     return any(isinstance(answer.what, Ended | Raised) for answer in received.values())
+
+
+def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> dict[int, Received]:
+    """Return what was received, with the status of a rank that took long from its last word to it.
+
+    A GPU's memory is freed in that time.
+
+    Args:
+        received: what each rank has sent.
+        ranks: all ranks, which have been ended since.
+    """
+    known = dict(received)
+    for rank in ranks:
+        at = received[rank.number].at if rank.number in received else 0.0
+        if received.get(rank.number) == Received(Ended(None, at), at) and not rank.alive:
+            now = rank.recv()
+            if isinstance(now, Ended) and now.status not in _ENDINGS:
+                known[rank.number] = Received(replace(now, when=at), at)
+    return known
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import time
+from contextlib import closing
+from multiprocessing.connection import Connection
 
+import pytest
 from slack import slack
+
+from pytest_precision import RankError
+from pytest_precision.ranks import RankPool
+from pytest_precision.ranks.process.process import EXIT_SECONDS, TERM_SECONDS
 
 
 def leave():
@@ -16,6 +26,23 @@ def leave():
         os.write(2, b"below python\n")
         os._exit(3)
     dist.all_reduce(torch.ones(1))
+
+
+def take_long():
+    """Lose the connection, and have a status a while later, as with much memory on a GPU."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for found in gc.get_objects():
+        if isinstance(found, Connection):
+            found.close()
+    time.sleep(EXIT_SECONDS + TERM_SECONDS / 2)
+    os._exit(3)
+
+
+def test_a_status_that_comes_late_is_named():
+    """Not only that the rank has closed its connection."""
+    with closing(RankPool("fresh", timeout=30)) as ranks, pytest.raises(RankError) as caught:
+        ranks.run(1, take_long)
+    assert str(caught.value).startswith(f"rank 0 of 1 in {__name__}:take_long died: exit status 3")
 
 
 def test_an_exit_is_named_with_its_status(suffer):

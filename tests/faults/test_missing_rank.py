@@ -12,7 +12,7 @@ from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.process.process import RankProcess
 
-START_SECONDS = 2.0
+START_SECONDS = 3.0
 
 
 class Starter:
@@ -34,17 +34,33 @@ class Starter:
     ("number", "cause", "words"),
     [
         (signal.SIGKILL, "died", "died: killed by SIGKILL"),
-        (signal.SIGSTOP, "hung", "hung: no answer within 2 s"),
+        (signal.SIGSTOP, "hung", "hung: no answer within 3 s"),
     ],
 )
 def test_a_rank_that_does_not_come_is_named(suffer, monkeypatch, number, cause, words):
     """In the time that a start has, whatever its peers are waiting for."""
     monkeypatch.setattr("pytest_precision.ranks.local.START_SECONDS", START_SECONDS)
     monkeypatch.setattr("pytest_precision.plugin.resources.RankProcess", Starter(number))
-    suffered = suffer(process, mode="fresh")
+    suffered = suffer(process, mode="fresh", timeout=START_SECONDS)
     assert (suffered.error.rank, suffered.error.cause) == (1, cause)
     assert suffered.headline == f"rank 1 of 2 in the start of the group {words}"
     assert suffered.seconds < START_SECONDS + slack()
+
+
+class AskedError(Exception):
+    """Raised in place of a start."""
+
+
+@pytest.mark.parametrize(("job", "start"), [(5, 120), (600, 600)])
+def test_a_start_has_the_time_of_a_job_and_no_less_than_its_own(job, start):
+    """A slow machine needs one option; a job that must be short shortens no import of torch."""
+
+    def ask(membership):
+        raise AskedError(membership.start_seconds)
+
+    with pytest.raises(AskedError) as asked:
+        RankPool(timeout=job, start=ask).run(1, process)
+    assert asked.value.args == (start,)
 
 
 def test_a_rank_that_cannot_join_is_named(nothing_left, monkeypatch):

@@ -20,6 +20,10 @@ TEXT_CHARACTERS = 16_000
 """Most characters of a traceback or an exception's text; both fit into a socket's buffer."""
 
 
+MORE_TIME = "If it only needs more time: --precision-timeout SECONDS, or the marker's"
+"""Advice to whoever reads that a rank did not answer in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunJob:
     """To a rank: run this job.

@@ -14,10 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, util
+from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.ranks.process import preloaded, reaper
 from pytest_precision.ranks.process.coverage_of_ranks import FOR_PROCESSES
+from pytest_precision.ranks.process.messages import MORE_TIME
 from pytest_precision.ranks.process.socket_folder import short_folder
 from pytest_precision.ranks.state.environment import patched
 
@@ -69,8 +71,11 @@ def answering(seconds: float) -> Iterator[None]:
     """
     number = _number()
     over = threading.Event()
+    doing = ""
 
     def give_up() -> None:
+        nonlocal doing
+        doing = _doing(number)
         over.set()
         kill()
 
@@ -85,10 +90,18 @@ def answering(seconds: float) -> Iterator[None]:
             raise
         raise TimeoutError(
             f"the fork server, process {number}, which starts ranks, did not answer within "
-            f"{seconds:g} s: was it stopped? It has been killed; the next group gets a new one"
+            f"{seconds:g} s: {doing}. It has been killed; the next group gets a new one"
         ) from error
     finally:
         limit.cancel()
+
+
+def _doing(number: int | None) -> str:
+    """Return what a server does that does not answer."""
+    with contextlib.suppress(OSError):  # it has ended, or this is not Linux
+        if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+            return "it was stopped"
+    return f"it may still import what ranks are made from, such as torch. {MORE_TIME}"
 
 
 def _expect_running(number: int | None, error: Exception) -> None:
