@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pytest_precision.ranks.process.rendezvous import free_port
+from pytest_precision.ranks.process.rendezvous import reserved_port
 
 if TYPE_CHECKING:
     from pytest_precision._torch.distributed import Store
@@ -69,13 +70,16 @@ class Peers:
         ranks = range(self.world_size)
         return [int(self._store.get(f"{_PREFIX}{key}/{rank}")) for rank in ranks]
 
-    def environment(self, key: str) -> dict[str, str]:
-        """Return the variables of a process group of its own for processes that the ranks start."""
+    @contextmanager
+    def environment(self, key: str) -> Iterator[dict[str, str]]:
+        """Yield the variables of a process group of its own for processes that the ranks start."""
         if self._store is None:
-            return {}
-        port = self.agree(f"{key}/port", lambda: str(free_port()))
-        # The store of this launch has the keys of its own ranks.
-        return {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+            yield {}
+            return
+        with ExitStack() as stack:
+            port = self.agree(f"{key}/port", lambda: str(stack.enter_context(reserved_port())))
+            # The store of this launch has the keys of its own ranks.
+            yield {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
 
 
 def _store(rank: int) -> Store:

@@ -107,13 +107,14 @@ class Sides:
         words = side.words(self.folder / "plugin", "pytest_precision.__main__:main")
         words += ["record", "--out", str(folder), *self.options, *options]
         words += ["--moved", *side.moves] if side.moves else []
-        process = subprocess.Popen(
-            [*words, "--", os.path.relpath(file), *arguments],
-            cwd=side.place_of(Path.cwd()),
-            env=os.environ | self.peers.environment(name),
-            stdout=2,  # standard error, whatever `sys.stderr` is here
-        )
-        status = self._ended(process, name)
+        with self.peers.environment(name) as variables:
+            process = subprocess.Popen(
+                [*words, "--", os.path.relpath(file), *arguments],
+                cwd=side.place_of(Path.cwd()),
+                env=os.environ | variables,
+                stdout=2,  # standard error, whatever `sys.stderr` is here
+            )
+            status = self._ended(process, name)
         self.peers.tell(name, status)
         statuses = self.peers.statuses(name, status)
         if any(statuses):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -86,8 +89,18 @@ def _store(address: str, port: int, **options: Any) -> Store:
     return dist.TCPStore(address, port, wait_for_workers=False, **options)  # type: ignore[attr-defined]
 
 
-def free_port() -> int:
-    """Return a port of this machine that is free now; another process may take it at any time."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a free port of this machine, at which a store of torch can listen while the body runs.
+
+    Meanwhile the kernel gives it to nobody who asks for any free port: it is bound here, and no
+    socket listens at it. Whoever asks for this port gets it if both sides allow its reuse, as
+    torch's stores do. Only Linux does so; elsewhere another process may take it at any time.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        port = int(held.getsockname()[1])
+        if sys.platform != "linux":
+            held.close()
+        yield port

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import COMMAND
 from pytest_precision.ranks.code.relocation import relocated
-from pytest_precision.ranks.process.rendezvous import free_port
+from pytest_precision.ranks.process.rendezvous import reserved_port
 from pytest_precision.ranks.state.environment import patched
 from pytest_precision.recorders.scripts.script import script
 
@@ -116,7 +116,8 @@ def _without_group() -> Iterator[None]:
     tcp_store = dist.TCPStore  # type: ignore[attr-defined]
     # It is open from now on: while the file runs, another process could take a port that is free.
     served = tcp_store(address, 0, is_master=True, wait_for_workers=False) if not rank else None
-    ports = [free_port(), 0 if served is None else served.port]
+    files = ExitStack()
+    ports = [files.enter_context(reserved_port()), 0 if served is None else served.port]
     dist.broadcast_object_list(ports)
     dist.destroy_process_group()
     # Ranks of their own have the first four already; a test process that is the only rank has not.
@@ -124,7 +125,7 @@ def _without_group() -> Iterator[None]:
     variables = {name: os.environ.get(name, str(value)) for name, value in place.items()}
     ended = False
     try:
-        with patched(variables | {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}):
+        with files, patched(variables | {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}):
             yield
         ended = True
     finally:
