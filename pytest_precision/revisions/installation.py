@@ -14,6 +14,9 @@ from pytest_precision.ranks.code.moved_imports import PACKAGE
 NEEDED = ("torch", "numpy", "pytest", "xxhash", "safetensors")
 """What an interpreter needs to record, besides this package, which is put on its path."""
 
+ANSWER_SECONDS = 120.0
+"""Time for an interpreter to say what it has: its files may lie on a slow disk."""
+
 START = """
 import ctypes, importlib, sys
 if sys.platform == "linux":
@@ -97,8 +100,10 @@ class Installation:
         """
         try:
             words = [str(self.python), "-c", _LACKS, *NEEDED]
-            done = subprocess.run(words, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
+            done = subprocess.run(
+                words, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
+            )
+        except (OSError, subprocess.SubprocessError) as error:
             raise RevisionError(
                 expected_but_got("a Python interpreter", f"{flag}={self.python} ({error})")
             ) from error

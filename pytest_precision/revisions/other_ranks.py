@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import secrets
 import subprocess
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from pytest_precision.errors import RankError
@@ -15,6 +17,7 @@ from pytest_precision.ranks.code.relocation import Relocation, folders_left
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.remote import RemoteRank, Start
+from pytest_precision.ranks.process.messages import MORE_TIME
 from pytest_precision.ranks.process.worker import Membership
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.revisions.installation import Installation
@@ -54,14 +57,15 @@ class OtherRanks:
         )
         told = pickle.dumps((self._key, self._relocation))
         assert self._host.stdin is not None
-        self._host.stdin.write(b"%d\n%b" % (len(told), told))
-        self._host.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # `start` says how it has ended
+            self._host.stdin.write(b"%d\n%b" % (len(told), told))
+            self._host.stdin.flush()
 
     def differences(self) -> dict[str, list[str]]:
         """Return the packages that another interpreter has otherwise: versions here and there."""
         if not self._relocation.left:
             return {}
-        self._answered()
+        self._answered(HOST_SECONDS)  # a rank has been started before
         here, there = packages(), self._packages
         names = sorted(here.keys() | there.keys())
         both = {name: [here.get(name, "none"), there.get(name, "none")] for name in names}
@@ -74,7 +78,7 @@ class OtherRanks:
             RankError: the host has ended, or does not answer.
         """
         try:
-            line = wire.dial(wire.LOOPBACK, self._answered(), self._key)
+            line = wire.dial(wire.LOOPBACK, self._answered(membership.start_seconds), self._key)
         except (OSError, ValueError) as error:
             number, size = membership.rank, membership.world_size
             text = (
@@ -88,21 +92,34 @@ class OtherRanks:
 
     def close(self) -> None:
         """End all ranks and their host in bounded time."""
-        assert self._host.stdin is not None
+        self._ended()
         assert self._host.stdout is not None
-        self._host.stdin.close()
-        try:
-            self._host.wait(HOST_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._host.kill()
-            self._host.wait()
         self._host.stdout.close()
 
-    def _answered(self) -> int:
-        """Return the port at which the host listens."""
+    def _ended(self) -> int:
+        """End all ranks and their host in bounded time; return its exit status."""
+        assert self._host.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has not read all
+            self._host.stdin.close()
+        try:
+            return self._host.wait(HOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._host.kill()
+            return self._host.wait()
+
+    def _answered(self, seconds: float) -> int:
+        """Return the port at which the host listens; end a host that does not say it in time."""
         if self._port is None:
             assert self._host.stdout is not None
-            self._port, self._packages = json.loads(self._host.stdout.readline())
+            if not wait([self._host.stdout.fileno()], seconds):
+                self._host.kill()
+                raise TimeoutError(f"no word within {seconds:g} s. {MORE_TIME}")
+            said = self._host.stdout.readline()
+            if not said:
+                raise ChildProcessError(
+                    f"it has ended with status {self._ended()}; read what it wrote with -s"
+                )
+            self._port, self._packages = json.loads(said)
         return self._port
 
     def _changes(self, environment: Environment) -> dict[str, str | None]:
