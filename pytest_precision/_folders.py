@@ -217,6 +217,20 @@ def remove_of(process: int, parents: set[str]) -> None:
         time.sleep(0.01)
 
 
+def remove_left(folder: Path, process: int | None) -> None:
+    """Remove a folder if its owner has ended; other processes may do so at the same time.
+
+    Args:
+        folder: which one.
+        process: number of a process on this machine that has ended, or is ending.
+    """
+    owner = Owner.of(folder)
+    if owner is None or (owner.process, owner.boot) == (process, _boot()):
+        shutil.rmtree(folder, ignore_errors=True)
+    elif not owner.elsewhere:
+        _remove_if_free(folder)
+
+
 _sweep_once = functools.cache(sweep)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from dataclasses import replace
-from multiprocessing import popen_forkserver
+from multiprocessing import connection, forkserver, popen_forkserver
 
 import psutil
 import pytest
@@ -37,13 +37,18 @@ def soon(membership):
 
 
 def test_a_stopped_server(own_server):
-    """It is given a deadline, named and replaced, and what it still holds does not hang."""
+    """It is given a deadline, named and replaced, and what it still holds does not hang.
+
+    One that still imports gets the same deadline, and another advice.
+    """
     pool, process = own_server
     process.suspend()
     started = time.monotonic()
     with pytest.raises(RankError, match=f"hung: the fork server, process {process.pid}, .*stopped"):
         RankPool(start=soon).run(2, os.getpid)
     pool.close()
+    with pytest.raises(RankError, match=r"(?s)hung: .*may still import .*--precision-timeout"):
+        RankPool(start=soon).run(2, os.getpid)
     assert time.monotonic() - started < slack()
     assert pool.run(1, os.getppid) != [process.pid]
 
@@ -113,6 +118,49 @@ def test_a_rank_that_starts_is_no_child_of_a_rank_that_is_gone(own_server, monke
     finally:
         born.set()
         ending.join()
+
+
+@pytest.fixture
+def ended(own_server):
+    """A rank that was killed."""
+    started = []
+
+    def start(membership):
+        started.append(RankProcess(membership))
+        return started[-1]
+
+    pool = RankPool(timeout=60, start=start)
+    os.kill(pool.run(1, os.getpid)[0], signal.SIGKILL)
+    yield started[0]
+    pool.close()
+
+
+def test_a_status_is_there_for_all_threads_that_ask(ended, monkeypatch):
+    """Multiprocessing asks at each start; it takes the status that is gone for a server's end."""
+    read = forkserver.read_signed
+
+    def read_late(descriptor):
+        time.sleep(0.2)  # as on a machine with too little time for this thread
+        return read(descriptor)
+
+    monkeypatch.setattr(forkserver, "read_signed", read_late)
+    asking = threading.Thread(target=multiprocessing.active_children)
+    connection.wait([ended.sentinel])
+    asking.start()
+    time.sleep(0.05)
+    assert ended.recv().status == -signal.SIGKILL
+    asking.join()
+
+
+def test_a_number_that_may_belong_to_another_process_is_not_killed(ended, monkeypatch):
+    """What a rank left is ended once after it; a host may do so again hours later."""
+    killed = []
+    monkeypatch.setattr("os.killpg", lambda number, signal: killed.append(number))
+    assert ended.recv().status == -signal.SIGKILL
+    ended.kill_all()
+    assert len(killed) == 1
+    ended.kill_all()
+    assert len(killed) == 1
 
 
 def elsewhere(membership):

@@ -27,6 +27,7 @@ from slack import slack
 
 
 def works(folder):
+    print("at work")
     Path(folder, "rank" + os.environ["RANK"]).write_text(str(os.getpid()))
     time.sleep(600)
 
@@ -95,6 +96,7 @@ def test_a_killed_host_where_nobody_ends_the_rest(tmp_path: Path) -> None:
     cases = ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
     failures = {case.get("name"): case.findtext("failure", "") for case in cases}
     assert "rank 1 of 2 in test_suite:works died" in failures["test_works"]
+    assert "End of the output of rank 1:\nE       at work" in failures["test_works"]
     assert failures["test_on_the_controller"] == ""
     assert "rank 1 of 2 in the start of the group died: its process" in failures["test_needs_all"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import socket
 import threading
 import time
@@ -12,6 +14,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from pytest_precision.ranks.launch import wire
+from pytest_precision.ranks.launch.serve import Hello, Server
 
 KEY = b"of this launch"
 
@@ -79,6 +82,25 @@ def test_a_process_that_is_stopped(server: socket.socket) -> None:
     with pytest.raises(ConnectionAbortedError):
         wire.dial(*server.getsockname(), KEY)
     assert time.monotonic() - asked < 3
+
+
+def test_a_host_that_has_no_descriptor_left_answers_later(server: socket.socket) -> None:
+    """It does not stop to listen; nor does it where a caller is gone before it is accepted."""
+    served = Server(server, KEY)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as caller:
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, most[1]))
+        try:
+            caller.connect(server.getsockname())
+            time.sleep(0.2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    with wire.dial(*server.getsockname(), KEY) as control:
+        control.send(Hello())
+        assert control.poll(5)
+    served.close()
 
 
 def test_the_address_where_others_find_this_machine() -> None:

@@ -86,6 +86,16 @@ def test_declared_variables_are_there_before_torch(own_pool):
     assert own_pool.run(1, process) != first
 
 
+def test_ranks_with_declared_variables_outlive_the_thread_that_asked(own_pool):
+    """The kernel ends them with the thread that started them, which must not be the caller's."""
+    needs = declaring(PLANTED="declared")
+    found = []
+    asks = threading.Thread(target=lambda: found.extend(own_pool.run(1, process, needs=needs)))
+    asks.start()
+    asks.join()
+    assert own_pool.run(1, process, needs=needs) == found
+
+
 def test_declared_variables_beat_the_callers(own_pool, monkeypatch):
     """And a rank's place beats both; the caller's own are as they were."""
     monkeypatch.setenv("PLANTED", "caller")

@@ -26,6 +26,9 @@ from pytest_precision.ranks.process.process import KILL_SECONDS, RankProcess
 from pytest_precision.ranks.process.server import ensure_running, kill
 from pytest_precision.ranks.state.environment import Environment
 
+ACCEPT_SECONDS = 0.1
+"""Pause after a call that could not be accepted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hello:
@@ -74,6 +77,7 @@ class Server:
         self._listener = listener
         self._key = key
         self._starting = threading.Lock()
+        self._closed = threading.Event()
         self._lines: list[threading.Thread] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -82,6 +86,7 @@ class Server:
 
         The end of the controller has closed all lines, and each closed line ends its rank.
         """
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         deadline = time.monotonic() + KILL_SECONDS
@@ -89,10 +94,12 @@ class Server:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # `close`
-            while True:
+        while not self._closed.is_set():
+            try:
                 caller, _ = self._listener.accept()
                 threading.Thread(target=self._receive, args=[caller], daemon=True).start()
+            except (OSError, RuntimeError):  # no descriptor or thread is left, or the caller
+                self._closed.wait(ACCEPT_SECONDS)
 
     def _receive(self, caller: socket.socket) -> None:
         line = wire.proven(caller, self._key)
@@ -192,6 +199,8 @@ def _relay(line: Connection, rank: RankProcess) -> None:
                 said = rank.recv()
                 if isinstance(said, Ended):
                     waitables = [rank.sentinel] if said.status is None else []
+                    if said.status is not None:
+                        rank.kill_all()  # what it left; the line may stay open for hours
                 line.send(said)
     rank.kill_all()
     rank.join(time.monotonic() + KILL_SECONDS)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -42,7 +41,7 @@ def tie(folder: Path) -> None:
     one signal reaches all processes that the rank starts.
 
     Args:
-        folder: folder of the group, which the ranks remove if the controller could not.
+        folder: folder of the group, which the ranks remove if its owner could not.
     """
     os.setsid()
     reaper.restore_signals()
@@ -97,9 +96,13 @@ def end_children() -> None:
 
 
 def follow(folder: Path) -> NoReturn:
-    """End this process and all that it has started, after the end of its controller."""
-    # Several ranks do this at the same time, so a file may be gone already.
-    shutil.rmtree(folder, ignore_errors=True)
+    """End this process and all that it has started, after the end of its controller.
+
+    The controller of this process may be a host of a launch, which does not own the folder.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    _folders.remove_left(folder, parent.pid)
     reaper.end_descendants(os.getpid())
     os.killpg(0, signal.SIGKILL)
     os._exit(1)  # the signal was for this process too

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import ModuleType
@@ -63,7 +66,9 @@ class RankProcess:
                     patched(membership.variables if declared else {}),
                     _no_main(),
                 ):
-                    self._process.start()
+                    _start(self._process)
+                process: Any = self._process
+                process._popen.poll = _one_at_a_time(process._popen.poll)
         except BaseException as error:
             self.connection.close()
             if isinstance(error, TimeoutError):
@@ -72,6 +77,7 @@ class RankProcess:
         finally:
             theirs.close()
         self.sentinel = self._process.sentinel
+        self._buried = False
 
     def _not_started(self, error: TimeoutError) -> RankError:
         size = self.membership.world_size
@@ -110,11 +116,17 @@ class RankProcess:
                 os.kill(self._process.pid, number)
 
     def kill_all(self) -> None:
-        """Kill the process and all processes that it started."""
+        """Kill the process and all processes that it started.
+
+        A process that has ended is dealt with once: its number may soon belong to another one.
+        """
         assert self._process.pid is not None
+        if self._buried:
+            return
         if self.alive:
             reaper.end_descendants(self._process.pid)
         else:  # its children have a new parent
+            self._buried = True
             server.end_adopted()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -150,6 +162,33 @@ def end(ranks: Iterable[Rank]) -> None:
     for rank in ranks:
         rank.kill_all()
     leave(ranks, KILL_SECONDS)
+
+
+def _start(process: BaseProcess) -> None:
+    """Start a process in a thread that ends with this process, as the kernel then ends the rank."""
+    if threading.current_thread() is threading.main_thread():
+        process.start()
+    else:
+        _lasting_thread(os.getpid()).submit(process.start).result()
+
+
+@functools.cache
+def _lasting_thread(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1)
+
+
+def _one_at_a_time(poll: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Return a function with which several threads may ask for a status that comes only once.
+
+    A host has a thread for each rank, and multiprocessing asks for all of them at each start.
+    """
+    polling = threading.Lock()
+
+    def polled(flag: int = os.WNOHANG) -> int | None:
+        with polling:
+            return poll(flag)
+
+    return polled
 
 
 @contextlib.contextmanager
