@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
-    """Write text into a file beside its place, and move it there.
+    """Write text into a file beside its place, in UTF-8, and move it there.
+
+    If it cannot be written whole, nothing is left.
 
     Args:
         path: where to.
@@ -18,5 +20,9 @@ def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
         OSError: it cannot be written.
     """
     partial = path.with_suffix(f".partial{writer}")
-    partial.write_text(text)
-    os.replace(partial, path)
+    try:
+        partial.write_text(text, "utf-8")
+        os.replace(partial, path)
+    except BaseException:  # Ctrl-C too
+        partial.unlink(missing_ok=True)
+        raise

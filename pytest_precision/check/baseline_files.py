@@ -92,7 +92,7 @@ class BaselinePlace:
         """Write a baseline, unless it is there as it is; return whether that was needed."""
         path = self.file(baseline.key)
         text = baseline.text()
-        if path.exists() and path.read_text() == text:
+        if path.exists() and path.read_text("utf-8") == text:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
         put_whole(path, text, writer=os.getpid())
@@ -120,7 +120,7 @@ def read_baseline(path: Path) -> CheckBaseline:
         BaselineError: it is damaged.
     """
     try:
-        return CheckBaseline.of_text(path.read_text())
+        return CheckBaseline.of_text(path.read_text("utf-8"))
     except (BaselineError, UnicodeDecodeError) as error:
         raise BaselineError(f"{path}: {error}") from error
 
@@ -142,7 +142,7 @@ def shown_from(root: Path, path: Path) -> str:
 
 def maker_of_baseline(path: Path) -> str:
     """Return pytest's id of the test that has made a baseline; empty where it does not say so."""
-    with open(path, errors="replace") as lines:
+    with open(path, encoding="utf-8", errors="replace") as lines:
         first, second = next(lines, ""), next(lines, "")
     is_one = first.rstrip("\n") == FIRST_LINE
     return second.removeprefix("test ").rstrip("\n") if is_one else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -24,6 +24,13 @@ from pytest_precision.revisions.sides import Sides
 
 if TYPE_CHECKING:
     from pytest_precision.parity.verdict import Verdict
+
+
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 class Against:
@@ -73,8 +80,10 @@ class Against:
         from pytest_precision.parity.compare.calls import on_the_command_line
 
         given = self.given
-        # A runner that cancels a job sends this signal; what was made is removed then, too.
-        before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        # A runner that cancels a job, or a terminal that is closed, sends such a signal; what was
+        # made is removed then, too.
+        heeded = [one for one in _ENDINGS if signal.getsignal(one) is not signal.SIG_IGN]
+        before = {one: signal.signal(one, _exit) for one in heeded}
         try:
             criteria = dict(map(keyed_criterion, given.criterion))
             self._terms = Terms.of(criteria or None)._replace(write=on_the_command_line)
@@ -91,7 +100,8 @@ class Against:
             given.parser.error(visible(str(error)))
             raise  # it has ended this process
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def compared(
         self, candidate: Path, reference: Path, name: str, other: str, *, lines: bool = False

@@ -154,8 +154,11 @@ def test_each_side_of_a_launch_has_processes_of_its_own(
     assert repository.trees() == 1
 
 
-def test_a_process_that_is_killed_leaves_nothing(repository: Repository, tmp_path: Path) -> None:
-    """Neither a work tree nor the script that it runs."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_process_that_is_ended_leaves_nothing(
+    repository: Repository, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither a work tree nor the script that it runs; nor what it made, if it gets to know."""
     slow = "import os, time\nopen('started', 'w').write(str(os.getpid()))\ntime.sleep(100)\n"
     repository.commit("three", src__train=slow)
     words = [sys.executable, "-m", "pytest_precision", "diff", "--", "src/train.py"]
@@ -167,9 +170,11 @@ def test_a_process_that_is_killed_leaves_nothing(repository: Repository, tmp_pat
         script = Path("/proc", (repository.root / "started").read_text())
         assert script.exists()
         assert repository.trees() == 2
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(number)
     until = time.monotonic() + 20
     while (script.exists() or repository.trees() > 1) and time.monotonic() < until:
         time.sleep(0.05)
     assert not script.exists()
     assert repository.trees() == 1
+    if number != signal.SIGKILL:
+        assert [*tmp_path.glob("pytest-precision-*")] == []

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
+from pytest_precision._whole_file import put_whole
 from pytest_precision.parity.verdict import again
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
@@ -49,14 +50,8 @@ def write_page(folder: Path, since: Report | None = None) -> Path:
     """
     path = folder / PAGE_NAME
     text = render(Report.of(read_report(folder)), since)
-    temporary = folder / f"{PAGE_NAME}.{os.getpid()}.tmp"
     with postponed():
-        try:
-            temporary.write_text(text, "utf-8")
-            os.replace(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        put_whole(path, text, writer=os.getpid())
     return path
 
 
