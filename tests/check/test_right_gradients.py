@@ -87,6 +87,32 @@ class Normalised(Small):
         return model
 
 
+class Centring(nn.Module):
+    """Subtracts a running mean in training too, as spectral normalisation reads what it keeps."""
+
+    mean: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - self.mean
+        if self.training:
+            self.mean.lerp_(x.detach().flatten(0, -2).mean(0), 0.1)
+        return centred
+
+
+class Centred(Small):
+    """Has a forward that reads what the forwards before it have left."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        assert isinstance(model.head, nn.Linear)
+        model.head = nn.Sequential(Centring(model.head.in_features), model.head)  # type: ignore[arg-type]
+        return model
+
+
 class Selective(Engine):
     """Shows local gradients to those alone whom it was started for."""
 
@@ -146,6 +172,22 @@ def test_sums_over_ranks_may_be_rounded_to_bf16(parity_in: ParityIn) -> None:
     verdict = parity_in(cell).check(*sides, workload=workload)
     assert verdict.oracle is not None
     assert verdict.oracle["candidate"]["gradients"]["judged"] > 20
+
+
+def test_ranks_that_keep_what_their_own_forwards_leave_are_not_judged(parity_in: ParityIn) -> None:
+    """One process cannot compute what two do that have seen other microbatches."""
+    cell = Cell(sequence="train", world_size=2)
+    verdict = parity_in(cell).check(layouts.adamw, adamw, workload=Centred)
+    assert verdict.oracle is not None
+    reason = verdict.oracle["candidate"]["gradients"]["silent"]
+    assert reason.startswith("a forward reads buffers that the forwards before it have changed")
+
+
+def test_one_rank_that_keeps_what_its_forwards_leave_is_judged(gradients_of: CheckOn) -> None:
+    """One process computes what another one does, in the same order."""
+    cell = Cell(sequence="train3")
+    found = gradients_of(layouts.adamw, adamw, cell=cell, workload=Centred)
+    assert found["judged"] > 20
 
 
 @pytest.mark.parametrize("kind", [Selective, Unready])

@@ -45,6 +45,11 @@ UNREPEATABLE = "the workload gives other gradients at the same weights each time
 """Why nothing is judged where a forward draws random numbers, or counts its calls."""
 
 
+REMEMBERS = "a forward reads buffers that the forwards before it have changed, on each rank its own"
+"""Why nothing is judged where several ranks train what spectral normalisation or a running mean
+computes in training: each rank has gone on from its own microbatches, and one process from all."""
+
+
 class HeldGradient(NamedTuple):
     """One tensor beside the plain one.
 
@@ -129,9 +134,14 @@ def judge_step(
     if not beyond:
         sums.keep(start, plain)
         return
+    later = next(loop.microbatches(first.step)) if size > 1 and first.buffers else None
     loop.put(weights, first.buffers, first.scale)
-    if _differs(single[0], next(loop.microbatches(first.step)), near):
+    again = next(loop.microbatches(first.step))
+    if _differs(single[0], again, near):
         log.silent = UNREPEATABLE
+        return
+    if later and _differs(single[0], later, 0.0) and not _differs(single[0], again, 0.0):
+        log.silent = REMEMBERS
         return
     single = single if len(single) == len(plain.losses) else []
     log.breaches = [*_breaches(beyond, held, loop, ranks, weights, near, before, single)]
