@@ -90,13 +90,33 @@ class CheckedTest:
             )
         return RuledCheck(terms, self.then, kept, self.settings.mutate)
 
+    def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
+        """Return the ruling on a check, or on what goes wrong in it, with figures.
+
+        Args:
+            refused: why nothing is recorded; None if something is.
+            rule: records and rules.
+        """
+        if refused is not None:
+            return refused, {}
+        record = partial(
+            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
+        )
+        started = time.perf_counter()
+        with self.traces.lock:
+            try:
+                ruling, figures = rule(record)
+            except Exception as error:
+                wrong = preconditions.after(
+                    error, require=self.settings.require, inline=self.ranks.mode == "inline"
+                )
+                if wrong is None:
+                    raise
+                ruling, figures = wrong, {}
+        return ruling, figures | {"seconds": time.perf_counter() - started}
+
     def _verdict(
-        self,
-        side: Side,
-        reference: str,
-        criterion: str,
-        refused: Ruling | None,
-        rule: RecordAndRule,
+        self, side: Side, reference: str, criterion: str, ruled: tuple[Ruling, dict[str, Any]]
     ) -> Verdict:
         """Keep and return the verdict on a check, unless it fails.
 
@@ -104,13 +124,10 @@ class CheckedTest:
             side: the candidate.
             reference: what it must agree with, in words.
             criterion: how equal they must be, in words.
-            refused: why nothing is recorded; None if something is.
-            rule: records and rules.
+            ruled: the ruling, and figures.
         """
         __tracebackhide__ = True
-        started = time.perf_counter()
-        ruling, figures = (refused, {}) if refused else self._recorded(rule)
-        seconds = time.perf_counter() - started
+        ruling, figures = ruled
         options = self.settings.in_time
         return self._kept(
             Verdict(
@@ -122,26 +139,9 @@ class CheckedTest:
                 criterion=criterion,
                 ruling=ruling,
                 command=again(self.nodeid, options=options) if options else "",
-                seconds=seconds,
                 **figures,
             )
         )
-
-    def _recorded(self, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Return what `rule` makes of what it records, or the ruling on what goes wrong."""
-        record = partial(
-            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
-        )
-        with self.traces.lock:
-            try:
-                return rule(record)
-            except Exception as error:
-                refused = preconditions.after(
-                    error, require=self.settings.require, inline=self.ranks.mode == "inline"
-                )
-                if refused is None:
-                    raise
-                return refused, {}
 
     def _kept(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, and return it.

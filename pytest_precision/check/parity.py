@@ -96,12 +96,13 @@ class Parity(CheckedTest):
             one = self._sides.alone(candidate, workload, self.cell, terms)
             refused = preconditions.before_alone(one, self._seen)
             rule = partial(self._checked(terms, reference).of_one, one)
-            return self._verdict(one, reference, str(terms.criteria), refused, rule)
+            return self._verdict(one, reference, str(terms.criteria), self._ruled(refused, rule))
         cells = (self.cell, reference_cell or self.cell)
         ours, theirs = self._sides.pair(candidate, reference, workload, cells, terms)
         refused = preconditions.before(ours, theirs, self._seen)
         rule = partial(self._checked(terms).of_pair, ours, theirs)
-        return self._verdict(ours, str(theirs.layout), str(terms.criteria), refused, rule)
+        ruled = self._ruled(refused, rule)
+        return self._verdict(ours, str(theirs.layout), str(terms.criteria), ruled)
 
     def repeat(
         self,
@@ -148,7 +149,7 @@ class Parity(CheckedTest):
         refused = preconditions.before_alone(side, self._seen)
         words = f"the same bytes in {len(further) + 1} runs"
         rule = partial(repeated, further, side, terms)
-        return self._verdict(side, str(side.layout), words, refused, rule)
+        return self._verdict(side, str(side.layout), words, self._ruled(refused, rule))
 
     def compare(
         self,

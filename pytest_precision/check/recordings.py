@@ -79,7 +79,8 @@ class Recordings:
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
         self._kept(self.reference, window)  # both are recorded before either is read
-        return self.ours(window), self.theirs(window)
+        ours = self._own(self.candidate, window)
+        return self._read("candidate", ours, window), self.theirs(window)
 
     def theirs(self, window: Window | None) -> Recording:
         """Record the reference alone, unless it is kept.

@@ -28,8 +28,7 @@ from pytest_precision.recorders.lines.arguments import (
 )
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Modules, Origin
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.recorders.lines.restores import RestoreWatch
-from pytest_precision.recorders.lines.settings import SettingsWatch, called_through
+from pytest_precision.recorders.lines.settings import RestoreWatch, SettingsWatch, called_through
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.user_calls import UserCalls
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
