@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_precision.errors import expect_type, expected_but_got, is_bad_input
+from pytest_precision.errors import expect_type, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.calls import Write, in_a_test
@@ -69,7 +69,7 @@ class Terms(NamedTuple):
 def _expect_share(limit: object) -> None:
     if limit is None:
         return
-    got = f"max_lost_updates={limit!r} ({type(limit).__name__})"
+    got = named("max_lost_updates", limit)
     if isinstance(limit, bool) or not isinstance(limit, (int, float)):
         raise TypeError(expected_but_got("a share from 0 to 1", got, "pass a Python float"))
     if not 0 <= limit <= 1:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats.format import Format, RandomSource, Reducible
 from pytest_precision.formats.inputs import Usage, checked_usage, refuse_random_bits
 from pytest_precision.formats.native_operands import kernel_operands
@@ -52,7 +52,7 @@ class Native(Format):
                 raise ValueError(
                     expected_but_got(
                         "a format of Transformer Engine's quantizers",
-                        f"{emulated.name} with {field}={value!r} ({type(value).__name__})",
+                        f"{emulated.name} with {named(field, value)}",
                         "emulate it",
                     )
                 )

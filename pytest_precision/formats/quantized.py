@@ -69,7 +69,7 @@ class Operand:
             raise TypeError(
                 expected_but_got(
                     f"a dtype in ({', '.join(map(str, INPUT_DTYPES))})",
-                    f"dtype={dtype} ({type(dtype).__name__})",
+                    named("dtype", dtype),
                     "cast the result instead",
                 )
             )

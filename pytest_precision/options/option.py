@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from pytest_precision.errors import named
 from pytest_precision.options.settings import Settings
 
 REPEATABLE: Mapping[str, Callable[[str], list[str]]] = {
@@ -91,8 +92,7 @@ class Option(NamedTuple):
             try:
                 values.append(self.parse(str(entry)))
             except ValueError:
-                got = f"{name}={entry!r} ({type(entry).__name__})"
-                raise self.refused(got, where) from None
+                raise self.refused(named(name, entry), where) from None
         return tuple(values) if self.ini_type in REPEATABLE else values[-1]
 
     def refused(self, got: str, where: str) -> pytest.UsageError:

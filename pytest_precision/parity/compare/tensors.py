@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.parity.compare import dense
 from pytest_precision.parity.compare.bit_patterns import COMPLEX, FLOATS, INTEGERS, bits
 from pytest_precision.parity.compare.bounds import Bitwise
@@ -146,7 +146,7 @@ def _common_dtype(
             raise TypeError(
                 expected_but_got(
                     "a dtype with one value per element",
-                    f"{name}.dtype={tensor.dtype} ({type(tensor.dtype).__name__})",
+                    named(f"{name}.dtype", tensor.dtype),
                     "compare its bytes: tensor.view(torch.uint8)",
                 )
             )
