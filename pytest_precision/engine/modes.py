@@ -12,8 +12,12 @@ from pytest_precision.engine.attributes import OWN, own_class
 from pytest_precision.engine.observation import Observation, whole
 
 DROPOUT = (
-    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
-    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
 )
 """Modules with a probability."""
 

@@ -15,10 +15,26 @@ PATHS = ("fused", "grouped", "quantized")
 several experts, parameters that are stored quantized."""
 
 DTYPE_NAMES = (
-    *("float64", "float32", "float16", "bfloat16"),
-    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
-    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("complex64", "complex128", "bool"),
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "complex64",
+    "complex128",
+    "bool",
 )
 """torch's names of the dtypes that can be compared, listed so that nothing here imports torch."""
 

@@ -9,8 +9,17 @@ from typing import Any, NamedTuple
 from pytest_precision.errors import expect_one_of
 
 CULPRIT_KINDS = (
-    *("constant", "missing", "extra", "inputs", "order", "cast", "collective"),
-    *("data", "grown", "setting", "unknown"),
+    "constant",
+    "missing",
+    "extra",
+    "inputs",
+    "order",
+    "cast",
+    "collective",
+    "data",
+    "grown",
+    "setting",
+    "unknown",
 )
 """What kind of error an operation made; `docs/reference/report.md` says what each one means."""
 

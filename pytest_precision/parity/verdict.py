@@ -257,8 +257,17 @@ class Verdict(Figures):
 
 
 _TOLD = (
-    *("nodeid", "axes", "candidate", "reference", "workload", "criterion"),
-    *("outcome", "status", "gate", "reason", "repeat"),
+    "nodeid",
+    "axes",
+    "candidate",
+    "reference",
+    "workload",
+    "criterion",
+    "outcome",
+    "status",
+    "gate",
+    "reason",
+    "repeat",
 )
 """What of a verdict stands in report.json beside its details, what it found and its figures."""
 

@@ -38,9 +38,18 @@ SIDECAR = 1
 """Version of the sidecar."""
 
 PORTABLE = {
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    *(torch.float8_e4m3fn, torch.float8_e5m2),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
 }
 """Dtypes that every reader of safetensors knows; tensors of others are written as their bytes."""
 

@@ -24,9 +24,24 @@ FRESH_SEED = 4321
 """Seed of the weights that a checkpoint overwrites, so that one that loads nothing is seen."""
 
 DECISIVE = (
-    *("ATEN_", "CUBLAS_", "CUBLASLT_", "CUDA_DEVICE_MAX_", "CUDA_LAUNCH_", "CUDNN_"),
-    *("DNNL_", "FLASH_ATTENTION_", "MKL_", "NCCL_", "NVIDIA_TF32_", "NVTE_", "OMP_", "ONEDNN_"),
-    *("PYTORCH_", "TORCHINDUCTOR_", "TORCH_", "TRITON_"),
+    "ATEN_",
+    "CUBLAS_",
+    "CUBLASLT_",
+    "CUDA_DEVICE_MAX_",
+    "CUDA_LAUNCH_",
+    "CUDNN_",
+    "DNNL_",
+    "FLASH_ATTENTION_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_TF32_",
+    "NVTE_",
+    "OMP_",
+    "ONEDNN_",
+    "PYTORCH_",
+    "TORCHINDUCTOR_",
+    "TORCH_",
+    "TRITON_",
 )
 """Prefixes of the variables that decide which kernels run, and in which order they add."""
 

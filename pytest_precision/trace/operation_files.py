@@ -102,7 +102,13 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
                 stacks[stack],
             )
             for (
-                *(name, arguments, results, written, module, backward, line),
+                name,
+                arguments,
+                results,
+                written,
+                module,
+                backward,
+                line,
                 sketches,
                 stack,
             ) in found["operations"]

@@ -19,8 +19,16 @@ OUTLYING = 4
 """How many times as far off as the median of its kind a tensor has a name of its own."""
 
 RESULTS = (
-    *("used_param", "loss", "grad", "reduced_grad", "grad_norm", "final_grad"),
-    *("exp_avg", "exp_avg_sq", "master", "param"),
+    "used_param",
+    "loss",
+    "grad",
+    "reduced_grad",
+    "grad_norm",
+    "final_grad",
+    "exp_avg",
+    "exp_avg_sq",
+    "master",
+    "param",
 )
 """Kinds that differ in some step, on some data, if any of them does: training is a loop."""
 

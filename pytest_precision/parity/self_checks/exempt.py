@@ -13,8 +13,14 @@ BY_RULE = ("momentum_buffer", "exp_avg", "exp_avg_sq", "master")
 """Kinds that are held to the rule that the workload declares."""
 
 BY_IDENTITY = (
-    *("reduced_grad", "grad_norm", "param", "used_param"),
-    *("quantized", "used_quantized", "scale", "amax"),
+    "reduced_grad",
+    "grad_norm",
+    "param",
+    "used_param",
+    "quantized",
+    "used_quantized",
+    "scale",
+    "amax",
 )
 """Kinds that must follow from another one in the same run."""
 

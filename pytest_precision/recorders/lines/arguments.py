@@ -14,10 +14,27 @@ from pytest_precision.trace.operations import Constant, LoggedArgument
 
 OVERWRITING = frozenset(
     (
-        *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "set_"),
-        *("exponential_", "log_normal_", "cauchy_", "geometric_", "_foreach_copy_"),
-        *("_foreach_zero_", "allgather_", "_allgather_base_", "scatter_"),
-        *("_reduce_scatter_base_", "reduce_scatter_", "alltoall_", "alltoall_base_"),
+        "copy_",
+        "fill_",
+        "zero_",
+        "normal_",
+        "uniform_",
+        "random_",
+        "bernoulli_",
+        "set_",
+        "exponential_",
+        "log_normal_",
+        "cauchy_",
+        "geometric_",
+        "_foreach_copy_",
+        "_foreach_zero_",
+        "allgather_",
+        "_allgather_base_",
+        "scatter_",
+        "_reduce_scatter_base_",
+        "reduce_scatter_",
+        "alltoall_",
+        "alltoall_base_",
     )
 )
 """Names of operators that do not read what they overwrite."""

@@ -24,11 +24,15 @@ PACKAGE_ROOT = str(Path(__file__).parents[2]) + os.sep
 OURS = PACKAGE_ROOT + os.path.join("recorders", "")
 WRAPPERS_OF_TORCH = OURS + os.path.join("scripts", "torch_hooks.py")
 CALLERS = tuple(
-    OURS + os.path.join(*name)
+    OURS + name.replace("/", os.sep)
     for name in (
-        *(("engine_recorder.py",), ("logged_run.py",), ("scripts", "runs.py")),
-        *(("scripts", "script_file.py"), ("scripts", "command.py"), ("scripts", "script.py")),
-        *(("scripts", "logged_script.py"),),
+        "engine_recorder.py",
+        "logged_run.py",
+        "scripts/command.py",
+        "scripts/logged_script.py",
+        "scripts/runs.py",
+        "scripts/script.py",
+        "scripts/script_file.py",
     )
 )
 """The recorders' modules that call what is recorded; what the others compute, they compute."""
@@ -207,8 +211,15 @@ def _public(frame: FrameType) -> str:
 
 WRAPPERS = frozenset(
     (
-        *("wrapper", "inner", "decorate_context", "fn", "apply", "wrapped", "profile_hook_step"),
-        *("autograd_impl", "forward_no_grad"),
+        "wrapper",
+        "inner",
+        "decorate_context",
+        "fn",
+        "apply",
+        "wrapped",
+        "profile_hook_step",
+        "autograd_impl",
+        "forward_no_grad",
     )
 )
 """Names of functions that only call another one."""

@@ -15,16 +15,50 @@ WHERE_TO_LOOK = f"{DOCS}/how-to/read-a-failing-cell.md"
 LOOKS_LIKE = f"{DOCS}/reference/failures.md"
 
 KINDS_WITH_A_ROW = (
-    *("master", "param", "used_param", "loss", "grad", "reduced_grad", "grad_norm", "final_grad"),
-    *("lr", "hyper", "step", "exp_avg", "exp_avg_sq", "rng"),
+    "master",
+    "param",
+    "used_param",
+    "loss",
+    "grad",
+    "reduced_grad",
+    "grad_norm",
+    "final_grad",
+    "lr",
+    "hyper",
+    "step",
+    "exp_avg",
+    "exp_avg_sq",
+    "rng",
 )
 """Kinds of which the table of where to look has a row."""
 
 ERRORS_WITH_A_ROW = (
-    *("factor", "per rank", "loss scale", "zero", "rounded", "edge", "stretch", "transposed"),
-    *("reordered", "stale", "other tensor", "not updated", "update", "not zeroed", "accumulation"),
-    *("microbatches", "weights", "not finite", "sign of zero"),
-    *("dtype", "shape", "missing", "extra", "replicas", "uncovered", "pieces"),
+    "factor",
+    "per rank",
+    "loss scale",
+    "zero",
+    "rounded",
+    "edge",
+    "stretch",
+    "transposed",
+    "reordered",
+    "stale",
+    "other tensor",
+    "not updated",
+    "update",
+    "not zeroed",
+    "accumulation",
+    "microbatches",
+    "weights",
+    "not finite",
+    "sign of zero",
+    "dtype",
+    "shape",
+    "missing",
+    "extra",
+    "replicas",
+    "uncovered",
+    "pieces",
 )
 """Words for errors, of which the table of what a difference looks like has a row."""
 

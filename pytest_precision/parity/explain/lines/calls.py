@@ -11,10 +11,26 @@ from pytest_precision.trace.operations import Constant, LoggedArgument, LoggedOp
 
 MOVES = frozenset(
     (
-        *("cat", "stack", "copy", "clone", "split_with_sizes_copy", "slice_scatter", "select_copy"),
-        *("index_select", "contiguous", "chunk_cat", "_chunk_cat", "allgather", "_allgather_base"),
-        *("all_gather_into_tensor", "as_strided_copy", "constant_pad_nd", "unbind_copy", "gather"),
-        *("all_gather_copy_in", "wait_tensor"),
+        "cat",
+        "stack",
+        "copy",
+        "clone",
+        "split_with_sizes_copy",
+        "slice_scatter",
+        "select_copy",
+        "index_select",
+        "contiguous",
+        "chunk_cat",
+        "_chunk_cat",
+        "allgather",
+        "_allgather_base",
+        "all_gather_into_tensor",
+        "as_strided_copy",
+        "constant_pad_nd",
+        "unbind_copy",
+        "gather",
+        "all_gather_copy_in",
+        "wait_tensor",
     )
 )
 """Base names of operations that only move values, unless they change their dtype."""
