@@ -84,35 +84,25 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
         raise ValueError(expected_but_got(f"operations in form {FORM}", got, RECORD_AGAIN))
     values = [Value(*row[:3], *map(tuple, row[3:])) for row in found["values"]]
     lines = [None if row is None else CodeLine(*row) for row in found["lines"]]
-
     sites = [Site(*row) for row in found["sites"]]
     stacks = [tuple(sites[one] for one in stack) for stack in found["stacks"]]
 
+    def operation(row: list[Any]) -> LoggedOperation:
+        name, arguments, results, written, module, backward, line, sketches, stack = row
+        return LoggedOperation(
+            found["names"][name],
+            tuple(_argument(one, values) for one in arguments),
+            tuple(values[one] for one in results),
+            tuple(written),
+            found["modules"][module],
+            bool(backward),
+            lines[line],
+            tuple(map(tuple, sketches)),
+            stacks[stack],
+        )
+
     return OperationLog(
-        [
-            LoggedOperation(
-                found["names"][name],
-                tuple(_argument(one, values) for one in arguments),
-                tuple(values[one] for one in results),
-                tuple(written),
-                found["modules"][module],
-                bool(backward),
-                lines[line],
-                tuple(map(tuple, sketches)),
-                stacks[stack],
-            )
-            for (
-                name,
-                arguments,
-                results,
-                written,
-                module,
-                backward,
-                line,
-                sketches,
-                stack,
-            ) in found["operations"]
-        ],
+        [operation(row) for row in found["operations"]],
         {Holding(kind, name): values[number] for kind, name, number in found["given"]},
         {Holding(kind, name): values[number] for kind, name, number in found["left"]},
         [_setting(row, lines, stacks) for row in found["settings"]],
