@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from pytest_precision._interrupts import WholeTorch
 from pytest_precision.commands import audit, bisect, compare, diff, export, init, record, report
 
 
@@ -23,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Everything after `--` belongs to a script.
     end = words.index("--") if "--" in words else len(words)
     given = parser.parse_args(words[:end], argparse.Namespace(script=words[end + 1 :], words=words))
-    return int(given.run(given))
+    with WholeTorch().watching():
+        return int(given.run(given))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from written import read_report
 
-from pytest_precision._interrupts import postponed
+from pytest_precision._interrupts import postponed, uncollected
 from pytest_precision.report import json_file
 from pytest_precision.report.json_file import JsonFile
 
@@ -47,6 +48,29 @@ def test_a_body_without_an_interrupt_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_is_imported_is_collected_neither_meanwhile_nor_later() -> None:
+    """Where the import fails, all is as before."""
+    gc.unfreeze()
+    meanwhile: list[bool] = []
+
+    def body() -> None:
+        with uncollected():
+            meanwhile.append(gc.isenabled())
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        body()
+    assert meanwhile == [False]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    with uncollected():
+        made = [{}]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
+    assert not any(one is made for one in gc.get_objects())
+    gc.unfreeze()
 
 
 def test_interrupts_in_a_write_leave_a_whole_report(

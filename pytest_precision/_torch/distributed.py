@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     # The class of all stores has no public name; `torch.distributed.Store` is the same at run time.
     from torch._C._distributed_c10d import Store as Store
     from torch.distributed.tensor import DTensor
+
+
+def is_dtensor(value: object) -> TypeGuard[DTensor]:
+    """Return whether a value is a DTensor.
+
+    The class is not imported for this: importing it takes half as long as torch itself, and where
+    nobody has imported it, nothing is one. A session that compares recordings needs none.
+    """
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
 
 
 def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision._torch.training import SCHEDULER_RATES
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.readable import stored, unreadable
@@ -53,7 +53,7 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a module of which this rank has the whole."""
     for tensors in (module.named_parameters(), module.named_buffers()):
         for path, tensor in tensors:
-            if not isinstance(tensor, DTensor) and not unreadable(tensor):
+            if not is_dtensor(tensor) and not unreadable(tensor):
                 yield (
                     TensorKey(name, path).name("average"),
                     next(stored("average", tensor.detach())).tensor,

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from pytest_precision import modules
+from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.changes import Since
@@ -251,4 +251,4 @@ def _plain(tensor: Tensor) -> Tensor:
 
 def full(tensor: Tensor) -> Tensor:
     """Return the whole tensor; a collective where it is sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_dtensor(tensor) else tensor

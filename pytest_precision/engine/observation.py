@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from pytest_precision._torch.distributed import local_chunk
+from pytest_precision._torch.distributed import is_dtensor, local_chunk
 from pytest_precision.engine.kinds import is_local
 from pytest_precision.engine.readable import expect_readable, unreadable
 from pytest_precision.errors import expected_but_got
@@ -101,7 +100,7 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
     Raises:
         ValueError: for a DTensor that is a partial sum, which is no part of the logical tensor.
     """
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return whole(kind, name, tensor, local=local)
     if any(placement.is_partial() for placement in tensor.placements):
         raise ValueError(

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.tensor_key import inner_kind
 
@@ -42,7 +42,7 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
     Any other tensor is its own value, a sparse one with its zeros. A subclass without `dequantize`
     has inner tensors only.
     """
-    held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    held = tensor.to_local() if is_dtensor(tensor) else tensor
     if held.layout in WITHOUT_ZEROS:
         yield Stored(kind, with_zeros(held))
         return
@@ -50,7 +50,7 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
         yield Stored(kind, held.int_repr())
         yield from _quantization(kind, held)
         return
-    if isinstance(held, DTensor) or not hasattr(held, "__tensor_flatten__") or held.is_nested:
+    if is_dtensor(held) or not hasattr(held, "__tensor_flatten__") or held.is_nested:
         yield Stored(kind, tensor)
         return
     if type(held).dequantize is not Tensor.dequantize:
@@ -99,9 +99,9 @@ def unreadable(tensor: Tensor) -> str:
 
     The parts of a subclass are looked at when they are shown.
     """
-    if isinstance(tensor, DTensor) and any(own.is_partial() for own in tensor.placements):
+    if is_dtensor(tensor) and any(own.is_partial() for own in tensor.placements):
         return "a partial sum"
-    held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    held = tensor.to_local() if is_dtensor(tensor) else tensor
     if held.layout in WITHOUT_ZEROS or (hasattr(held, "__tensor_flatten__") and not held.is_nested):
         return ""
     return _problem(held)
@@ -137,9 +137,9 @@ def expect_known(model: nn.Module) -> None:
 
 def _like(tensor: Tensor, value: Tensor) -> Tensor:
     """Return `value`, as a shard like `tensor` where that is one."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return value
-    return DTensor.from_local(
+    return type(tensor).from_local(
         value,
         tensor.device_mesh,
         tensor.placements,

@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
-from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.engine.capture import Capture
@@ -29,6 +25,10 @@ sets."""
 
 def saved_names(folder: Path) -> Collection[str]:
     """Return the names of everything in a checkpoint."""
+    # Torch's checkpoints, here and below, are imported when one is saved or loaded: they take half
+    # as long as torch itself, and what compares recordings imports this module, too.
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
     names: Collection[str] = FileSystemReader(folder).read_metadata().state_dict_metadata
     return names
 
@@ -92,17 +92,21 @@ class Restorable(Observable):
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint that a fresh engine of any world size can load."""
-        save_checkpoint(self.state_dict(), checkpoint_id=folder)
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        save(self.state_dict(), checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
         """Load the state of a checkpoint."""
+        from torch.distributed.checkpoint.state_dict_loader import load
+
         state = self.state_dict()
         own = str(self.rank)
         if own in state.get("rng", {}) and f"rng.{own}.cpu" not in saved_names(folder):
             # The saving run did not have this rank, so nothing is there under its number.
             state["rng"] = {"0": state["rng"][own]}
             state.pop("buffers", None)
-        load_checkpoint(state, checkpoint_id=folder)
+        load(state, checkpoint_id=folder)
         self.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,6 +116,8 @@ class Restorable(Observable):
             ValueError: for an optimizer whose state is not kept per parameter: torch would write
                 it and then not load it.
         """
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
         self._expect_state_by_parameter()
         model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
         return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
@@ -152,6 +158,8 @@ class Restorable(Observable):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` of an engine of the same layout returned."""
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
         set_state_dict(
             self.optimized_model,
             self.optimizer,

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 import xxhash
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from pytest_precision._torch.dispatch import memory_on_cpu
+from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine.readable import in_graph, stored, unreadable
 
 DEEPEST = 4
@@ -134,7 +134,7 @@ def _readable(value: Tensor) -> Tensor | None:
     if in_graph(value) or unreadable(value):
         return None
     held = value.detach()
-    own = held.to_local() if isinstance(held, DTensor) else held
+    own = held.to_local() if is_dtensor(held) else held
     return next(stored("", own)).tensor
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch.distributed import leave_to_ddp
@@ -90,6 +89,9 @@ class MasterEngine(Engine):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load masters and resident parameters; neither is derived from the other."""
+        # Only here, since a session that names this layout imports this module, but never loads.
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
         set_state_dict(
             self.master_model,
             self.optimizer,

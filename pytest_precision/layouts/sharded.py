@@ -1,15 +1,19 @@
-"""Layouts that shard weights, gradients and optimizer state over the ranks: FSDP2."""
+"""Layouts that shard weights, gradients and optimizer state over the ranks: FSDP2.
+
+FSDP2 is imported where it is used, on ranks: it takes half as long as torch itself, and a session
+that names these layouts imports this module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import expect_one_of
@@ -17,6 +21,9 @@ from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 
 class FSDP2Engine(Engine):
@@ -27,8 +34,8 @@ class FSDP2Engine(Engine):
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
         """Reduce in the backward of the last microbatch only."""
-        assert isinstance(self.model, FSDPModule)
-        self.model.set_requires_gradient_sync(last)
+        root = next(_sharded(self.model))
+        root.set_requires_gradient_sync(last)
         return nullcontext()
 
     def reduce_grads(self) -> None:
@@ -37,9 +44,8 @@ class FSDP2Engine(Engine):
     def evaluate(self) -> None:
         """Evaluate, then shard again: the root stays gathered after a forward without backward."""
         super().evaluate()
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        for module in _sharded(self.model):
+            module.reshard()
 
 
 @supports(ON_PARAMETERS)
@@ -63,6 +69,8 @@ def fsdp2(
     Raises:
         ValueError: for a dtype that this layout does not know.
     """
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
     model, compute = resident(workload.model(cell), cell)
     inner = MixedPrecisionPolicy(
         param_dtype=compute, reduce_dtype=_dtype("reduce_dtype", reduce_dtype)
@@ -85,14 +93,22 @@ def shard(
         inner: policy of the blocks.
         outer: policy of the model itself.
     """
+    from torch.distributed.fsdp import fully_shard
+
     for block in getattr(model, "blocks", ()):
         fully_shard(block, mesh=mesh, mp_policy=inner)
     fully_shard(model, mesh=mesh, mp_policy=outer)
     # The loss is already over all tokens; fully_shard would divide by the number of ranks again.
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+    for module in _sharded(model):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+
+
+def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
+    """Yield the modules that `fully_shard` has changed, the model itself first."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
 def _dtype(option: str, name: str) -> torch.dtype:

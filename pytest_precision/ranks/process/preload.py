@@ -6,12 +6,12 @@ builds an optimizer or requests deterministic algorithms, which takes seconds pe
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
 import traceback
 
+from pytest_precision._interrupts import uncollected
 from pytest_precision.ranks.process import lifeline, preloaded, reaper, socket_folder
 from pytest_precision.ranks.state import reads
 
@@ -46,8 +46,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 _controller = int(os.environ.pop(reaper.CONTROLLER, os.getppid()))
 _leave = reaper.reap_after(_controller, socket_folder.folders_of_controllers())
 
-gc.disable()  # what is imported stays: collecting it takes a tenth of the time
-with lifeline.tied_imports(_controller, _leave):
+# Ranks share the pages of objects that are never collected until one is written to.
+with uncollected(), lifeline.tied_imports(_controller, _leave):
     try:
         for _name in MODULES:
             importlib.import_module(_name)
@@ -63,7 +63,3 @@ with lifeline.tied_imports(_controller, _leave):
         # The import fails again in the ranks, perhaps before they can report why.
         print("precision: what ranks are made from is broken:", file=sys.stderr)
         traceback.print_exc()
-
-# Objects that exist now are never collected: ranks share these pages until one is written to.
-gc.freeze()
-gc.enable()
