@@ -5,9 +5,9 @@ unless it was made on, or moved to, `cpu` by name, which `marks` notes. All memo
 What is patched cannot be put back, since tensors that say `cuda` would live on: this belongs in a
 process that does nothing else.
 
-A device of its own would need no patch, and torch has no room for it: a backend cannot be named
-`cuda` (`rename_privateuse1_backend` refuses the name), and autograd ends a process without CUDA
-when it meets a tensor of a subclass that is on `cuda`.
+A device of its own would need no patch of tensors, and torch has no room for it: a backend cannot
+be named `cuda` (`rename_privateuse1_backend` refuses the name), and autograd asks for a guard of
+the device and for an accelerator, which are compiled in. `docs/limitations.md` has what was tried.
 
 The arithmetic of this package chooses its algorithms by device, as that of a square root, so within
 `plain()` tensors say what they are.
@@ -41,14 +41,18 @@ FACTORIES = (
 )
 METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 
-KEEP_TABLES = (
+KEEP_WHAT_THEY_FIND = (
     "torch._dynamo",
+    "torch._inductor.runtime.triton_compat",
     "torch.distributed._shard.sharded_tensor",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.utils.checkpoint",
 )
-"""Modules that keep tables of torch's functions when they are imported: before the patches."""
+"""Modules that keep what they find when they are imported, which is before the patches.
+
+It is tables of torch's functions, or whether Triton is there.
+"""
 
 CPU = torch.device("cpu")
 HERE = torch.device("cuda", 0)
@@ -82,7 +86,7 @@ def real(device: Any) -> Any:
 
 def enter() -> None:
     """Patch torch in this process."""
-    for module in KEEP_TABLES:
+    for module in KEEP_WHAT_THEY_FIND:
         import_module(module)
     for name in FACTORIES:
         setattr(torch, name, _made_where(getattr(torch, name)))

@@ -43,7 +43,7 @@ def generic_gemm(
     alpha: float = 1.0,
     beta: float | None = None,
 ) -> tuple[Any, Tensor | None, Tensor | None, Tensor | None]:
-    """Multiply, and add the bias, or return its gradient with `grad`; then GELU.
+    """Multiply, add the bias or return its gradient with `grad`, add to what `D` holds; then GELU.
 
     Returns:
         The product, the bias gradient, the input of GELU, and `extra_output`.
@@ -53,6 +53,9 @@ def generic_gemm(
             "expected a GEMM without user buffers but got comm_overlap, which the stand-in for "
             "Transformer Engine 2.20 lacks; build the module without ub_ arguments"
         )
+    dtype = _dtype(A, output_dtype) if D is None else D.dtype
+    if _scales_blocks(A, B):
+        _refuse_epilogue(bias is not None and bias.numel() > 0, gelu, grad, dtype)
     product = _product(A, transA, B, transB) * alpha
     bias_grad = gelu_input = None
     if bias is not None and bias.numel():
@@ -60,6 +63,8 @@ def generic_gemm(
             bias_grad = _summed(B, transB).to(bias.dtype)
         else:
             product = product + bias.float()
+    if accumulate and D is not None:
+        product = _plus(product, D, 1.0 if beta is None else beta, (A, B))
     if gelu and grad:
         assert gelu_in is not None
         product = _gelu_gradient(matrix(gelu_in).float(), product)
@@ -70,11 +75,10 @@ def generic_gemm(
         product = product.reshape(*B.size()[:-1], product.shape[-1])
     if gelu_input is not None:
         gelu_input = gelu_input.reshape(product.shape)
-    dtype = _dtype(A, output_dtype) if D is None else D.dtype
     if quantizer is not None:
         made = quantize(product.to(dtype), quantizer, D)
     else:
-        made = _put(product, D, dtype, (1.0 if beta is None else beta) if accumulate else 0.0)
+        made = product.to(dtype) if D is None else D.copy_(product.reshape(D.shape))
     return made, bias_grad, gelu_input, extra_output
 
 
@@ -123,7 +127,7 @@ def te_general_grouped_gemm(
             term.copy_(_summed(b, transb))
         elif term.numel():
             product = product + term.float()
-        _put(product, out, out.dtype, 1.0 if accumulate else 0.0)
+        out.copy_(_plus(product, out, 1.0, (a, b)) if accumulate else product)
     return bias
 
 
@@ -160,7 +164,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
                 added = added * bias_scale[row : row + height].float().reshape(-1, 1)
             product = product + added
         row += height
-        _put(product, out, out.dtype, kept)
+        out.copy_(_plus(product, out, kept, (a, b)) if kept else product)
     return D
 
 
@@ -180,12 +184,41 @@ def _summed(b: Any, transb: bool) -> Tensor:
     return values(b, "columnwise" if transb else "rowwise").sum(0)
 
 
-def _put(product: Tensor, out: Tensor | None, dtype: torch.dtype, kept: float) -> Tensor:
-    """Round an fp32 product into `out`, after adding `kept` times what `out` holds."""
-    if out is None:
-        return product.to(dtype)
-    product = product.reshape(out.shape)
-    return out.copy_(out.float().mul_(kept).add_(product) if kept else product)
+def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) -> Tensor:
+    """Return an fp32 product plus `kept` times what the output holds, in fp32.
+
+    Where cuBLAS scales blocks, it first rounds the product to the dtype of the output.
+    """
+    if _scales_blocks(*operands):
+        product = product.to(out.dtype).float()
+    return out.float().reshape(product.shape).mul_(kept).add_(product)
+
+
+def _scales_blocks(a: Any, b: Any) -> bool:
+    """Return whether cuBLAS scales blocks of 128 values, as before compute capability 10.0.
+
+    From then on Transformer Engine has it scale blocks of 32.
+    """
+    blocks = hasattr(a, "_is_2D_scaled") and hasattr(b, "_is_2D_scaled")
+    return blocks and torch.cuda.get_device_capability() < (10, 0)
+
+
+def _refuse_epilogue(bias: bool, gelu: bool, grad: bool, dtype: torch.dtype) -> None:
+    """Refuse what a GEMM that scales blocks does not compute beside the product.
+
+    It has a bias, or the gradient of GELU in a dtype of 16 bits.
+    """
+    if (bias and (gelu or grad)) or (gelu and not grad):
+        why = "Epilogue requested outside of the available and tested cuBLAS functionality"
+    elif gelu and dtype == torch.float32:
+        why = "an unsupported value or parameter was passed"
+    else:
+        return
+    raise RuntimeError(
+        "expected a GEMM that scales blocks with a bias, or with the gradient of GELU in 16 bits, "
+        f"but got bias={bias}, gelu={gelu}, grad={grad} and {dtype}, of which a GPU says: {why}; "
+        "compute it after the GEMM"
+    )
 
 
 def _dtype(a: Any, wanted: int | None) -> torch.dtype:

@@ -271,31 +271,36 @@ def outcome_of(
 
 @pytest.mark.slow
 def test_an_interrupted_run_leaves_the_page_and_no_process(tmp_path: Path) -> None:
-    """The row of the file that was running is as it was, and what ran it has ended."""
+    """The row of the file that was running is as it was, and the ranks that ran it have ended."""
     tests = tmp_path / "te" / "tests" / "pytorch"
     tests.mkdir(parents=True)
     (tmp_path / "te" / "pyproject.toml").touch()
-    noted = tmp_path / "pid"
+    noted = tmp_path / "ranks"
+    noted.mkdir()
     (tests / "test_recipe.py").write_text(
-        f"import os, time\nopen({str(noted)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+        f"import os, pathlib, time\n(pathlib.Path({str(noted)!r}) / str(os.getpid())).touch()\n"
+        "time.sleep(600)\n"
     )
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     program = (
-        "import sys, pathlib, te_page, te_suites\n"
+        "import dataclasses, sys, pathlib, te_page, te_suites\n"
         f"te_page.PAGE = pathlib.Path({str(page)!r})\n"
         "te_suites.PLUGINS = ()\n"
-        f"sys.argv = ['ci/te', '--te', {str(tmp_path / 'te')!r}, 'test_recipe.py']\n"
+        "suites = (te_suites.Suite('test_recipe.py', ranks=2),)\n"
+        "te_suites.PROJECTS = (dataclasses.replace(te_suites.TE, suites=suites),)\n"
+        f"sys.argv = ['ci/te', '--te', {str(tmp_path / 'te')!r}]\n"
         "sys.exit(te_suites.main())\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(BENCH)}
     )
-    while not (noted.exists() and noted.read_text()):
+    while len(list(noted.iterdir())) < 2:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
     assert page.read_text() == PAGE
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(noted.read_text()), 0)
+    for rank in noted.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(rank.name), 0)

@@ -73,3 +73,48 @@ def quantized_anew() -> list[float]:
     tensor.__class__ = type("Derived", (type(tensor),), {})
     delayed.update_quantized(torch.full((16, 16), 2.0), tensor)
     return [float(scalar), float(tensor.dequantize().sum())]
+
+
+@layouts.uses_transformer_engine
+def compiled() -> tuple[float, str]:
+    """Compile a function, which nothing compiles here, after torch has forgotten the others."""
+    torch._dynamo.reset()
+    made = torch.compile(torch.neg, fullgraph=True)(torch.ones(1, device="cuda"))
+    return float(made), str(made.device)
+
+
+@layouts.uses_transformer_engine
+def added_blocks() -> dict[str, object]:
+    """Multiply scaled blocks as compute capability 9.0 does, and add to a buffer in bf16."""
+    import transformer_engine.pytorch as te
+    import transformer_engine_torch as tex
+
+    from pytest_precision.te import cuda
+
+    quantizer = te.Float8BlockQuantizer(
+        tex.DType.kFloat8E4M3, rowwise=True, columnwise=True, block_scaling_dim=1
+    )
+    generator = torch.Generator().manual_seed(0)
+    a, b = (quantizer(torch.randn(128, 128, generator=generator)) for _ in range(2))
+    buffer = torch.randn(128, 128, generator=generator).bfloat16()
+
+    def added(out: torch.Tensor | None, gelu: bool = False) -> torch.Tensor:
+        bf16 = tex.DType.kBFloat16
+        empty = torch.empty(0, dtype=torch.uint8)
+        result: tuple[torch.Tensor, ...] = tex.generic_gemm(
+            *(a, True, b, False, out, None, bf16, None, bf16, gelu, None, False),
+            *(empty, 0, out is not None, True),
+        )
+        return result[0]
+
+    cuda.enter((9, 0))
+    try:
+        twice = torch.equal(added(buffer.clone()), added(None) + buffer)
+        try:
+            refused = str(added(None, gelu=True))
+        except RuntimeError as error:
+            refused = str(error)
+    finally:
+        cuda.enter()
+    once = torch.equal(added(buffer.clone()), added(None) + buffer)
+    return {"rounded twice": twice, "refused": refused, "rounded twice on 10.0": once}

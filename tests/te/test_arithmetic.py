@@ -44,10 +44,11 @@ def close(made: Tensor, exact: Tensor) -> None:
 def multiplied(a: Tensor, b: Tensor, out: Tensor | None = None, **options: object) -> Tensor:
     """Call the GEMM as `general_gemm` does, in the layout TN unless told otherwise."""
     given = {"transa": True, "transb": False, "bias": None, "grad": False, "accumulate": False}
-    given |= options
+    given |= {"gelu": False, "gelu_in": None} | options
     return gemm.generic_gemm(
         *(a, given["transa"], b, given["transb"], out, None, FP32, given["bias"], FP32),
-        *(False, None, given["grad"], torch.empty(0), 0, given["accumulate"], False),
+        *(given["gelu"], given["gelu_in"], given["grad"], torch.empty(0), 0),
+        *(given["accumulate"], False),
     )
 
 
@@ -69,6 +70,16 @@ def test_gemm_accumulates_into_what_it_is_given() -> None:
     made, *_ = multiplied(x, grad, buffer, transa=False, transb=True, accumulate=True)
     assert made is buffer
     assert torch.equal(buffer, 1.0 + grad.t() @ x)
+
+
+def test_the_gradient_of_gelu_is_of_the_whole_sum() -> None:
+    """A GEMM computes it last, of the product and what that is added to."""
+    x, weight, before, held = drawn(5, 8), drawn(3, 8, seed=1), drawn(5, 3, seed=2), drawn(5, 3)
+    exact = before.double().requires_grad_()
+    after = F.gelu(exact, approximate="tanh")
+    (expected,) = torch.autograd.grad(after, exact, (x @ weight.t() + held).double())
+    given = {"gelu": True, "gelu_in": before, "grad": True, "accumulate": True}
+    close(multiplied(weight, x, held, **given)[0], expected)
 
 
 def test_a_grouped_gemm_leaves_an_idle_expert_alone() -> None:

@@ -44,3 +44,17 @@ def test_groups_for_nccl_are_made_over_gloo(on_a_rank: Callable[..., list[str]])
 def test_scalars_and_derived_classes_are_quantized(on_a_rank: Callable[..., list[float]]) -> None:
     """A tensor without dimensions has one value; a derived class is of its base's family."""
     assert on_a_rank(planted.quantized_anew) == [3.0, 512.0]
+
+
+def test_blocks_are_multiplied_as_the_capability_has_it(
+    on_a_rank: Callable[..., dict[str, object]],
+) -> None:
+    """On 9.0 the product is rounded before it is added to a buffer, and GELU is refused."""
+    made = on_a_rank(planted.added_blocks)
+    assert (made["rounded twice"], made["rounded twice on 10.0"]) == (True, False)
+    assert "but got bias=False, gelu=True, grad=False" in str(made["refused"])
+
+
+def test_torch_compiles_nothing(on_a_rank: Callable[..., tuple[float, str]]) -> None:
+    """It would ask the stand-in for Triton for a compiler; the function runs as it is written."""
+    assert on_a_rank(planted.compiled) == (-1.0, "cuda:0")
