@@ -96,6 +96,7 @@ def enter() -> None:
     map_devices(real)
     torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign]
     torch.load = _loading(torch.load)
+    torch.UntypedStorage.__new__ = _storage_where(torch.UntypedStorage.__new__)  # type: ignore[method-assign]
     # A device pickles by the name of its class, which is about to be another one.
     copyreg.pickle(_device, lambda device: (_named_device, (str(device),)))
     torch.device = _Device  # type: ignore[misc]
@@ -222,6 +223,17 @@ def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
         return load(f, real(map_location), *args, **kwargs)
 
     return loaded
+
+
+def _storage_where(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes storages: `fully_shard` asks quantized weights for some on their device."""
+
+    def made(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = real(kwargs["device"])
+        return make(cls, *args, **kwargs)
+
+    return made
 
 
 def _named_device(text: str) -> torch.device:

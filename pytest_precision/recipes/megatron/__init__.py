@@ -1,7 +1,7 @@
 """Megatron-core: its flat shards for a recorder, its CUDA calls on a CPU, and an engine of it.
 
 locate, on_cpu                 for a script with DDP, the distributed optimizer, tensor parallelism
-initialize, config, MegatronEngine, Tokens
+initialize, config, MegatronEngine, Tokens, weights_by_name
                                for a layout over Transformer Engine, on a CPU too
 """
 
@@ -15,11 +15,20 @@ if TYPE_CHECKING:
     from pytest_precision.recipes.megatron.core_engine import MegatronEngine as MegatronEngine
     from pytest_precision.recipes.megatron.cuda_calls import on_cpu as on_cpu
     from pytest_precision.recipes.megatron.flat_shards import locate as locate
+    from pytest_precision.recipes.megatron.placement import weights_by_name as weights_by_name
     from pytest_precision.recipes.megatron.started import config as config
     from pytest_precision.recipes.megatron.started import initialize as initialize
     from pytest_precision.recipes.megatron.tokens import Tokens as Tokens
 
-__all__ = ["MegatronEngine", "Tokens", "config", "initialize", "locate", "on_cpu"]
+__all__ = [
+    "MegatronEngine",
+    "Tokens",
+    "config",
+    "initialize",
+    "locate",
+    "on_cpu",
+    "weights_by_name",
+]
 
 __getattr__, __dir__ = _lazy.exports(
     __name__,
@@ -27,6 +36,7 @@ __getattr__, __dir__ = _lazy.exports(
         "core_engine": ("MegatronEngine",),
         "cuda_calls": ("on_cpu",),
         "flat_shards": ("locate",),
+        "placement": ("weights_by_name",),
         "started": ("config", "initialize"),
         "tokens": ("Tokens",),
     },

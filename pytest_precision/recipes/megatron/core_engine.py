@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,11 +20,10 @@ from pytest_precision.layouts.transformer_engine.shown import SHOWN_KINDS, value
 from pytest_precision.layouts.transformer_engine.te_masters import master_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.recipes.megatron import core_checkpoint, memory
-from pytest_precision.recipes.megatron.flat_shards import locate, named_masters, pieces_of
+from pytest_precision.recipes.megatron import core_checkpoint, memory, placement
+from pytest_precision.recipes.megatron.flat_shards import cut_range, own_shards, pieces_by_name
 from pytest_precision.recipes.megatron.released import end_groups_with, forget_graphs
 from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
-from pytest_precision.recorders.scripts.located import PieceFields
 from pytest_precision.workloads.base import Workload
 
 
@@ -61,24 +61,25 @@ class MegatronEngine(Engine):
         self.ddp = wrapped(model, cell, ddp or {})
         end_groups_with(self)
         self.updates = optimizer_of(self.ddp, optimizer or {})
-        (inner,) = getattr(self.updates, "chained_optimizers", [self.updates])
-        self._parts = {name: [*pieces_of(name, p)] for name, p in model.named_parameters()}
-        located = locate(model, self.updates)
-        self._shards: dict[str, list[PieceFields]] = {}
-        self._masters: dict[int, str] = {}
-        for name, master in named_masters(model, inner):
-            self._shards[name] = [*(located(master) or self._parts[name])]
-            self._masters[id(master)] = name
-        self._places = {str(one[0]): one for held in self._shards.values() for one in held}
+        updated = getattr(self.updates, "chained_optimizers", [self.updates])
+        self._parts = pieces_by_name(model)
+        self._shards = {}
+        self._owners = {}
+        for one in updated:
+            for held in own_shards(model, one):
+                pieces = [*cut_range(self._parts[held.name], held.start, held.stop)]
+                self._shards[held.name] = (held.start, held.stop), pieces
+                self._owners[id(held.tensor)] = held.name, one.optimizer
         self._taken: set[str] = set()
         super().__init__(
             workload,
             cell,
             model,
-            inner.optimizer,
-            max_norm=inner.config.clip_grad or None,
+            placement.together([one.optimizer for one in updated]),
+            max_norm=updated[0].config.clip_grad or None,
             forward_model=self.ddp,
-            grad_factor=self.ddp.dp_group.size(),  # which DDP averages over
+            grad_factor=self.ddp.dp_cp_group.size(),  # which DDP averages over
+            data_parallel=placement.data_parallel(),
         )
         self.unobservable = hidden_by_overlaps(self.ddp.ddp_config, cell)  # type: ignore[misc]
         self.needs_even_shares = self.overlaps  # type: ignore[misc]
@@ -117,20 +118,22 @@ class MegatronEngine(Engine):
 
     def optimizer_step(self) -> None:
         """Reduce gradients, then clip, update and gather in one call of Megatron-core's."""
-        self.ddp.finish_grad_sync()
-        self.capture.keep("reduced_grad", "shards", self._reduced())
-        exact = self.total_norm([seen.tensor for seen in self._reduced()]).float()
+        import_module("megatron.core.distributed").finalize_model_grads([self.ddp])
+        reduced = [*self._reduced()]
+        seen = [seen for name, own in reduced for seen in self._pieces("reduced_grad", name, own)]
+        self.capture.keep("reduced_grad", "shards", seen)
+        exact = self._norm(reduced).float()
         made, norm, _ = self.updates.step()
         # Megatron-core computes no norm where it does not clip, nor of a step that it leaves out.
         self.grad_norm = torch.tensor(float(norm)) if made and self.max_norm else exact
 
-    def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the fp64 norm of all shards of all ranks; a collective."""
+    def _norm(self, gradients: Iterable[tuple[str, Tensor]]) -> Tensor:
+        """Return the fp64 norm of the gradients of all ranks; a collective."""
         squares = torch.zeros((), dtype=torch.float64)
-        for gradient in gradients:
-            squares += gradient.double().square().sum()
-        if self.sharded:
-            dist.all_reduce(squares)
+        for name, own in gradients:
+            if placement.counts_in_norm(self.model.get_parameter(name), sharded=self.sharded):
+                squares += own.double().square().sum()
+        dist.all_reduce(squares)
         return squares.sqrt()
 
     def evaluate(self) -> None:
@@ -179,40 +182,44 @@ class MegatronEngine(Engine):
             return
         yield from super().observe(phase, capture)
         if phase in ("forward_backward", "evaluate"):
-            for name, tensor in memory.used(self.model, self._parts):
-                yield from self.show("used_quantized", name, tensor, capture, split=False)
+            for held in memory.used(self.model, self._parts):
+                yield from self._operand("used_quantized", held, held.operand.part, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, with the bytes and scales of the weights."""
         yield from super().observe_state(capture)
-        for operand, name, tensor in memory.weights_in_memory(
-            self._parts, self.model.named_parameters()
-        ):
-            kind = SHOWN_KINDS[operand.field]
-            full = TensorKey(name, operand.side).name(kind)
-            yield from self.show(kind, full, tensor, capture, split=False)
+        weights = self.model.named_parameters()
+        for held in memory.weights_in_memory(self._parts, weights):
+            kind = SHOWN_KINDS[held.operand.field]
+            yield from self._operand(kind, held, held.operand.side, capture)
 
-    def _reduced(self) -> Iterator[Observation]:
-        """Yield the gradients that this rank has reduced: shards, or all of them."""
+    def _operand(
+        self, kind: str, held: memory.HeldOperand, part: str, capture: Capture
+    ) -> Iterator[Observation]:
+        name = TensorKey(held.name, part).name(kind)
+        return self.show(kind, name, held.tensor, capture, split=False, local=held.local)
+
+    def _reduced(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what this rank updates by of each gradient, flat: a shard, or all of it."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
-            if gradient is None:
-                continue
-            rows = dict(self.logical(name, gradient))
-            for logical, shape, start, stop in self._shards.get(name, ()):
-                own = rows[str(logical)].detach().flatten()[start:stop]
-                place = Span(start, stop)
-                yield Observation("reduced_grad", str(logical), own, tuple(shape), place)
+            if gradient is not None and name in self._shards:
+                (start, stop), _ = self._shards[name]
+                yield name, gradient.detach().flatten()[start:stop]
+
+    def _pieces(self, kind: str, name: str, tensor: Tensor) -> Iterator[Observation]:
+        """Yield what lies in a parameter, or in this rank's shard of it."""
+        return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield this rank's part of the masters, by the names of the parameters."""
         for group in self.optimizer.param_groups:
             for master in group["params"]:
-                yield self._masters[id(master)], master
+                yield self._owners[id(master)][0], master
 
     def effective(self, parameter: Tensor) -> Tensor:
         """Return the master of a shard: the precision-aware optimizer's, or itself."""
-        return master_in(self.optimizer, parameter)
+        return master_in(self._owners[id(parameter)][1], parameter)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """Return the parameter's part of the gradient buffer; None if it is not trained."""
@@ -223,19 +230,16 @@ class MegatronEngine(Engine):
         parts = self._parts.get(name)
         if parts is None:
             return [(name, tensor)]
-        held = self._shards.get(name, [])
-        sizes = [stop - start for _, _, start, stop in held]
-        if tensor.shape == (sum(sizes),) and tensor.numel() != sum(part[3] for part in parts):
-            return zip((str(one[0]) for one in held), torch.split(tensor, sizes), strict=True)
-        rows = tensor.reshape(len(parts), *parts[0][1]).unbind()
-        return zip((str(part[0]) for part in parts), rows, strict=True)
+        (start, stop), shard = self._shards.get(name, ((0, 0), []))
+        whole = sum(part[3] - part[2] for part in parts)
+        of_shard = tensor.shape == (stop - start,) and tensor.numel() != whole
+        return placement.cut(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Observe `tensor`, with its place in the flattened logical tensor where it is a shard."""
-        if name in self._places:
-            _, shape, start, stop = self._places[name]
-            if tensor.shape == (stop - start,) and tensor.shape != tuple(shape):
-                return Observation(kind, name, tensor, tuple(shape), Span(start, stop), local)
+        """Observe `tensor`, with its place in the flattened logical tensor where it is a piece."""
+        if isinstance(name, placement.PieceName):
+            _, shape, start, stop = name.piece
+            return Observation(kind, str(name), tensor, tuple(shape), Span(start, stop), local)
         return super().piece(kind, name, tensor, local=local)
 
     def show(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_precision.errors import expected_but_got
 from pytest_precision.recipes.release import expect_release
 from pytest_precision.recorders.scripts.located import Locate, PieceFields
 from pytest_precision.te.groups import is_group, members
@@ -18,6 +19,25 @@ TESTED_RELEASES = ("0.16", "0.19")
 
 _PLACES = "model_param_group_index_map"
 """Attribute of the distributed optimizer: each parameter with a shard here to the shard's place."""
+
+_EXPERT = re.compile(r"(.*\.experts\.\D*\d\.(?:weight|bias))(\d*)")
+"""The name of a parameter of experts, of which each rank numbers its own from 0."""
+
+
+class OwnShard(NamedTuple):
+    """What this rank updates of a parameter.
+
+    Attributes:
+        name: that of the parameter.
+        tensor: its master, or the shard of it that the optimizer has.
+        start: where it begins in the flattened parameter of this rank.
+        stop: where it ends there.
+    """
+
+    name: str
+    tensor: Tensor
+    start: int
+    stop: int
 
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
@@ -28,17 +48,17 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
 
     Raises:
         RuntimeError: the release is another one.
-        ValueError: a parameter is split with a stride.
     """
     expect_release("megatron-core", *TESTED_RELEASES)
+    named = pieces_by_name(model)
     parts: dict[Tensor, list[PieceFields]] = {
-        own: [*pieces_of(name, own)] for name, own in model.named_parameters()
+        own: named[name] for name, own in model.named_parameters()
     }
     pieces: dict[Tensor, list[PieceFields]] = {}
     for one in getattr(optimizer, "chained_optimizers", [optimizer]):
         for parameter, shard in _sharded(one):
             held = one._get_model_param_range_map(parameter)["param"]
-            pieces[shard] = [*_cut(parts[parameter], held.start, held.end)]
+            pieces[shard] = [*cut_range(parts[parameter], held.start, held.end)]
     for parameter, own in parts.items():
         master = getattr(parameter, "main_param", None)
         if master is not None:
@@ -48,20 +68,22 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
     return pieces.get
 
 
-def named_masters(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name of each parameter that an optimizer updates, with its master or shard.
+def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
+    """Yield what an optimizer of `get_megatron_optimizer` updates on this rank.
 
     Of the distributed optimizer, that is nothing where all of this rank's shards are padding.
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    distributed = hasattr(optimizer, _PLACES)
-    shards = dict(_sharded(optimizer))
+    names: dict[Tensor, str] = {own: name for name, own in model.named_parameters()}
+    if hasattr(optimizer, _PLACES):
+        for parameter, shard in _sharded(optimizer):
+            held = optimizer._get_model_param_range_map(parameter)["param"]
+            yield OwnShard(names[parameter], shard, held.start, held.end)
+        return
+    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for parameter, name in names.items():
-        if distributed:
-            if parameter in shards:
-                yield name, shards[parameter]
-        elif parameter.requires_grad:
-            yield name, getattr(parameter, "main_param", parameter)
+        master = getattr(parameter, "main_param", parameter)
+        if parameter.requires_grad and id(master) in updated:
+            yield OwnShard(name, master, 0, parameter.numel())
 
 
 def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
@@ -71,26 +93,51 @@ def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
         yield parameter, optimizer.optimizer.param_groups[group]["params"][order]
 
 
-def pieces_of(name: str, parameter: Any) -> Iterator[PieceFields]:
+def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
+    """Return the pieces in each parameter of this rank, by its name here.
+
+    Their names are those on one rank: experts have their numbers among those of all ranks.
+    """
+    named = dict(model.named_parameters())
+    config = getattr(model, "config", None)
+    gates_first = getattr(config, "gated_linear_unit", False) and not getattr(
+        config, "moe_mlp_glu_interleave_size", None
+    )
+    experts = Counter(found[1] for name in named if (found := _EXPERT.fullmatch(name)) and found[2])
+    strides = {
+        # Its weights do not say that each rank has a part of the gates and one of the values.
+        name: 2 if gates_first and "linear_fc1" in name and _EXPERT.fullmatch(name) else 1
+        for name in named
+    }
+    return {name: [*_pieces_of(name, own, experts, strides[name])] for name, own in named.items()}
+
+
+def _pieces_of(
+    name: str, parameter: Any, experts: Mapping[str, int], stride: int
+) -> Iterator[PieceFields]:
     """Yield the pieces that a parameter consists of: the whole, ranges of it, or group members."""
+    expert = _EXPERT.fullmatch(name)
     if is_group(parameter):
-        for number, part in enumerate(members(parameter)):
+        own = members(parameter)
+        first = _expert_rank(parameter) * len(own)
+        for number, part in enumerate(own, first):
             yield f"{name}{number}", tuple(part.shape), 0, part.numel()
         return
+    if expert and expert[2]:
+        first = _expert_rank(parameter) * experts[expert[1]]
+        name = f"{expert[1]}{first + int(expert[2])}"
     rank, size = _tensor_parallel(parameter)
     if size == 1:
         yield name, tuple(parameter.shape), 0, parameter.numel()
         return
-    if parameter.partition_stride != 1:
-        given = f"{name} with partition_stride={parameter.partition_stride}"
-        raise ValueError(expected_but_got("tensor parallelism without strides", given))
-    dim = parameter.partition_dim
+    dim, stride = parameter.partition_dim, max(stride, parameter.partition_stride)
     whole = [*parameter.shape]
     whole[dim] *= size
-    length = math.prod(parameter.shape[dim:])
+    length = math.prod(parameter.shape[dim:]) // stride
     for row in range(math.prod(parameter.shape[:dim])):
-        first = (row * size + rank) * length
-        yield name, tuple(whole), first, first + length
+        for block in range(stride):  # such as gates and values, each of which is split
+            first = ((row * stride + block) * size + rank) * length
+            yield name, tuple(whole), first, first + length
 
 
 def _tensor_parallel(parameter: Any) -> tuple[int, int]:
@@ -99,11 +146,24 @@ def _tensor_parallel(parameter: Any) -> tuple[int, int]:
         return 0, 1
     from megatron.core import parallel_state
 
-    group = parallel_state.get_tensor_model_parallel_group()
+    group = (
+        parallel_state.get_tensor_model_parallel_group()
+        if getattr(parameter, "allreduce", True)
+        else parallel_state.get_expert_tensor_parallel_group()
+    )
     return dist.get_rank(group), dist.get_world_size(group)
 
 
-def _cut(parts: list[PieceFields], start: int, stop: int) -> Iterator[PieceFields]:
+def _expert_rank(parameter: Any) -> int:
+    """Return which part of all experts a parameter belongs to."""
+    if getattr(parameter, "allreduce", True):  # each rank has all of them
+        return 0
+    from megatron.core import parallel_state
+
+    return int(parallel_state.get_expert_model_parallel_rank())
+
+
+def cut_range(parts: Sequence[PieceFields], start: int, stop: int) -> Iterator[PieceFields]:
     """Yield what lies from `start` to before `stop` of ranges in a row."""
     position = 0
     for name, shape, first, last in parts:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from pytest_precision.layouts.transformer_engine.shown import operands_of
-from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
+from pytest_precision.matrix.tensor_key import OperandPart
+from pytest_precision.recipes.megatron.placement import is_split
 from pytest_precision.recorders.scripts.located import PieceFields
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import family
@@ -17,6 +18,23 @@ ParameterParts = Mapping[str, Sequence[PieceFields]]
 """Each parameter with the logical tensors in it."""
 
 NamedTensors = Iterable[tuple[str, Tensor]]
+
+
+class HeldOperand(NamedTuple):
+    """Bytes or scales of a weight.
+
+    Attributes:
+        name: logical name of the weight.
+        operand: which side and field this is.
+        tensor: it.
+        local: whether other ranks have other parts of the weight, which they quantize alone.
+    """
+
+    name: str
+    operand: OperandPart
+    tensor: Tensor
+    local: bool
+
 
 FUSED = {"linear_fc1": 0, "linear_fc2": -1}
 """Layers of `TEGroupedMLP` to their places in the sequence of fused operations."""
@@ -39,29 +57,29 @@ def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[
     yield from source.named_parameters(prefix, recurse=False)
 
 
-def weights_in_memory(
-    parts: ParameterParts, weights: NamedTensors
-) -> Iterator[tuple[OperandPart, str, Tensor]]:
-    """Yield operand, logical name and tensor of the bytes and scales of weights."""
+def weights_in_memory(parts: ParameterParts, weights: NamedTensors) -> Iterator[HeldOperand]:
+    """Yield the bytes and scales of quantized weights.
+
+    Args:
+        parts: the logical tensors in each parameter.
+        weights: parameters, or what was made of them, by names of parameters.
+    """
     for name, weight in weights:
-        for part, (logical, *_) in zip(members_of(weight), parts[name], strict=True):
-            for side, field, tensor in operands_of(part):
-                yield OperandPart(side, field), str(logical), tensor
+        logical = dict.fromkeys(str(part[0]) for part in parts[name])
+        for of, member in zip(logical, members_of(weight), strict=True):
+            for side, field, tensor in operands_of(member):
+                yield HeldOperand(of, OperandPart(side, field), tensor, is_split(parts[name]))
 
 
-def used(model: nn.Module, parts: ParameterParts) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and tensor of the quantized weights that the last forward multiplied by.
+def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
+    """Yield the quantized weights that the last forward multiplied by.
 
     They are stored in this way, or kept from one microbatch to the next.
     """
     for prefix, module in model.named_modules():
-        for operand, name, tensor in weights_in_memory(parts, read_by(model, prefix, module)):
-            yield TensorKey(name, operand.part).name("used_quantized"), tensor
-        for key, held in sorted(getattr(module, "_fp8_workspaces", {}).items()):
-            for number, part in enumerate(members_of(held)):
-                for side, field, tensor in operands_of(part):
-                    cached = TensorKey(f"{prefix}.{key}.{number}", OperandPart(side, field).part)
-                    yield cached.name("used_quantized"), tensor
+        yield from weights_in_memory(parts, read_by(model, prefix, module))
+        cached = sorted(getattr(module, "_fp8_workspaces", {}).items())
+        yield from weights_in_memory(parts, ((f"{prefix}.{key}", held) for key, held in cached))
 
 
 def paths_of_weights(model: nn.Module) -> set[str]:

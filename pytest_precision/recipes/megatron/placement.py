@@ -1,0 +1,148 @@
+"""Placement: which parts of a model this rank holds, and which of its data it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import chain
+from typing import Any
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.layouts.transformer_engine.casting import store_master
+from pytest_precision.recipes.megatron.flat_shards import pieces_by_name
+from pytest_precision.recorders.scripts.located import PieceFields
+
+WEIGHT_DEVIATION = 0.02
+
+
+class PieceName(str):
+    """The name of a logical tensor, with the piece of it that lies in what bears this name."""
+
+    piece: PieceFields
+
+
+def cut(pieces: Sequence[PieceFields], tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the logical tensors that lie one after the other in a tensor, or pieces of them.
+
+    Args:
+        pieces: all that is in the flattened tensor, none of it padding.
+        tensor: one element for each of the pieces' elements.
+    """
+    sizes = [stop - start for _, _, start, stop in pieces]
+    for fields, part in zip(pieces, torch.split(tensor.reshape(-1), sizes), strict=True):
+        logical, shape, *_ = fields
+        if part.numel() == torch.Size(shape).numel():
+            yield str(logical), part.reshape(tuple(shape))
+        else:
+            name = PieceName(logical)
+            name.piece = fields
+            yield name, part
+
+
+def is_split(pieces: Sequence[PieceFields]) -> bool:
+    """Return whether ranks share a logical tensor of a parameter."""
+    return any(stop - start != torch.Size(shape).numel() for _, shape, start, stop in pieces)
+
+
+def data_parallel() -> tuple[int, int]:
+    """Return rank and size of the dimension that deals microbatches.
+
+    Raises:
+        ValueError: ranks share layers, which takes Megatron-core's own schedules, or sequences,
+            which the workload would have to divide.
+    """
+    state = import_module("megatron.core.parallel_state")
+    for what, shared in (("pipeline_model", "layers"), ("context", "sequences")):
+        size = getattr(state, f"get_{what}_parallel_world_size")()
+        if size > 1:
+            raise ValueError(
+                expected_but_got(
+                    f"ranks that share no {shared}",
+                    f"{what}_parallel_size={size}",
+                    "leave it out of recipe.initialize, or record a script that trains so",
+                )
+            )
+    return state.get_data_parallel_rank(), state.get_data_parallel_world_size()
+
+
+def counts_in_norm(parameter: Any, *, sharded: bool) -> bool:
+    """Return whether a norm over all ranks has this rank's gradient of a parameter.
+
+    Args:
+        parameter: of the model.
+        sharded: whether each data-parallel rank has another part of the reduced gradient.
+    """
+    state = import_module("megatron.core.parallel_state")
+    of_experts = not getattr(parameter, "allreduce", True)
+    if sharded:
+        alike = state.get_inter_distributed_optimizer_instance_group(check_initialized=False)
+    elif of_experts:
+        alike = state.get_expert_data_parallel_group()
+    else:
+        alike = state.get_data_parallel_group(with_context_parallel=True)
+    if alike is not None and dist.get_rank(alike) > 0:
+        return False
+    split = getattr(parameter, "tensor_model_parallel", False)
+    return split or of_experts or state.get_tensor_model_parallel_rank() == 0
+
+
+def together(optimizers: Sequence[Any]) -> Any:
+    """Return what an engine observes as its optimizer: the only one, or all of a model."""
+    return optimizers[0] if len(optimizers) == 1 else Chained(optimizers)
+
+
+class Chained:
+    """The optimizers of dense weights and of experts, which Megatron-core updates in turn."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self.optimizers = optimizers
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """List the groups of all of them."""
+        return [*chain.from_iterable(one.param_groups for one in self.optimizers)]
+
+    def zero_grad(self) -> None:
+        """Forget all gradients of what they update."""
+        for one in self.optimizers:
+            one.zero_grad()
+
+    @property
+    def state(self) -> dict[Tensor, Any]:
+        """Return the state of each parameter of all of them."""
+        return {key: held for one in self.optimizers for key, held in one.state.items()}
+
+
+@torch.no_grad()
+def weights_by_name(model: nn.Module) -> None:
+    """Give each matrix random values that its name decides, however ranks share the model.
+
+    Megatron-core draws weights on the ranks that hold them, so those of a split layer are others
+    than those of a whole one.
+
+    Args:
+        model: as Megatron-core has built it; its matrices are changed in place.
+    """
+    pieces = pieces_by_name(model)
+    drawn: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if len(pieces[name][0][1]) > 1:
+            own = [_drawn(drawn, str(of), shape)[i:j] for of, shape, i, j in pieces[name]]
+            values = torch.cat(own).to(parameter.dtype).reshape(parameter.shape)
+            store_master(parameter, values)
+            if hasattr(parameter, "get_high_precision_init_val"):  # which masters are made of
+                parameter._high_precision_init_val = values.cpu()  # type: ignore[attr-defined]
+
+
+def _drawn(drawn: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
+    """Return the flattened values of a whole logical tensor, drawn once."""
+    if name not in drawn:
+        generator = torch.Generator().manual_seed(crc32(name.encode()))
+        values = torch.randn(tuple(shape), generator=generator) * WEIGHT_DEVIATION
+        drawn[name] = values.reshape(-1)
+    return drawn[name]
