@@ -233,7 +233,7 @@ class MegatronEngine(Engine):
         (start, stop), shard = self._shards.get(name, ((0, 0), []))
         whole = sum(part[3] - part[2] for part in parts)
         of_shard = tensor.shape == (stop - start,) and tensor.numel() != whole
-        return placement.cut(shard if of_shard else parts, tensor)
+        return placement.split_pieces(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """Observe `tensor`, with its place in the flattened logical tensor where it is a piece."""

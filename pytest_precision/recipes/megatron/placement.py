@@ -26,7 +26,7 @@ class PieceName(str):
     piece: PieceFields
 
 
-def cut(pieces: Sequence[PieceFields], tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+def split_pieces(pieces: Sequence[PieceFields], tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the logical tensors that lie one after the other in a tensor, or pieces of them.
 
     Args:
