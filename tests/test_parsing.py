@@ -59,7 +59,7 @@ NO_NAMES = {
     "recorders/oracle/estimate.py": "names of an optimizer's options",
     "recorders/perturb/delays.py": "names of torch's functions",
     "recorders/perturb/rounding_noise.py": "names of torch's functions",
-    "recipes/megatron/flat_shards.py": "names of parameters, by which Megatron-core numbers experts",
+    "recipes/megatron/flat_shards.py": "names of parameters, with numbers of experts",
     "trace/manifest.py": "the lines of an exception",
     "check/baseline_files.py": "node ids of pytest, and the first lines of a file",
     "check/baseline_text.py": "lines of a baseline",
