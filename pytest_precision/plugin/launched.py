@@ -11,8 +11,10 @@ import atexit
 import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NoReturn, TextIO
 
@@ -30,6 +32,10 @@ from pytest_precision.ranks.process.preloaded import installed_modules
 
 HOSTS = pytest.StashKey[Hosts]()
 """Key of the processes of the launch, set in the process of rank 0 before it runs tests."""
+
+
+LAUNCHER_SECONDS = 1.0
+"""Pause between two looks for torchrun."""
 
 
 class Process:
@@ -85,6 +91,7 @@ class LaunchController(Process):
                 raise pytest.UsageError(str(error)) from error
             session.config.stash[HOSTS] = hosts
             session.config.add_cleanup(lambda: hosts.close(int(session.exitstatus)))
+            session.config.add_cleanup(_follow_torchrun(self.launch))
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -195,6 +202,27 @@ def refuse_rank(launch: Launch, reason: str) -> None:
     """Tell the other processes of a launch that this one will hold no rank."""
     with contextlib.suppress(OSError):  # the others then learn no more than of a process that died
         LaunchRendezvous(launch).refuse(reason)
+
+
+def _follow_torchrun(launch: Launch) -> Callable[[], None]:
+    """End this process if torchrun ends, as torchrun does where it ends its processes itself.
+
+    One that is killed leaves them, and GPUs would be busy until the last test is over. Slurm ends
+    all processes of a step.
+
+    Returns:
+        Ends this watch.
+    """
+    over, parent = threading.Event(), os.getppid()
+
+    def watch() -> None:
+        while not over.wait(LAUNCHER_SECONDS):
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    if launch.launcher == "torchrun":
+        threading.Thread(target=watch, name="precision-launcher", daemon=True).start()
+    return over.set
 
 
 def _tell(config: pytest.Config, text: str) -> None:

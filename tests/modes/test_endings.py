@@ -108,6 +108,13 @@ def test_a_killed_host_of_torchrun(tmp_path: Path) -> None:
     assert session.statuses == [1]
 
 
+def test_a_killed_torchrun(tmp_path: Path) -> None:
+    """Its processes get no signal, and nobody waits for them; they end, and all ranks with them."""
+    with busy(tmp_path, "torchrun") as (session, running, _):
+        running[0].kill()
+    assert session.statuses == [-signal.SIGKILL]
+
+
 def test_an_interrupt(tmp_path: Path) -> None:
     """All processes get it; the controller alone acts on it, and reports."""
     with busy(tmp_path, "torchrun") as (session, running, _):
