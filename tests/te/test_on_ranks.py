@@ -85,14 +85,14 @@ def test_nvfp4_transforms_without_signs(on_a_rank: Callable[..., list[bool]]) ->
 def test_fsdp2_shards_quantized_weights_in_two_recipes(
     on_a_rank: Callable[..., dict[str, str]],
 ) -> None:
-    """Scales of MXFP8 are gathered without their padding; where none is, storage is asked for."""
+    """Scales of MXFP8 are copied without their padding; on one rank, torch gathers no scales."""
     failed = on_a_rank(planted.not_sharded_by_fsdp2)
     assert {name for name in failed if "mxfp8" not in name} == {
         f"{precision} {width}" for precision in ("fp8_block", "nvfp4") for width in (64, 128)
     }
     assert {failed.pop(name) for name in [*failed] if "mxfp8" not in name} == {"dequantized"}
     assert "must match the size of tensor" in failed["mxfp8 64"]
-    assert "Storage device not recognized: cuda" in failed["mxfp8 128"]
+    assert "not enough values to unpack" in failed["mxfp8 128"]
 
 
 @pytest.mark.parametrize(("precision", "primary", "fusion"), EXPERTS)

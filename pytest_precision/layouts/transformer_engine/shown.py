@@ -139,12 +139,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
     """Yield side, field and tensor of each operand of a weight; nothing of one in bf16."""
     if is_quantized_shard(weight):
         for side, field, tensor in operands_of(weight.to_local()):
-            rows = field == "data"  # all ranks have the scale of the whole weight
-            yield (
-                side,
-                field,
-                sharded_as(weight, tensor, transposed=side == "columnwise") if rows else tensor,
-            )
+            yield side, field, _of_shard(weight, side, field, tensor)
         return
     for side in SIDES if family(weight) else ():
         held = operand(weight, side)
@@ -156,3 +151,14 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
                     tensor = tensor.t().contiguous()  # one piece of memory serves both orders
                 if tensor is not None:
                     yield side, field, tensor
+
+
+def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
+    """Return an operand of this rank's shard as the part of the whole weight's that it is."""
+    if family(weight.to_local()) == "mxfp8":  # whole blocks, in the order of the weight
+        return DTensor.from_local(
+            tensor.contiguous(), weight.device_mesh, [Shard(0)], run_check=False
+        )
+    if field == "data":
+        return sharded_as(weight, tensor, transposed=side == "columnwise")
+    return tensor  # all ranks have the scale of the whole weight
