@@ -47,6 +47,12 @@ def nudged(workload: Workload, cell: Cell) -> Engine:
     return Nudged(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
+def frozen(workload: Workload, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    model.get_submodule("head").requires_grad_(False)
+    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
 class Counted(workloads.mlp):
     """Counts its losses."""
 
@@ -132,6 +138,16 @@ def test_wrong_gradients_of_a_known_step_are_explained(one_rank: None, tmp_path:
     alone = judged(doubled, tmp_path / "alone", KnownSteps({}, {}))
     again = judged(doubled, tmp_path / "again", KnownSteps({}, first.sums))
     assert again.breaches == alone.breaches != []
+
+
+def test_a_weight_without_a_gradient_is_wrong_where_the_workload_gives_one(
+    one_rank: None, tmp_path: Path
+) -> None:
+    """Whether its step is computed or known; what both sides freeze, no comparison shows."""
+    first = judged(layouts.adamw, tmp_path / "first")
+    for number, known in enumerate((None, KnownSteps({}, first.sums))):
+        (found,) = judged(frozen, tmp_path / f"frozen{number}", known).breaches
+        assert (found.kind, found.name, found.words) == ("grad", "head.weight", "no rank has any")
 
 
 def test_a_sum_that_cancels_is_right_by_its_bits(one_rank: None, tmp_path: Path) -> None:

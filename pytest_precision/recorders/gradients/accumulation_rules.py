@@ -46,7 +46,7 @@ def explained(
     """Return, for each wrong tensor, which wrong rule explains all of its kind and rank, if any.
 
     Args:
-        wrong: `judged.HeldGradient` ones.
+        wrong: `HeldGradient` ones.
         held: all that were looked at, for where those that are wrong have too few elements.
         loop: with the weights of the step.
         step: number of the train step.
@@ -167,7 +167,7 @@ def _rules(
             yield what
     yield from _singled_out(counts, dealt, room)
     if max(counts) - min(counts) <= room * max(map(abs, counts)):
-        yield f"it is {counts[0]:.3g} times what it should be"
+        yield f"it is {counts[0] + 0.0:.3g} times what it should be"  # never "-0 times"
     yield f"its microbatches count {', '.join(f'{round(count, 3):g}' for count in counts)} times"
 
 

@@ -50,7 +50,7 @@ def fit_by_dealt(
     """Fit all of the tensors by the microbatches that are dealt to them; None if that fails.
 
     Args:
-        found: `judged.HeldGradient` ones of one kind and rank.
+        found: `HeldGradient` ones of one kind and rank.
         single: what each microbatch gives; empty where they are too many to be kept.
         size: of the data-parallel dimension.
         near: what rounding leaves of a tensor at least.

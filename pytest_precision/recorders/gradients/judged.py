@@ -8,14 +8,17 @@ that moves a gradient by is what rounding may, also where its terms cancel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.recorders.gradients.accumulation_rules import MOST_FITTED, explained
 from pytest_precision.recorders.gradients.fit import fit_by_dealt
+from pytest_precision.recorders.gradients.held_gradient import (
+    HeldGradient,
+    absent_gradients,
+    held_gradients,
+)
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined, part, start_digest
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch, Sums
 from pytest_precision.recorders.gradients.plain_sums import PlainSums
@@ -30,10 +33,6 @@ NEAR_AT_MOST = 2.0**-5
 SPREADS = 8
 """How many times as far as a perturbed computation a tensor may be from the plain one."""
 
-UNIT_OF_SUMS = torch.finfo(torch.bfloat16).eps / 2
-"""Unit roundoff of bf16, to which a stack may be told to round what each rank gives to a sum over
-ranks, and each partial sum: a sum of n ranks then has n roundings, and lies on the grid of bf16."""
-
 MISCOUNTED = 2.0**-3
 """How far from 1 a microbatch may count in all tensors together. The layouts of
 `fixtures/variations` reach 0.003 in bf16, a mean of means reaches 1 in the package's workloads."""
@@ -44,56 +43,9 @@ SEEDS = (1, 2)
 UNREPEATABLE = "the workload gives other gradients at the same weights each time"
 """Why nothing is judged where a forward draws random numbers, or counts its calls."""
 
-
 REMEMBERS = "a forward reads buffers that the forwards before it have changed, on each rank its own"
 """Why nothing is judged where several ranks train what spectral normalisation or a running mean
 computes in training: each rank has gone on from its own microbatches, and one process from all."""
-
-
-class HeldGradient(NamedTuple):
-    """One tensor beside the plain one.
-
-    Attributes:
-        kind, name, rank: see `GradientBreach`.
-        got: what the side has, fp64.
-        plain: what the plain loop gives, fp64.
-        share: position in the data-parallel dimension of a rank's own sum, or number of a loss.
-        seen: the piece that the side shows; None of a loss.
-        sums: what the plain loop gives, of a sum over ranks.
-    """
-
-    kind: str
-    name: str
-    rank: int | None
-    got: Tensor
-    plain: Tensor
-    share: int | None = None
-    seen: Observation | None = None
-    sums: Sums | None = None
-
-    @property
-    def is_finite(self) -> bool:
-        """Return whether neither side has overflowed."""
-        return bool(self.got.isfinite().all() and self.plain.isfinite().all())
-
-    @property
-    def off(self) -> float:
-        """Return the norm of the difference as a share of the plain one's."""
-        distance, size = float((self.got - self.plain).norm()), float(self.plain.norm())
-        return distance / size if size else (float("inf") if distance else 0.0)
-
-    @property
-    def summing(self) -> float:
-        """Return what a sum over several ranks in bf16 may be off by, as such a share."""
-        if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
-            return 0.0
-        given = [share[self.name] for share in self.sums.shares if self.name in share]
-        on_its_grid = torch.equal(
-            self.seen.tensor.bfloat16().to(self.seen.tensor), self.seen.tensor
-        )
-        roundings = len(given) if on_its_grid else 1
-        size = sum(float(part(own, self.seen).norm()) for own in given)
-        return roundings * UNIT_OF_SUMS * size / max(float(self.plain.norm()), 1e-300)
 
 
 def judge_step(
@@ -122,16 +74,19 @@ def judge_step(
     near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
     start = start_digest(first.step, size, first.scale, weights, first.buffers)
     known = sums.find(start)
-    if known is not None and not _beyond(_held(ranks, known), near, log):
+    if known is not None and not _beyond(held_gradients(ranks, known), near, log):
+        log.breaches = [*absent_gradients(ranks, known, {*weights}, near)]
         return
     loop.put(weights, first.buffers, first.scale)
     single: list[PlainMicrobatch] = []
     plain = Sums.of(_keeping(loop.microbatches(first.step), single), size)
-    held = _held(ranks, plain)
+    held = held_gradients(ranks, plain)
     beyond = _beyond(held, near, log)
     if len(single) == len(plain.losses):  # computing again costs as much as the step itself
         beyond = [one for one in beyond if not _is_rounded_sum(one, single, size, first.scale)]
+    absent = [*absent_gradients(ranks, plain, {*weights}, near)]
     if not beyond:
+        log.breaches = absent
         sums.keep(start, plain)
         return
     later = next(loop.microbatches(first.step)) if size > 1 and first.buffers else None
@@ -144,7 +99,8 @@ def judge_step(
         log.silent = REMEMBERS
         return
     single = single if len(single) == len(plain.losses) else []
-    log.breaches = [*_breaches(beyond, held, loop, ranks, weights, near, before, single)]
+    wrong = [*_breaches(beyond, held, loop, ranks, weights, near, before, single)]
+    log.breaches = [*wrong, *absent]
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
@@ -199,43 +155,6 @@ def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()
     )
-
-
-def _held(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:
-    """Return what is finite of losses, sums of ranks and sums over ranks, in causal order.
-
-    A step that has overflowed is skipped, and one that must not is no matter of rounding.
-    """
-    return [one for one in _shown(ranks, plain) if one.is_finite]
-
-
-def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
-    for rank, own in enumerate(ranks):
-        for seen in own.losses:
-            if isinstance(seen.place, Span) and seen.tensor.numel() == 1:
-                number = seen.place.start
-                known = number < len(plain.losses)
-                value = torch.tensor([plain.losses[number] if known else 0.0]).double()
-                name = f"microbatch {number}"
-                yield HeldGradient(
-                    "loss", name, rank, seen.tensor.double().reshape(1), value, number
-                )
-    for rank, own in enumerate(ranks):
-        share, size = own.dealt
-        for seen in own.grad if size == len(ranks) else ():
-            if seen.tensor.numel() == torch.Size(seen.shape).numel():
-                expected = plain.shares[share].get(seen.name)
-                if expected is not None:
-                    got = seen.tensor.double().reshape(expected.shape) / own.scale
-                    yield HeldGradient("grad", seen.name, rank, got, expected, share, seen)
-    reduced = [seen for own in ranks for seen in own.reduced]
-    for name in dict.fromkeys(seen.name for seen in reduced):
-        for rank, own in enumerate(ranks):
-            for seen in own.reduced:
-                if seen.name == name and name in plain.total and seen.tensor.numel():
-                    expected = part(plain.total[name], seen)
-                    got = seen.tensor.double().reshape(expected.shape) / own.scale
-                    yield HeldGradient("reduced_grad", name, rank, got, expected, None, seen, plain)
 
 
 def _breaches(

@@ -18,7 +18,7 @@ class Unexplained(NamedTuple):
     """Wrong tensors of one kind and rank, and the step that they are of.
 
     Attributes:
-        found: `judged.HeldGradient` ones.
+        found: `HeldGradient` ones.
         own: all microbatches of the step.
         loop: with the weights of the step.
         step: number of the train step.

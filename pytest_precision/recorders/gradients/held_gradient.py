@@ -1,0 +1,122 @@
+"""Held gradients: what a side shows of a step, each tensor beside that of the plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Observation, Span
+from pytest_precision.recorders.gradients.pieces import ShownStep, part
+from pytest_precision.recorders.gradients.plain import Sums
+from pytest_precision.trace.gradient_log import GradientBreach
+
+UNIT_OF_SUMS = torch.finfo(torch.bfloat16).eps / 2
+"""Unit roundoff of bf16, to which a stack may be told to round what each rank gives to a sum over
+ranks, and each partial sum: a sum of n ranks then has n roundings, and lies on the grid of bf16."""
+
+
+class HeldGradient(NamedTuple):
+    """One tensor beside the plain one.
+
+    Attributes:
+        kind, name, rank: see `GradientBreach`.
+        got: what the side has, fp64.
+        plain: what the plain loop gives, fp64.
+        share: position in the data-parallel dimension of a rank's own sum, or number of a loss.
+        seen: the piece that the side shows; None of a loss.
+        sums: what the plain loop gives, of a sum over ranks.
+    """
+
+    kind: str
+    name: str
+    rank: int | None
+    got: Tensor
+    plain: Tensor
+    share: int | None = None
+    seen: Observation | None = None
+    sums: Sums | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Return whether neither side has overflowed."""
+        return bool(self.got.isfinite().all() and self.plain.isfinite().all())
+
+    @property
+    def off(self) -> float:
+        """Return the norm of the difference as a share of the plain one's."""
+        distance, size = float((self.got - self.plain).norm()), float(self.plain.norm())
+        return distance / size if size else (float("inf") if distance else 0.0)
+
+    @property
+    def summing(self) -> float:
+        """Return what a sum over several ranks in bf16 may be off by, as such a share."""
+        if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
+            return 0.0
+        given = [share[self.name] for share in self.sums.shares if self.name in share]
+        on_its_grid = torch.equal(
+            self.seen.tensor.bfloat16().to(self.seen.tensor), self.seen.tensor
+        )
+        roundings = len(given) if on_its_grid else 1
+        size = sum(float(part(own, self.seen).norm()) for own in given)
+        return roundings * UNIT_OF_SUMS * size / max(float(self.plain.norm()), 1e-300)
+
+
+def held_gradients(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:
+    """Return what is finite of losses, sums of ranks and sums over ranks, in causal order.
+
+    A step that has overflowed is skipped, and one that must not is no matter of rounding.
+    """
+    return [one for one in _shown(ranks, plain) if one.is_finite]
+
+
+def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
+    for rank, own in enumerate(ranks):
+        for seen in own.losses:
+            if isinstance(seen.place, Span) and seen.tensor.numel() == 1:
+                number = seen.place.start
+                known = number < len(plain.losses)
+                value = torch.tensor([plain.losses[number] if known else 0.0]).double()
+                name = f"microbatch {number}"
+                yield HeldGradient(
+                    "loss", name, rank, seen.tensor.double().reshape(1), value, number
+                )
+    for rank, own in enumerate(ranks):
+        share, size = own.dealt
+        for seen in own.grad if size == len(ranks) else ():
+            if seen.tensor.numel() == torch.Size(seen.shape).numel():
+                expected = plain.shares[share].get(seen.name)
+                if expected is not None:
+                    got = seen.tensor.double().reshape(expected.shape) / own.scale
+                    yield HeldGradient("grad", seen.name, rank, got, expected, share, seen)
+    reduced = [seen for own in ranks for seen in own.reduced]
+    for name in dict.fromkeys(seen.name for seen in reduced):
+        for rank, own in enumerate(ranks):
+            for seen in own.reduced:
+                if seen.name == name and name in plain.total and seen.tensor.numel():
+                    expected = part(plain.total[name], seen)
+                    got = seen.tensor.double().reshape(expected.shape) / own.scale
+                    yield HeldGradient("reduced_grad", name, rank, got, expected, None, seen, plain)
+
+
+def absent_gradients(
+    ranks: Sequence[ShownStep], plain: Sums, weights: Set[str], near: float
+) -> Iterator[GradientBreach]:
+    """Yield weights that have no gradient on any rank, though the plain loop gives one.
+
+    A side that shows no gradients, or by names that are no weights', has nothing that is missing.
+    """
+    kinds = {"grad": "grad", "reduced_grad": "reduced"}
+    shown = {
+        kind: [seen for own in ranks for seen in getattr(own, of)] for kind, of in kinds.items()
+    }
+    names = {seen.name for pieces in shown.values() for seen in pieces if seen.tensor.numel()}
+    kind = next((kind for kind, pieces in shown.items() if pieces), None)
+    if kind is None or not names <= weights | plain.total.keys():
+        return
+    for name, gradient in plain.total.items():
+        size = float(gradient.norm())
+        if name not in names and 0 < size < float("inf"):
+            yield GradientBreach(ranks[0].step, kind, name, None, 1.0, near, "no rank has any")
