@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_precision.errors import RankError, expect_one_of, expected_but_got, named
+from pytest_precision.errors import expect_one_of, expected_but_got, named
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
@@ -56,8 +56,6 @@ class RankGroup(Protocol):
     def kill(self) -> None:
         """End all ranks now, busy or not; a second call does nothing."""
 
-
-__all__ = ["RankError", "RankPool"]
 
 MODES = ("reuse", "fresh", "inline")
 DEVICES = ("cpu", "cuda")

@@ -20,8 +20,6 @@ from pytest_precision.parity.compare.spans import is_plain, spans
 from pytest_precision.parity.compare.statistics import Accumulator, NotFinite, Scalar, Statistics
 from pytest_precision.trace.digests import memcmp
 
-__all__ = ["COMPARABLE", "Difference", "Statistics", "compare", "same_bytes", "statistics"]
-
 COMPARABLE = (*FLOATS, *INTEGERS, *COMPLEX, torch.bool)
 """What can be compared."""
 
