@@ -97,10 +97,10 @@ class OwnFolder:
         """Whether the folder still exists: somebody may empty the temporary folder."""
         try:
             there = (self.path / LOCK).stat()
-            own = os.fstat(self._lock or -1)
+            opened = os.fstat(self._lock or -1)
         except OSError:
             return self._lock is None and self.path.is_dir()
-        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+        return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
 
     def restore(self) -> bool:
         """Make the folder again, with the same name, if it no longer exists.

@@ -240,16 +240,16 @@ def collect_one_by_one() -> None:
 
     @contextmanager
     def one_by_one(group: Any = None, device: Any = None, async_ops: bool = False) -> Iterator[Any]:
-        own = group or dist.group.WORLD
-        noted[own] = []
+        joined = group or dist.group.WORLD
+        noted[joined] = []
         try:
             yield manager()
         finally:
-            collected = noted.pop(own)
+            collected = noted.pop(joined)
         for each in collected:
             tensors = (t for t in (each.dst_tensor, each.tensor) if t is not None)
             reduction = {} if each.redop is None else {"op": each.redop}
-            each.op(*tensors, group=own, **reduction)
+            each.op(*tensors, group=joined, **reduction)
 
     for holder in (dist, distributed_c10d):
         setattr(holder, "_coalescing_manager", one_by_one)  # noqa: B010

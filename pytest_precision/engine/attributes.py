@@ -59,8 +59,8 @@ def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
     for name, module in named.items():
         yield from _hooks(name, module)
         if not of_torch(module):
-            own = {key: value for key, value in vars(module).items() if key not in OWN}
-            yield from _named(own, name or WHOLE, known)
+            fields = {key: value for key, value in vars(module).items() if key not in OWN}
+            yield from _named(fields, name or WHOLE, known)
 
 
 def numbers_of(held: object) -> Leaves:
@@ -73,8 +73,8 @@ def numbers_of(held: object) -> Leaves:
 def attributes_of_optimizer(optimizer: Optimizer) -> Leaves:
     """Yield what an optimizer keeps in attributes, such as a count of steps of its own."""
     public = {k: v for k, v in vars(optimizer).items() if not k.startswith("_")}
-    own = {key: value for key, value in public.items() if key not in OPTIMIZER_ELSEWHERE}
-    yield from _named(own, type(optimizer).__name__, set())
+    fields = {key: value for key, value in public.items() if key not in OPTIMIZER_ELSEWHERE}
+    yield from _named(fields, type(optimizer).__name__, set())
 
 
 def _named(own: Mapping[str, Any], name: str, known: set[int]) -> Leaves:

@@ -117,8 +117,8 @@ class EngineState(TrainingState):
         return [*self._engine.named_groups(), *chain.from_iterable(more)]
 
     def _further_optimizers(self) -> Iterator[Optimizer]:
-        own = {id(parameter) for parameter in self._engine.optimized_model.parameters()}
-        return further.optimizers(vars(self._engine), self._engine.optimizer, own)
+        optimized = {id(parameter) for parameter in self._engine.optimized_model.parameters()}
+        return further.optimizers(vars(self._engine), self._engine.optimizer, optimized)
 
     def _of(
         self, optimizer: Optimizer, masters: Iterable[tuple[str, Tensor]]

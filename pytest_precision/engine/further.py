@@ -44,8 +44,8 @@ def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[
     """
     for name, value in held.items():
         if isinstance(value, nn.Module):
-            own = {id(parameter) for parameter in value.parameters()}
-            if own and not own & known:
+            parameters = {id(parameter) for parameter in value.parameters()}
+            if parameters and not parameters & known:
                 yield name, value
 
 

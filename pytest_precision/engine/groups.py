@@ -63,8 +63,8 @@ def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Gro
     """
     rest = iter(updated)
     for group, parameters in members:
-        own = [names for _, names in zip(parameters, rest, strict=False)]
-        yield group, [*dict.fromkeys(chain.from_iterable(own))]
+        several = [names for _, names in zip(parameters, rest, strict=False)]
+        yield group, [*dict.fromkeys(chain.from_iterable(several))]
 
 
 def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
@@ -77,8 +77,8 @@ def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
     for group, names in groups:
         step = _number(group.get("step"))
         if step is not None:  # torch's own counters are fp32
-            own = (name for name in names if name not in counted)
-            yield from (whole("step", name, step.float()) for name in own)
+            uncounted = (name for name in names if name not in counted)
+            yield from (whole("step", name, step.float()) for name in uncounted)
 
 
 def learning_rates(groups: Groups) -> Iterator[Observation]:

@@ -34,8 +34,8 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     kind = own_class(module)
     # Others of torch are wrappers.
     if kind is not nn.Module and kind.__module__.startswith("torch.nn.modules."):
-        own = {key: value for key, value in vars(module).items() if key not in OWN}
-        return {key: value for key, value in own.items() if _is_setting(value)}
+        fields = {key: value for key, value in vars(module).items() if key not in OWN}
+        return {key: value for key, value in fields.items() if _is_setting(value)}
     return {"p": module.p} if isinstance(module, DROPOUT) else {}
 
 

@@ -192,8 +192,8 @@ class Observable:
             apart = split and held.tensor.shape == tensor.shape
             parts = self.logical(name, held.tensor) if apart else [(name, held.tensor)]
             for logical_name, part in parts:
-                own = full(part.detach()) if capture.gathers_shards else part.detach()
-                yield self.piece(held.kind, logical_name, own, local=local or held.local)
+                shown = full(part.detach()) if capture.gathers_shards else part.detach()
+                yield self.piece(held.kind, logical_name, shown, local=local or held.local)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield what the forward of `module` is about to read, with the names of parameters."""
@@ -212,8 +212,8 @@ class Observable:
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
-                own = gradient if factor == 1.0 else gradient / factor
-                yield from self.show(kind, name, own, capture, local=local)
+                scaled = gradient if factor == 1.0 else gradient / factor
+                yield from self.show(kind, name, scaled, capture, local=local)
 
     def _observe_forward(self, capture: Capture) -> Iterator[Observation]:
         yield from capture.kept("used_param")

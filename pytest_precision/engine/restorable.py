@@ -77,8 +77,8 @@ class Restorable(Observable):
         yield from super().observe(phase, capture)
         if phase in ("save", "load") and type(self).state_dict is not Restorable.state_dict:
             beside = self.state_beside_weights().keys()
-            own = {key: value for key, value in self.state_dict().items() if key not in beside}
-            yield from self._show_further(own, capture)
+            state = {key: value for key, value in self.state_dict().items() if key not in beside}
+            yield from self._show_further(state, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield everything that outlives a step, except hyperparameters."""
@@ -101,10 +101,10 @@ class Restorable(Observable):
         from torch.distributed.checkpoint.state_dict_loader import load
 
         state = self.state_dict()
-        own = str(self.rank)
-        if own in state.get("rng", {}) and f"rng.{own}.cpu" not in saved_names(folder):
+        rank = str(self.rank)
+        if rank in state.get("rng", {}) and f"rng.{rank}.cpu" not in saved_names(folder):
             # The saving run did not have this rank, so nothing is there under its number.
-            state["rng"] = {"0": state["rng"][own]}
+            state["rng"] = {"0": state["rng"][rank]}
             state.pop("buffers", None)
         load(state, checkpoint_id=folder)
         self.load_state_dict(state)
@@ -177,9 +177,9 @@ class Restorable(Observable):
         # A rank that the saving run did not have continues with the generators of rank 0.
         rng = state["rng"]
         set_generator_states(rng[str(self.rank) if str(self.rank) in rng else "0"])
-        own = state.get("buffers", {}).get(str(self.rank), state["model"])
+        buffers = state.get("buffers", {}).get(str(self.rank), state["model"])
         for name, buffer in self.named_buffers():
-            buffer.copy_(own[name])
+            buffer.copy_(buffers[name])
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Iterate over the buffers of the model by logical name; every rank has its own."""

@@ -134,8 +134,8 @@ def _readable(value: Tensor) -> Tensor | None:
     if in_graph(value) or unreadable(value):
         return None
     held = value.detach()
-    own = held.to_local() if is_dtensor(held) else held
-    return next(stored("", own)).tensor
+    local = held.to_local() if is_dtensor(held) else held
+    return next(stored("", local)).tensor
 
 
 def _state_of(value: Any) -> Tensor | None:

@@ -73,15 +73,15 @@ class ExactStateEngine(Engine):
         Raises:
             ValueError: where something would have to be cast, or belongs to other parameters.
         """
-        for name, own in self.model.state_dict().items():
+        for name, tensor in self.model.state_dict().items():
             if name in state["model"]:
-                expect_saved_dtype(name, own, state["model"][name])
+                expect_saved_dtype(name, tensor, state["model"][name])
         saved = [group["params"] for group in state["optimizer"]["param_groups"]]
-        own = self.state_dict()["optimizer"]["param_groups"]
-        if saved != [group["params"] for group in own]:
+        groups = self.state_dict()["optimizer"]["param_groups"]
+        if saved != [group["params"] for group in groups]:
             raise ValueError(
                 expected_but_got(
-                    f"a checkpoint of parameter groups {[group['params'] for group in own]}",
+                    f"a checkpoint of parameter groups {[group['params'] for group in groups]}",
                     saved,
                     "load what an engine of the same workload saved",
                 )

@@ -62,12 +62,12 @@ def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) 
     Raises:
         pytest.UsageError: a value is invalid.
     """
-    own = {
+    overridden = {
         option.field: option.parsed([keywords[option.name]], option.name, where)
         for option in OPTIONS
         if option.of_marker and option.name in keywords
     }
-    return replace(settings, **own) if own else settings
+    return replace(settings, **overridden) if overridden else settings
 
 
 def _given(option: Option, config: pytest.Config) -> Iterator[Any]:

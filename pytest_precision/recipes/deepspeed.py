@@ -78,11 +78,11 @@ def _shards(optimizer: Any, names: Names) -> Flat:
     partitions = optimizer.fp32_partitioned_groups_flat
     for partition, group in zip(partitions, optimizer.fp16_groups, strict=True):
         pieces: list[PieceFields] = []
-        for own in group:
-            size = own.ds_tensor.ds_numel
-            start = min(dist.get_rank(own.ds_process_group) * size, own.ds_numel)
-            stop = min(start + size, own.ds_numel)
-            pieces.append((names[own], tuple(own.ds_shape), start, stop))
+        for parameter in group:
+            size = parameter.ds_tensor.ds_numel
+            start = min(dist.get_rank(parameter.ds_process_group) * size, parameter.ds_numel)
+            stop = min(start + size, parameter.ds_numel)
+            pieces.append((names[parameter], tuple(parameter.ds_shape), start, stop))
             pieces.append((None, (), 0, size - (stop - start)))
         yield partition, pieces
 

@@ -50,8 +50,8 @@ def workflow_command(level: str, text: str, **properties: object) -> str:
         text: any text; nothing in it is a command.
         properties: `file`, `line`, `title`.
     """
-    own = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    return f"::{level} {own}::{_escaped(text)}"
+    options = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    return f"::{level} {options}::{_escaped(text)}"
 
 
 def _annotation(reason: Reason) -> str:

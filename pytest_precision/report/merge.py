@@ -21,8 +21,8 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     Args:
         reports: name to the content of report.json, as `read_report` returns it.
     """
-    own = {name: {entry["nodeid"] for entry in data["cells"]} for name, data in reports.items()}
-    twice = any(count > 1 for count in Counter(chain.from_iterable(own.values())).values())
+    nodeids = {name: {entry["nodeid"] for entry in data["cells"]} for name, data in reports.items()}
+    twice = any(count > 1 for count in Counter(chain.from_iterable(nodeids.values())).values())
     planned = [data["planned"] for data in reports.values()]
     return {
         "schema": SCHEMA_VERSION,

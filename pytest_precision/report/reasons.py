@@ -135,13 +135,13 @@ def unread_axes(cells: Iterable[CellResult]) -> list[str]:
         if cell.passing or any(check.entry.get("observations") for check in cell.checks):
             tests.setdefault(cell.test, []).append(cell)
     found: dict[str, list[CellResult]] = {}
-    for own in tests.values():
-        for axis in sorted(set.intersection(*(set(cell.unread) for cell in own))):
-            found.setdefault(axis, []).extend(own)
+    for together in tests.values():
+        for axis in sorted(set.intersection(*(set(cell.unread) for cell in together))):
+            found.setdefault(axis, []).extend(together)
     return [
-        f"no code read the axis {axis} in {count(len(own), 'cell')} of "
-        f"{', '.join(dict.fromkeys(cell.test for cell in own))}"
-        for axis, own in found.items()
+        f"no code read the axis {axis} in {count(len(together), 'cell')} of "
+        f"{', '.join(dict.fromkeys(cell.test for cell in together))}"
+        for axis, together in found.items()
     ]
 
 

@@ -60,8 +60,8 @@ class Shared(NamedTuple):
 
     def holds(self, cell: CellResult) -> bool:
         """Return whether a cell meets all conditions."""
-        own = traits(cell)
-        return all(condition.holds(own) for condition in self.conditions)
+        having = traits(cell)
+        return all(condition.holds(having) for condition in self.conditions)
 
     def statement(self, failing: Sequence[CellResult]) -> str:
         """Return the statement in words; empty without conditions.
@@ -104,13 +104,13 @@ def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> lis
 
 
 def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) -> Shared | None:
-    own = [traits(cell) for cell in failing]
+    having = [traits(cell) for cell in failing]
     conditions: list[Condition] = []
     # Per condition, the passing cells that do not meet it, one bit per cell.
     outside: list[int] = []
-    for axis in own[0]:
-        if all(axis in cell for cell in own):
-            values = tuple(dict.fromkeys(cell[axis] for cell in own))
+    for axis in having[0]:
+        if all(axis in cell for cell in having):
+            values = tuple(dict.fromkeys(cell[axis] for cell in having))
             condition = Condition(axis, values)
             misses = sum(1 << i for i, cell in enumerate(passing) if not condition.holds(cell))
             if misses and len(values) <= MAX_VALUES and len(values) < len(failing):
@@ -146,8 +146,8 @@ def _largest_part(
         passing: traits of the passing cells.
         taken: axes to the values that passing cells have on them, as far as they are known.
     """
-    own = [traits(cell) for cell in failing]
-    axes = list(dict.fromkeys(axis for cell in own for axis in cell))
+    having = [traits(cell) for cell in failing]
+    axes = list(dict.fromkeys(axis for cell in having for axis in cell))
     best: tuple[int, tuple[Condition, ...]] = (0, ())
     for size in range(1, MAX_CONDITIONS + 1):
         for chosen in combinations(axes, size):
@@ -155,7 +155,7 @@ def _largest_part(
                 taken[chosen] = {tuple(cell.get(axis) for axis in chosen) for cell in passing}
             found = Counter(
                 tuple(cell[axis] for axis in chosen)
-                for cell in own
+                for cell in having
                 if all(axis in cell for axis in chosen)
             )
             for values, count in found.items():
@@ -166,7 +166,7 @@ def _largest_part(
         return None
     cells = [
         cell
-        for cell, mine in zip(failing, own, strict=True)
+        for cell, mine in zip(failing, having, strict=True)
         if all(condition.holds(mine) for condition in best[1])
     ]
     return Shared(tuple(cells), best[1], alone=len(best[1]) == 1)

@@ -76,8 +76,8 @@ def _sections(report: Report) -> Iterator[str]:
             yield _row(reason, links) + TABLE_END
     if failing and links.artifacts:
         yield f'\nThe page with all of this is in <a href="{links.artifacts}">the artifacts</a>.\n'
-    for own in by_test(cells):
-        yield preformatted(_grid(own))
+    for of_test in by_test(cells):
+        yield preformatted(_grid(of_test))
     left_out = [f"in {count(number, 'cell')}: {text}" for text, number in not_compared(cells)]
     if left_out:
         yield "\n### Not compared\n" + preformatted(left_out)

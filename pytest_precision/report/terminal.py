@@ -70,19 +70,19 @@ class _Section:
 
     def grids(self, cells: Sequence[CellResult]) -> None:
         """Write one grid per test, or one line for a test that needs no grid."""
-        tests = {own[0].test: own for own in by_test(cells)}
-        grids = {test: grid(own, self.width) for test, own in tests.items()}
+        tests = {of_test[0].test: of_test for of_test in by_test(cells)}
+        grids = {test: grid(of_test, self.width) for test, of_test in tests.items()}
         long = sum(map(len, grids.values())) > MAX_LINES
         for test, lines in grids.items():
-            own = tests[test]
-            if long and all(cell.passing for cell in own):
-                self.line([(f"{test}: {count(len(own), 'cell')}, all passed", "")])
+            of_test = tests[test]
+            if long and all(cell.passing for cell in of_test):
+                self.line([(f"{test}: {count(len(of_test), 'cell')}, all passed", "")])
             elif len(lines) == 1:
                 self.line([(f"{test}  ", ""), *lines[0][-1:]])
-                self.fixed(own)
+                self.fixed(of_test)
             else:
                 self.line([(test, "")])
-                self.fixed(own)
+                self.fixed(of_test)
                 for line in lines:
                     self.line(line)
             self.terminal.write_line("")
@@ -178,14 +178,14 @@ class _Section:
         share = f"{killed} of {count(counted, 'planted defect')} noticed ({killed / counted:.0%})"
         self.paragraph(f"mutants: {share}", "", "  ")
         found = {}
-        for own in by_test(cells):
+        for of_test in by_test(cells):
             noticed: set[str] = set()
             advice: dict[str, str] = {}
-            for planted in (c.entry.get("mutants", {}) for cell in own for c in cell.checks):
+            for planted in (c.entry.get("mutants", {}) for cell in of_test for c in cell.checks):
                 noticed.update(planted.get("killed", ()))
                 advice.update(planted.get("survived", {}))
             missed = advice.keys() - noticed
-            found[own[0].test] = [f"{name} ({advice[name]})" for name in missed]
+            found[of_test[0].test] = [f"{name} ({advice[name]})" for name in missed]
         self.of_tests("never noticed in", found)
 
     def timing(self, cells: Sequence[CellResult]) -> None:
@@ -206,19 +206,22 @@ class _Section:
     def unexercised(self, cells: Sequence[CellResult]) -> None:
         """Write what no cell of a test ever did."""
         found = {}
-        for own in by_test(cells):
-            entries = [check.entry for cell in own for check in cell.checks]
+        for of_test in by_test(cells):
+            entries = [check.entry for cell in of_test for check in cell.checks]
             never = [set(entry["unexercised"]) for entry in entries if "unexercised" in entry]
-            found[own[0].test] = set.intersection(*never) if never else set()
+            found[of_test[0].test] = set.intersection(*never) if never else set()
         self.of_tests("never exercised in", found)
 
     def unjudged(self, cells: Sequence[CellResult]) -> None:
         """Write why updates of a test were not judged by the workload's rule."""
         found = {
-            own[0].test: {
-                reason for cell in own for check in cell.checks for reason in unjudged(check.entry)
+            of_test[0].test: {
+                reason
+                for cell in of_test
+                for check in cell.checks
+                for reason in unjudged(check.entry)
             }
-            for own in by_test(cells)
+            for of_test in by_test(cells)
         }
         self.of_tests("updates not judged by a rule in", found)
 

@@ -74,7 +74,7 @@ def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
     It is a collective. The number decides what is recorded, and so must be the same on both sides,
     although a rank may hold only a part of the model, such as a stage of a pipeline.
     """
-    own = {name: parameter.numel() for name, parameter in parameters}
-    held: list[dict[str, int]] = [own] * dist.get_world_size()
-    dist.all_gather_object(held, own)
+    sizes = {name: parameter.numel() for name, parameter in parameters}
+    held: list[dict[str, int]] = [sizes] * dist.get_world_size()
+    dist.all_gather_object(held, sizes)
     return sum({name: size for one in held for name, size in one.items()}.values())

@@ -228,15 +228,15 @@ def _seal(value: Any) -> Seal:
 
 
 def _expect_format(folder: Path, found: Mapping[str, Any]) -> None:
-    own = found.get("format")
-    if type(own) is not int or own != FORMAT:
+    form = found.get("format")
+    if type(form) is not int or form != FORMAT:
         versions = found.get("versions")
         release = versions.get("pytest-precision") if isinstance(versions, dict) else None
         by = f"the release that made it, {release!r:.40}" if release else "the release that made it"
         raise RecordingError(
             expected_but_got(
                 f"a recording of format {FORMAT}",
-                f"format={own!r:.40} ({type(own).__name__}) in {folder}",
+                f"format={form!r:.40} ({type(form).__name__}) in {folder}",
                 f"record it again, or compare it with {by}",
             )
         )

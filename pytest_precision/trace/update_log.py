@@ -87,15 +87,15 @@ class UpdateLog:
         for _, place, rank in holders(folder, world_sizes):
             part = files.data(updates_path(place, rank))
             log.unmeasured |= part["unmeasured"]
-            own = set()
+            seen = set()
             for step, rows in part["steps"]:
                 names = log.steps.setdefault(step, {})
                 for number, *counts in rows:
                     name, place = part["pieces"][number]
                     if (step, name, place) not in counted:
                         names[name] = names.get(name, Counts()) + Counts(*counts)
-                        own.add((step, name, place))
-            counted |= own
+                        seen.add((step, name, place))
+            counted |= seen
         return log
 
     def totals(self) -> dict[str, Counts]:

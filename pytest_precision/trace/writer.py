@@ -150,10 +150,10 @@ class TraceWriter:
 
     def _once(self, held: Tensor) -> str:
         """Write bytes unless they are there; return their digest."""
-        own = digest(held)
-        if own not in self._offsets:
-            self._offsets[own] = self._append(held)
-        return own
+        digested = digest(held)
+        if digested not in self._offsets:
+            self._offsets[digested] = self._append(held)
+        return digested
 
     def _append(self, held: Tensor) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT

@@ -169,17 +169,17 @@ def _expect_state(
 
 def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
     """Return the groups as torch's `get_state_dict` does, with all parameters of all ranks."""
-    own = [
+    options = [
         {key: value for key, value in group.items() if key != "params"}
         for group in engine.optimizer.param_groups
     ]
-    named: list[list[str]] = [[] for _ in own]
+    named: list[list[str]] = [[] for _ in options]
     for name, _ in engine.model.named_parameters():
         for part in engine.parts[name]:
             group = engine.group_numbers.get(part.name)
             if group is not None:
                 named[group].append(part.name)
-    return [{**group, "params": names} for group, names in zip(own, named, strict=True)]
+    return [{**group, "params": names} for group, names in zip(options, named, strict=True)]
 
 
 def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:

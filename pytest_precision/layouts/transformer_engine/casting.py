@@ -43,15 +43,15 @@ def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) 
         if not family(weight):
             store_master(weight, master)
     weights = [weight for weight, _ in quantized]
-    own = [_range(weight, rank, ranks) for weight in weights]
+    ranges = [_range(weight, rank, ranks) for weight in weights]
     shards = [
         master.detach().view(-1)[start:stop] if start < stop else None
-        for (_, master), (start, stop) in zip(quantized, own, strict=True)
+        for (_, master), (start, stop) in zip(quantized, ranges, strict=True)
     ]
     utils.quantize_master_weights(
         weights,
         shards,
-        [start if start < stop else None for start, stop in own],
+        [start if start < stop else None for start, stop in ranges],
         dist.group.WORLD,
         manual_post_all_gather_processing=True,
     )

@@ -213,8 +213,8 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
     sides = (candidate, reference)
     there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
     unchecked = {kind: criteria.unchecked(kind) for kind in sorted(there, key=causal_rank)}
-    own = {rule.kind for rule in criteria.rules}
-    reasons = {kind: reason for kind, reason in unchecked.items() if reason and kind in own}
+    named = {rule.kind for rule in criteria.rules}
+    reasons = {kind: reason for kind, reason in unchecked.items() if reason and kind in named}
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for kind, reason in trace.header.unobservable.items():
             reasons.setdefault(kind, f"{side}: {reason}")

@@ -120,8 +120,8 @@ def _diagnosis(finding: Finding, signature: Signature) -> Diagnosis:
 
 def _last(found: list[Diagnosis]) -> Diagnosis:
     """Return the last tensor of the microbatch in which the first one differs, if it is in one."""
-    own = [one for one in found if _microbatch(one) == _microbatch(found[0])]
-    return own[-1]
+    of_first = [one for one in found if _microbatch(one) == _microbatch(found[0])]
+    return of_first[-1]
 
 
 def _microbatch(diagnosis: Diagnosis) -> int | None:

@@ -152,12 +152,12 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
     """Yield the reference's moments before that of a pair, the last one first."""
     assert pair.reference is not None
     moments = pair.reference.trace.moments
-    own = [
+    alike = [
         number
         for number, moment in enumerate(moments)
         if moment[1:] == pair.moment[1:] and moment.step == pair.moment.step
     ]
-    yield from reversed(moments[: own[0]] if own else ())
+    yield from reversed(moments[: alike[0]] if alike else ())
 
 
 def _before(pair: Pair) -> Tensor | None:

@@ -63,11 +63,13 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
             if kind in RESULTS:
                 needs.setdefault(kind, {})
             for name, found in measured_pairs(tally):
-                own = needs.setdefault(kind, {})
-                own[name] = own.get(name, Need()) | Need(found.rel_l2, found.numel)
+                of_kind = needs.setdefault(kind, {})
+                of_kind[name] = of_kind.get(name, Need()) | Need(found.rel_l2, found.numel)
         for entry in _entries(reference):
-            own = needs.get(entry.kind, {})
-            own[entry.name] = own.get(entry.name, Need()) | Need(0.0, math.prod(entry.shape))
+            of_kind = needs.get(entry.kind, {})
+            of_kind[entry.name] = of_kind.get(entry.name, Need()) | Need(
+                0.0, math.prod(entry.shape)
+            )
     return needs | _weights_alike(needs)
 
 

@@ -281,6 +281,8 @@ def _agreed(moment: Moment, judgement: Judgement) -> str:
         return f"; step {agreed[-1].step} agreed"
     assert judgement.first is not None
     position = causal_rank(judgement.first.pair.kind)
-    own = {kind for (kind, op), t in judgement.spread.items() if op == moment.op and not t.findings}
-    same_op = [kind for kind in sorted(own, key=causal_rank) if causal_rank(kind) < position]
+    kinds = {
+        kind for (kind, op), t in judgement.spread.items() if op == moment.op and not t.findings
+    }
+    same_op = [kind for kind in sorted(kinds, key=causal_rank) if causal_rank(kind) < position]
     return f"; {', '.join(same_op)} agreed" if same_op else "; the start agreed"

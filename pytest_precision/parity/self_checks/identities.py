@@ -192,9 +192,9 @@ def summed(
         return None
     total, size = torch.zeros(2, *got.shape, dtype=torch.float64)
     for part in parts:
-        own = trace.tensor(part).double()
-        region(total, part).add_(own)
-        region(size, part).add_(own.abs())
+        values = trace.tensor(part).double()
+        region(total, part).add_(values)
+        region(size, part).add_(values.abs())
     first = torch.finfo(getattr(torch, parts[0].dtype))
     own_limits = torch.finfo(got.dtype)
     for limits in (None, *(torch.finfo(grid) for grid in GRIDS if on_grid(got, grid))):

@@ -150,16 +150,16 @@ def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementw
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
     for dtype in {history.dtype for history in histories}:
-        own = [one.entries for one in histories if one.dtype is dtype]
+        of_dtype = [one.entries for one in histories if one.dtype is dtype]
         # Odd, so that of a matrix more than some columns are seen.
-        strides = [max(1, math.prod(entries[0].piece) // SAMPLE) | 1 for entries in own]
-        sampled = [*zip(own, strides, strict=True)]
+        strides = [max(1, math.prod(entries[0].piece) // SAMPLE) | 1 for entries in of_dtype]
+        sampled = [*zip(of_dtype, strides, strict=True)]
         ends = [_values(trace, entries[-1], stride) for entries, stride in sampled]
         share = torch.tensor(strides, dtype=torch.float64)
         share = share.repeat_interleave(torch.tensor([len(end) for end in ends]))
         end = torch.cat(ends)
         way = end.abs()
-        if own[0][0].kind in STARTING_KINDS:
+        if of_dtype[0][0].kind in STARTING_KINDS:
             starts = [_values(trace, entries[0], stride) for entries, stride in sampled]
             way = (end - torch.cat(starts)).abs()
         there = way > 0

@@ -142,8 +142,8 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
     beside = frozenset(left_out(trace, other, criteria))
     tally = Tally()
     for moment, source, start in _starts(trace, other):
-        own = source is trace
-        aside = STILL[moment.operation] if own else STILL[moment.operation] | beside
+        is_same = source is trace
+        aside = STILL[moment.operation] if is_same else STILL[moment.operation] | beside
         if trace.world_size_at(moment) != source.world_size_at(start):
             aside |= trace.local_kinds()
         for pair in align(trace, source, (moment, start), aside):
@@ -151,7 +151,7 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
                 continue
             asked = criteria.of_tensor(pair.kind, pair.name).criterion
             if not asked.left_out:
-                compare_pair(pair, Bitwise() if own else asked, tally)
+                compare_pair(pair, Bitwise() if is_same else asked, tally)
             if tally.findings:
                 return tally.findings[0]
     return None

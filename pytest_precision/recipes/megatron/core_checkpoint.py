@@ -34,8 +34,8 @@ def load(engine: MegatronEngine, folder: Path) -> None:
     loaded = _serialization().load(state, str(folder))
     engine.model.load_state_dict(loaded["model"])
     engine.updates.load_state_dict(loaded["optimizer"])
-    own = folder / f"rank{engine.rank}.pt"
-    beside = torch.load(own if own.exists() else folder / "rank0.pt")
+    file = folder / f"rank{engine.rank}.pt"
+    beside = torch.load(file if file.exists() else folder / "rank0.pt")
     engine.load_state_beside_weights({"model": {}, **beside})
 
 

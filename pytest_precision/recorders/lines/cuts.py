@@ -36,8 +36,8 @@ class Cuts:
         start = tensor.storage_offset() * size
         stop = start + tensor.numel() * size
         # Of a view in another dtype, a cut may lie within an element.
-        own = (cut - start for cut in cuts if start < cut < stop)
-        return sorted(place // size for place in own if place % size == 0)
+        inner = (cut - start for cut in cuts if start < cut < stop)
+        return sorted(place // size for place in inner if place % size == 0)
 
     def follow(
         self,

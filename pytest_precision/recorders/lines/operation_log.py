@@ -113,8 +113,8 @@ class OperationLogger:
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:
-        own = ((name, one.to_local() if isinstance(one, DTensor) else one) for name, one in named)
-        return {name: self._values.of(tensor) for name, tensor in own if readable(tensor)}
+        local = ((name, one.to_local() if isinstance(one, DTensor) else one) for name, one in named)
+        return {name: self._values.of(tensor) for name, tensor in local if readable(tensor)}
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.active or torch.compiler.is_compiling() or capturing():

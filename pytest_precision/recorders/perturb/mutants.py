@@ -110,9 +110,9 @@ def _dirty(engine: Engine) -> None:
     left: list[Tensor] = []
 
     def add(_: object) -> None:
-        own = gradients(engine)
-        fresh = [one.clone() for one in own]
-        for one, old in zip(own, left, strict=False):
+        now = gradients(engine)
+        fresh = [one.clone() for one in now]
+        for one, old in zip(now, left, strict=False):
             one.add_(old)
         left[:] = fresh
 

@@ -84,8 +84,8 @@ class LocatedTensor(NamedTuple):
         """
         for part in stored(kind, tensor.detach()):
             if self.pieces is None:
-                own = full(part.tensor) if gathers_shards else part.tensor
-                yield piece(part.kind, self.name + suffix, own, local=local or part.local)
+                values = full(part.tensor) if gathers_shards else part.tensor
+                yield piece(part.kind, self.name + suffix, values, local=local or part.local)
             else:
                 yield from self._pieces_of(part, suffix)
 
@@ -97,18 +97,18 @@ class LocatedTensor(NamedTuple):
         return [*self._pieces_of(plain, "")]
 
     def _pieces_of(self, part: Stored, suffix: str) -> Iterator[Observation]:
-        own = part.tensor
-        if own.shape == self.tensor.shape and not part.local:
+        tensor = part.tensor
+        if tensor.shape == self.tensor.shape and not part.local:
             for one in self.pieces or ():
-                elements = own.reshape(-1)[one.held]
+                elements = tensor.reshape(-1)[one.held]
                 if one.name and elements.numel():
                     name = one.name + suffix
                     yield Observation(part.kind, name, elements, one.shape, one.place)
-        elif own.numel() == 1:  # of every element, such as a counter of steps
+        elif tensor.numel() == 1:  # of every element, such as a counter of steps
             for name in self.names:
-                yield whole(part.kind, name + suffix, own)
+                yield whole(part.kind, name + suffix, tensor)
         else:
-            yield whole(part.kind, self.name + suffix, own, local=True)
+            yield whole(part.kind, self.name + suffix, tensor, local=True)
 
 
 def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:

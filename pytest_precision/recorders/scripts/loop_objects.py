@@ -58,10 +58,10 @@ class LoopObjects:
 
     def look(self) -> None:
         """Look for schedulers and averages in memory."""
-        own = {id(one) for one in self._optimizers}
+        known = {id(one) for one in self._optimizers}
         alive = found_in_memory()
         for one in alive.schedulers:
-            if id(one.optimizer) in own and not any(one is other for other in self._schedulers):
+            if id(one.optimizer) in known and not any(one is other for other in self._schedulers):
                 self._schedulers.append(one)
         tensors = {id(tensor) for one in self._optimizers for tensor in _tensors_of(one)}
         self.copies.look(alive.holders, without=tensors)

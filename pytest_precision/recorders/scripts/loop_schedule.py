@@ -76,8 +76,8 @@ class LoopSchedule:
     @property
     def save_after(self) -> int | None:
         """Return the number of steps of this run after which it saves; None for no save."""
-        own = self._operations[self.load + 1 : self._end]
-        return _steps(own[: own.index("save")]) if "save" in own else None
+        ahead = self._operations[self.load + 1 : self._end]
+        return _steps(ahead[: ahead.index("save")]) if "save" in ahead else None
 
     def advance(self) -> None:
         """Go on to the next operation."""

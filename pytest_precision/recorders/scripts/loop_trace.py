@@ -152,8 +152,8 @@ class LoopTrace(ExitStack):
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
         """Write the observations of one moment; they replace earlier ones of the same moment."""
-        own = [one for one in seen if self._part.belongs(one)]
-        self.writer.add(moment, own, digests=self._digests(moment.step))
+        kept = [one for one in seen if self._part.belongs(one)]
+        self.writer.add(moment, kept, digests=self._digests(moment.step))
 
     def end(self, header: Header) -> int:
         """Finish the trace and return its number of observations."""

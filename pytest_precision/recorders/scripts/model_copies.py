@@ -99,11 +99,14 @@ class Copies:
         for copy, now in sorted(present, key=lambda pair: repr(pair[1])):
             copy.moved |= copy.start != now
             if copy.moved:
-                own = {path: one for path, one in _tensors(copy.one).items() if not _elsewhere(one)}
+                tensors = {
+                    path: one for path, one in _tensors(copy.one).items() if not _elsewhere(one)
+                }
                 copy.name = copy.name or self._new_name(copy.one)
-                own |= {} if not isinstance(copy.one, nn.Module) else dict(copy.one.named_buffers())
+                if isinstance(copy.one, nn.Module):
+                    tensors |= dict(copy.one.named_buffers())
                 likened = weights.get(_shapes_of(copy.one)) if isinstance(copy.one, list) else None
-                for path, tensor in own.items():
+                for path, tensor in tensors.items():
                     held = next(stored("average", tensor.detach())).tensor
                     part = likened[int(path)] if likened else path
                     full = TensorKey(copy.name, part).name("average")
@@ -137,9 +140,9 @@ class Copies:
         """
         found: dict[tuple[torch.Size, ...], list[str]] = {}
         for root in self._names.roots:
-            own = [*root.parameters()]
-            trained = [parameter for parameter in own if parameter.requires_grad]
-            for some in (own, trained):
+            parameters = [*root.parameters()]
+            trained = [parameter for parameter in parameters if parameter.requires_grad]
+            for some in (parameters, trained):
                 names = [self._names.of(one) or str(place) for place, one in enumerate(some)]
                 found.setdefault(tuple(one.shape for one in some), names)
         return {shapes: names for shapes, names in found.items() if len(shapes) >= LEAST_TENSORS}

@@ -109,14 +109,14 @@ class OldGradients:
 
     def updated(self, parameters: Iterable[Tensor]) -> None:
         """Take the gradients that an optimizer has just read for old ones."""
-        for own in parameters:
-            before = self._old.pop(id(own), None)
+        for parameter in parameters:
+            before = self._old.pop(id(parameter), None)
             if before is not None:
                 before.forget()
-            if own.requires_grad and own.is_leaf and has_plain_values(own.grad):
-                gradient = own.grad
+            if parameter.requires_grad and parameter.is_leaf and has_plain_values(parameter.grad):
+                gradient = parameter.grad
                 assert gradient is not None
-                self._old[id(own)] = OldGradient(own, gradient, version(gradient))
+                self._old[id(parameter)] = OldGradient(parameter, gradient, version(gradient))
 
     def close(self) -> None:
         """Take back all hooks."""

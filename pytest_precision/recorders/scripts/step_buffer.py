@@ -173,8 +173,8 @@ class StepBuffer:
         self.seen.add(kind)
         self.shown[f"{kind} {name}"] = None
         if self._trace.writes(self.step):
-            own = self.reader.given(kind, name, tensor, of, local=local)
-            self._trace.step.keep(f"see in {phase}", f"{kind} {name}", own)
+            seen = self.reader.given(kind, name, tensor, of, local=local)
+            self._trace.step.keep(f"see in {phase}", f"{kind} {name}", seen)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
         """Yield each phase of the step with what it has shown; not what it leaves, in the last."""

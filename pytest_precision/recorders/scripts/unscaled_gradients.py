@@ -49,11 +49,11 @@ class UnscaledGradients:
 
     def unscaled(self, parameters: Iterable[Tensor]) -> None:
         """Follow gradients that have just been divided."""
-        for own in parameters:
-            gradient = own.grad
+        for parameter in parameters:
+            gradient = parameter.grad
             if gradient is not None and has_plain_values(gradient):
                 norm = float(gradient.norm())
-                self._unscaled[id(own)] = UnscaledGradient(own, gradient, norm)
+                self._unscaled[id(parameter)] = UnscaledGradient(parameter, gradient, norm)
 
     def backward(self) -> None:
         """See what the backward that begins adds to; forget what is left nowhere."""

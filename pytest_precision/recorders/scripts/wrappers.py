@@ -51,8 +51,8 @@ def module_paths(
         for name, child in module.named_children():
             if child not in seen:
                 seen.add(child)
-                own = "" if child in through or _wraps(module, name) else name
-                yield from below(child, ".".join(filter(None, (path, own))))
+                level = "" if child in through or _wraps(module, name) else name
+                yield from below(child, ".".join(filter(None, (path, level))))
 
     yield from below(root, path)
 

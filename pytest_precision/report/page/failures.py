@@ -134,11 +134,11 @@ class Failures:
         for number, cell in enumerate(reason.cells):
             # A reason that comes late still names one of its cells.
             shown = self._left > 0 or number == 0
-            own = f"{anchor}c{number}" if shown and number else anchor
-            self._anchors.setdefault(id(cell), own)
+            link = f"{anchor}c{number}" if shown and number else anchor
+            self._anchors.setdefault(id(cell), link)
             if shown:
                 self._left -= 1
-                listed.append(Listed(own, cell.nodeid, classes(cell)))
+                listed.append(Listed(link, cell.nodeid, classes(cell)))
         above = self._full.get(reason.kind, "")
         full = not above and len(self._full) < DETAILED
         if full:
@@ -162,12 +162,12 @@ class Failures:
         found: list[Example] = []
         known: set[str] = set()
         for cell, check in zip(reason.cells, reason.checks, strict=True):
-            own = classes(cell)
-            if {*own.split()} <= known or (found and not self._more):
+            styles = classes(cell)
+            if {*styles.split()} <= known or (found and not self._more):
                 continue
-            known.update(own.split())
+            known.update(styles.split())
             self._more -= bool(found)
-            found.append(_example(f"{anchor}e{len(found)}", cell, own, check.entry))
+            found.append(_example(f"{anchor}e{len(found)}", cell, styles, check.entry))
             if len(found) == EXAMPLES:
                 break
         return found

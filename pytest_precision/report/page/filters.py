@@ -101,11 +101,11 @@ class Filters:
 
     def classes(self, cell: CellResult) -> str:
         """Return the classes by which the filters choose a cell."""
-        own = (
+        chosen = (
             f"v{place}-{known[self._values(cell, place)]}"
             for place, known in enumerate(self._numbers)
         )
-        return " ".join([f"s-{cell.status}", *own])
+        return " ".join([f"s-{cell.status}", *chosen])
 
     def style(self) -> str:
         """Return the rules that pale or hide what is not chosen."""

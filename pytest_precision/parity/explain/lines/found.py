@@ -105,7 +105,7 @@ def _made(
     is_known = whole and _is_known(kind, candidate, known)
     left = misplaced(candidate, reference, kind) if is_known else None
     chosen = [] if left else sorted(lasting or ([] if in_pieces else wrong), key=_order)
-    own = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
+    set_here = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
     if in_pieces:
         chosen = tellable(chosen)
     if chosen:
@@ -116,8 +116,8 @@ def _made(
             call, line, error = unrestored
             return _Made(worded.of_operation(call, error, root, rank=None, named=line))
         found = worded.of_operations(chosen, len(candidate), known, root)
-        if found.outside and own:
-            return _set_by(own[0], root, found)
+        if found.outside and set_here:
+            return _set_by(set_here[0], root, found)
         return _Made(found, chosen[0].call.number, (found.file, found.line) in lines)
     if whole and not is_known and not in_pieces:
         left = misplaced(candidate, reference, kind)
@@ -125,7 +125,7 @@ def _made(
         call, error, rank = left
         found = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
         return _Made(found, call.number, (found.file, found.line) in lines)
-    users = own if in_pieces else [one for one in settings if one.line and one.line.own]
+    users = set_here if in_pieces else [one for one in settings if one.line and one.line.own]
     return _set_by(users[0], root) if users else _Made(None)
 
 
@@ -142,8 +142,8 @@ def _wrong_of(
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
     """Return what a setting names: another value is an argument's, none is another function's."""
-    own = setting.mine or setting.theirs
-    before = None if own is None else own.before
+    found = setting.mine or setting.theirs
+    before = None if found is None else found.before
     return _Made(worded.of_setting(setting, root, then), before, setting.mine is None)
 
 

@@ -27,20 +27,20 @@ class SetOtherwise(NamedTuple):
     @property
     def name(self) -> str:
         """Return what was set."""
-        own = self.mine or self.theirs
-        return "" if own is None else own.name
+        found = self.mine or self.theirs
+        return "" if found is None else found.name
 
     @property
     def what(self) -> str:
         """Return what was set, without its owner."""
-        own = self.mine or self.theirs
-        return "" if own is None else own.what
+        found = self.mine or self.theirs
+        return "" if found is None else found.what
 
     @property
     def line(self) -> CodeLine | None:
         """Return the line that set it; the reference's where the candidate did not."""
-        own = self.mine or self.theirs
-        return None if own is None else own.line
+        found = self.mine or self.theirs
+        return None if found is None else found.line
 
     @property
     def words(self) -> str:

@@ -101,8 +101,8 @@ def _only_line(wrong: Wrong) -> SingleCall | None:
     held against it where there is one.
     """
     computed = [call for call in wrong.suspects if not moves(call)] or [wrong.call]
-    own = [call for call in computed if call.line is not None and call.line.own]
-    computed = own or computed
+    by_users = [call for call in computed if call.line is not None and call.line.own]
+    computed = by_users or computed
     places = {call.line and call.line[:2] for call in computed}
     return computed[0] if len(places) == 1 else None
 

@@ -73,15 +73,15 @@ def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
 
 def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None) -> Culprit:
     """Return the culprit of something that is no tensor, and what it has led to."""
-    own = setting.mine or setting.theirs
-    assert own is not None
-    where = "" if own.line is None else _of_line(own.line, root)
+    found = setting.mine or setting.theirs
+    assert found is not None
+    where = "" if found.line is None else _of_line(found.line, root)
     words = setting.words + (f"; then {instead.operation}" if instead is not None else "")
     return Culprit(
-        text=f"first wrong value: {own.name}{where}: {words}",
+        text=f"first wrong value: {found.name}{where}: {words}",
         kind="setting",
-        operation=own.name,
-        **line_fields(own.line, root),
+        operation=found.name,
+        **line_fields(found.line, root),
         module=None if instead is None else instead.module,
         following=() if instead is None else instead.following,
     )
