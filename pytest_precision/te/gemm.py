@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pytest_precision.formats.product import multiply
+from pytest_precision.te.enums import DType
 from pytest_precision.te.groups import members
 from pytest_precision.te.quantize import quantize
 from pytest_precision.te.storages import DTYPES, matrix, multiplied, values
@@ -54,9 +55,10 @@ def generic_gemm(
             "Transformer Engine 2.20 lacks; build the module without ub_ arguments"
         )
     dtype = _dtype(A, output_dtype) if D is None else D.dtype
-    if _scales_blocks(A, B):
-        _refuse_epilogue(bias is not None and bias.numel() > 0, gelu, grad, dtype)
     product = _product(A, transA, B, transB) * alpha
+    if _scales_blocks(A, B):
+        epilogue = (bias is not None and bias.numel() > 0, gelu, grad)
+        _refuse_blocks(A, B, product, dtype, epilogue, use_split_accumulator)
     bias_grad = gelu_input = None
     if bias is not None and bias.numel():
         if grad:
@@ -203,22 +205,45 @@ def _scales_blocks(a: Any, b: Any) -> bool:
     return blocks and torch.cuda.get_device_capability() < (10, 0)
 
 
-def _refuse_epilogue(bias: bool, gelu: bool, grad: bool, dtype: torch.dtype) -> None:
-    """Refuse what a GEMM that scales blocks does not compute beside the product.
+def _refuse_blocks(
+    a: Any,
+    b: Any,
+    product: Tensor,
+    dtype: torch.dtype,
+    epilogue: tuple[bool, bool, bool],
+    split: bool,
+) -> None:
+    """Refuse a GEMM of scaled blocks that a GPU refuses, with what it says.
 
-    It has a bias, or the gradient of GELU in a dtype of 16 bits.
+    Args:
+        a: the first operand.
+        b: the second one.
+        product: their product.
+        dtype: that of the output.
+        epilogue: whether there is a bias, a GELU, and whether it is their gradients.
+        split: whether the accumulator is split.
     """
-    if (bias and (gelu or grad)) or (gelu and not grad):
-        why = "Epilogue requested outside of the available and tested cuBLAS functionality"
-    elif gelu and dtype == torch.float32:
-        why = "an unsupported value or parameter was passed"
-    else:
-        return
-    raise RuntimeError(
-        "expected a GEMM that scales blocks with a bias, or with the gradient of GELU in 16 bits, "
-        f"but got bias={bias}, gelu={gelu}, grad={grad} and {dtype}, of which a GPU says: {why}; "
-        "compute it after the GEMM"
-    )
+    bias, gelu, grad = epilogue
+    rows, columns = product.shape
+    depth = torch.Size(a.size()).numel() // max(columns, 1)
+    problems = {
+        "dimension requirement": depth % 16 or columns % 8 or (rows % 8 and not b._is_2D_scaled),
+        "Only 1D by 1D, 1D by 2D, and 2D by 1D block scaling GEMM is supported": (
+            a._is_2D_scaled and b._is_2D_scaled
+        ),
+        "Epilogue requested outside of the available and tested cuBLAS functionality": (
+            (bias and (gelu or grad)) or (gelu and not grad)
+        ),
+        "an unsupported value or parameter was passed": gelu and dtype == torch.float32,
+        "CUBLAS_STATUS_NOT_SUPPORTED": not split
+        or a._fp8_dtype == b._fp8_dtype == DType.kFloat8E5M2,
+    }
+    for text, is_there in problems.items():
+        if is_there:
+            raise RuntimeError(
+                f"expected a GEMM of scaled blocks that a GPU computes but got one of which it "
+                f"says: {text}; pad sizes to multiples of 16, and compute what is refused after it"
+            )
 
 
 def _dtype(a: Any, wanted: int | None) -> torch.dtype:
