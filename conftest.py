@@ -69,8 +69,9 @@ def pytester(
     for variable in os.environ:
         if variable.startswith("PRECISION_"):
             monkeypatch.delenv(variable)
-    # In an inner run it would leave a thread and a socket; `-p rerunfailures` asks for it.
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:rerunfailures")
+    # In an inner run, the one would leave a thread and a socket, unless `-p rerunfailures` asks for
+    # it; the other would import hypothesis to report of tests that an inner run does not have.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:rerunfailures -p no:hypothesispytest")
     if not pytestconfig.pluginmanager.has_plugin(INSTALLED):
         monkeypatch.setenv("PYTEST_PLUGINS", "pytest_precision.plugin.hooks")
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

@@ -125,7 +125,12 @@ def test_the_short_summary_names_the_divergence(
     assert str(result.stdout).count("Repeat with:") == 1
 
 
-@pytest.mark.parametrize("distribution", [[], ["-n", "2"]], ids=["plain", "xdist"])
+# With workers, `modes/test_same_answers.py` has a death and the reports in CI, too.
+@pytest.mark.parametrize(
+    "distribution",
+    [[], pytest.param(["-n", "2"], marks=pytest.mark.nightly)],
+    ids=["plain", "xdist"],
+)
 def test_a_session_ends_as_its_cells_do(pytester: pytest.Pytester, distribution: list[str]) -> None:
     """Each failure is one test's, the others run, and every report says the same."""
     pytester.makepyfile(test_suite=SUITE)

@@ -229,10 +229,13 @@ class OperationLogger:
 def old_objects_left_alone() -> Iterator[None]:
     """Keep Python's garbage collector from searching, inside, the objects that existed before.
 
-    A log makes many objects, and each collection would also search all of torch's. Whatever was
-    frozen before is searched afterwards.
+    A log makes many objects, and each collection would also search all of torch's. Where these are
+    frozen already, as in ranks, they stay so: after `unfreeze` all objects are searched.
     """
     gc.collect()  # garbage may be memory of a device
+    if gc.get_freeze_count():
+        yield
+        return
     gc.freeze()
     try:
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -29,9 +31,17 @@ def names(trace: Trace) -> dict[str, list[str]]:
     return seen
 
 
-@pytest.mark.parametrize("wrap", wrapped.WRAPPERS)
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("told", [None, lambda model: model, lambda model: {"": model}])
+def combinations() -> Iterator[Any]:
+    """Yield all combinations; half of them have every pair of values, and the rest is nightly."""
+    told = {"found": None, "told": lambda model: model, "by name": lambda model: {"": model}}
+    for number, (wrap, how) in enumerate(product(wrapped.WRAPPERS, told)):
+        for late in (False, True):
+            marks = () if late == bool(number % 2) else pytest.mark.nightly
+            name = f"{wrap}-{how}-{'late' if late else 'early'}"
+            yield pytest.param(wrap, late, told[how], id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("wrap", "late", "told"), combinations())
 def test_a_wrapper_is_transparent(recorded: Recorded, wrap: str, late: bool, told: Any) -> None:
     """Names are those of the model, and what is in the wrapper beside it has its own."""
     assert names(recorded(wrapped.trained(wrapped.WRAPPERS[wrap], told=told, late=late)))
