@@ -89,13 +89,26 @@ class BaselinePlace:
         return found
 
     def write(self, baseline: CheckBaseline) -> bool:
-        """Write a baseline, unless it is there as it is; return whether that was needed."""
+        """Write a baseline, unless it is there as it is; return whether that was needed.
+
+        Raises:
+            BaselineError: it cannot be written.
+        """
         path = self.file(baseline.key)
         text = baseline.text()
         if path.exists() and path.read_text("utf-8") == text:
             return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        put_whole(path, text, writer=os.getpid())
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            put_whole(path, text, writer=os.getpid())
+        except OSError as error:
+            raise BaselineError(
+                expected_but_got(
+                    "a folder for baselines that can be written to",
+                    f"{path.parent} ({error.strerror})",
+                    "make room there, or name another one with precision_baseline_dir",
+                )
+            ) from error
         return True
 
     def _lacking(self, key: Mapping[str, str]) -> str:

@@ -150,3 +150,12 @@ def test_a_baseline_has_a_name_for_a_folder(tmp_path: Path, name: str) -> None:
     """Below the folder of all baselines, and nowhere else."""
     with pytest.raises(ValueError, match="the name of a baseline"):
         BaselinePlace.of_name(tmp_path, name, "t.py::test")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    """It is not the comparison that failed."""
+    (tmp_path / "test_it.py").write_text("in the way of a folder")
+    place = BaselinePlace.of_test(tmp_path, "test_it.py::test_it", 1)
+    with pytest.raises(BaselineError, match=r"can be written to but got .*test_it\.py/test_it \("):
+        place.write(CheckBaseline(place.test, {}, {}))
+    assert [*tmp_path.rglob("*.partial*")] == []
