@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_precision.parity.verdict import Verdict
 
 
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _exit(number: int, frame: object) -> NoReturn:
@@ -80,8 +80,8 @@ class Against:
         from pytest_precision.parity.compare.calls import on_the_command_line
 
         given = self.given
-        # A runner that cancels a job, or a terminal that is closed, sends such a signal; what was
-        # made is removed then, too.
+        # From Ctrl-C, a runner that cancels a job, or a terminal that is closed: what was made is
+        # removed, and where this command was at that moment is of no interest.
         heeded = [one for one in _ENDINGS if signal.getsignal(one) is not signal.SIG_IGN]
         before = {one: signal.signal(one, _exit) for one in heeded}
         try:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pytest_precision.ranks.launch.launch_folder import MEET_SECONDS
 from pytest_precision.ranks.process.rendezvous import reserved_port
 
 if TYPE_CHECKING:
@@ -86,10 +87,12 @@ def _store(rank: int) -> Store:
     import torch.distributed as dist
 
     served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return dist.TCPStore(  # type: ignore[attr-defined]
+    store: Store = dist.TCPStore(  # type: ignore[attr-defined]
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         is_master=rank == 0 and not served,
-        timeout=timedelta(seconds=SECONDS),
+        timeout=timedelta(seconds=MEET_SECONDS),
         wait_for_workers=False,
     )
+    store.set_timeout(timedelta(seconds=SECONDS))
+    return store
