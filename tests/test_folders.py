@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision._folders import LOCK, YOUNG_SECONDS, Owner, OwnFolder, remove_of, sweep
+from pytest_precision._folder_owners import LOCK, YOUNG_SECONDS, Owner, remove_of, sweep
+from pytest_precision._folders import OwnFolder
 
 KILLED = """\
 import os, signal, sys
@@ -154,7 +155,8 @@ def test_a_folder_that_somebody_has_removed(tmp_path, again):
 
 KILLED_AS_IT_REMOVES = """\
 import os, shutil, signal, sys
-from pytest_precision._folders import LOCK, OwnFolder
+from pytest_precision._folder_owners import LOCK
+from pytest_precision._folders import OwnFolder
 def removing(folder, **options):
     (folder / LOCK).unlink()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from pytest_precision._folders import lives
+from pytest_precision._folder_owners import lives
 from pytest_precision._interrupts import postponed
 from pytest_precision.errors import expected_but_got
 from pytest_precision.report.versions import differing

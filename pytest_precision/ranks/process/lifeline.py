@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_precision import _folders
+from pytest_precision import _folder_owners
 from pytest_precision.ranks.process import reaper
 
 WATCH = "precision-watch"
@@ -67,7 +67,7 @@ def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        while _folders.lives(controller):
+        while _folder_owners.lives(controller):
             if over.wait(WATCH_SECONDS):
                 return
         leave()
@@ -102,7 +102,7 @@ def follow(folder: Path) -> NoReturn:
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    _folders.remove_left(folder, parent.pid)
+    _folder_owners.remove_left(folder, parent.pid)
     reaper.end_descendants(os.getpid())
     os.killpg(0, signal.SIGKILL)
     os._exit(1)  # the signal was for this process too
@@ -111,7 +111,7 @@ def follow(folder: Path) -> NoReturn:
 def _watch(controller: BaseProcess, folder: Path) -> None:
     wait([controller.sentinel])
     assert controller.pid is not None
-    _folders.remove_of(controller.pid, {str(folder.parent)})
+    _folder_owners.remove_of(controller.pid, {str(folder.parent)})
     follow(folder)
 
 

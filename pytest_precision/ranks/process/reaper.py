@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_precision import _folders
+from pytest_precision import _folder_owners
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -71,7 +71,7 @@ def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
     def leave() -> None:
         if os.getpid() == own:
             end_descendants(own)
-            _folders.remove_of(controller, parents)
+            _folder_owners.remove_of(controller, parents)
 
     atexit.register(leave)
     return leave

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
-from pytest_precision._folders import LOCK, PREFIX
+from pytest_precision._folder_owners import LOCK, PREFIX
 from pytest_precision.ranks.code.installed import is_installed
 from pytest_precision.ranks.state import open_files
 from pytest_precision.ranks.state.sources import COMPARED_FILES, Seen, UndigestedError, content_of

@@ -1,0 +1,199 @@
+"""Whose a temporary folder is, and the removal of those whose owners have ended.
+
+Each folder has a file that its owner keeps locked; the kernel releases the lock when the process
+ends, however it does. A process that outlives the owner removes its folders; otherwise the next
+process that needs a folder does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import secrets
+import shutil
+import socket
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "pytest-precision-"
+"""Prefix of the names of all these folders."""
+
+GONE = f"{PREFIX}gone-"
+"""Prefix of the names of folders that somebody removes; whoever finds one goes on with it."""
+
+LOCK = ".owner"
+YOUNG_SECONDS = 60.0
+"""A folder younger than this may have an owner that is about to lock it."""
+OLD_SECONDS = 86400.0
+"""Age from which an empty folder without an owner's file is one whose maker was killed at once."""
+REMOVAL_SECONDS = 1.0
+"""Time for the kernel to release the locks of a process that ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that made a folder, as the file in the folder names it.
+
+    Attributes:
+        machine: name of the machine.
+        boot: boot id of that machine; process numbers and locks are valid within one boot only.
+        process: number of the process.
+    """
+
+    machine: str
+    boot: str
+    process: int
+
+    @classmethod
+    def here(cls) -> Owner:
+        """Return this process."""
+        return cls(socket.gethostname(), _boot(), os.getpid())
+
+    @classmethod
+    def of(cls, folder: Path) -> Owner | None:
+        """Return the owner of a folder; None if its file names none, as after a full disk."""
+        try:
+            machine, boot, process = (folder / LOCK).read_text().split("\n")
+            return cls(machine, boot, int(process))
+        except (OSError, ValueError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.machine}\n{self.boot}\n{self.process}"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the owner may live on another machine, whose locks may be invisible here."""
+        return self.boot != _boot() and self.machine != socket.gethostname()
+
+
+def lives(process: int) -> bool:
+    """Return whether a process of this number exists on this machine."""
+    if process == os.getppid():
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def sweep(parent: str) -> None:
+    """Remove the folders in `parent` that dead processes of this user have left."""
+    for folder in _folders(parent):
+        with contextlib.suppress(OSError):  # gone, or not empty
+            if folder.name.startswith(GONE) or _is_left(folder):
+                _remove_if_free(folder)
+            elif not (folder / LOCK).exists() and _age(folder) > OLD_SECONDS:
+                folder.rmdir()  # nobody says whose it is, so that what is in it stays
+
+
+def remove_of(process: int, parents: set[str]) -> None:
+    """Remove the folders in `parents` of a process on this machine that is ending."""
+    until = time.monotonic() + REMOVAL_SECONDS
+    while time.monotonic() < until:
+        left = [folder for parent in parents for folder in _folders(parent)]
+        left = [folder for folder in left if _is_of(folder, process)]
+        if not left:
+            return
+        for folder in left:
+            _remove_if_free(folder)
+        time.sleep(0.01)
+
+
+def remove_left(folder: Path, process: int | None) -> None:
+    """Remove a folder if its owner has ended; other processes may do so at the same time.
+
+    Args:
+        folder: which one.
+        process: number of a process on this machine that has ended, or is ending.
+    """
+    owner = Owner.of(folder)
+    if owner is None or (owner.process, owner.boot) == (process, _boot()):
+        shutil.rmtree(folder, ignore_errors=True)
+    elif not owner.elsewhere:
+        _remove_if_free(folder)
+
+
+def _folders(parent: str) -> list[Path]:
+    found = []
+    for folder in Path(parent).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # gone
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                found.append(folder)
+    return found
+
+
+def _is_left(folder: Path) -> bool:
+    if not (folder / LOCK).exists():
+        return False
+    owner = Owner.of(folder)
+    return _age(folder / LOCK) >= YOUNG_SECONDS and (owner is None or not owner.elsewhere)
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.lstat().st_mtime
+
+
+def _is_of(folder: Path, process: int) -> bool:
+    """Return whether a folder is of that process, or somebody has begun to remove it."""
+    if folder.name.startswith(GONE):
+        return True
+    owner = Owner.of(folder)
+    return owner is not None and (owner.process, owner.boot) == (process, _boot())
+
+
+def _remove_if_free(folder: Path) -> None:
+    if folder.name.startswith(GONE):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    lock = _locked(folder / LOCK)
+    if lock is not None:
+        remove(folder)
+        os.close(lock)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder under a name that says so: the lock file may go before the folder does."""
+    gone = folder.with_name(f"{GONE}{secrets.token_hex(8)}")
+    with contextlib.suppress(OSError):  # somebody else has begun
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def owned(folder: Path) -> int | None:
+    """Lock a new folder and write its owner into the lock file; return the descriptor."""
+    lock = _locked(folder / LOCK, os.O_CREAT)
+    if lock is not None:
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(lock, str(Owner.here()).encode())
+    return lock
+
+
+def _locked(file: Path, flags: int = 0) -> int | None:
+    """Return a descriptor that holds the lock of `file`; None if the lock cannot be had."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | flags, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another process holds it, or the file system has no locks
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+@functools.cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return ""
