@@ -107,6 +107,8 @@ def _patch_tensors() -> None:
     where = Tensor.device.__get__
 
     def device_of(tensor: Tensor) -> torch.device:
+        if getattr(_state, "plain", False) and type(tensor) in marks.PLAIN:
+            return where(tensor)  # asked so often that the rest would cost more than a kernel
         # The getter would hand a subclass the name `torch.Tensor.device`, which is this property.
         with without_torch_functions():
             found: torch.device = where(tensor)
@@ -156,6 +158,8 @@ def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
+        if getattr(_state, "plain", False) and (device is None or device == CPU):
+            return function(*args, **kwargs)  # nothing is marked there
         if device is not None:
             kwargs["device"] = real(device)
         if kwargs.get("pin_memory"):

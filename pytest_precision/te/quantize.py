@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -156,7 +157,7 @@ def _current(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
     scales = "_pow2" if quantizer.force_pow_2_scales else ""
     name = f"fp8_current_{_element(quantizer)}{scales}"
     reduce = _reduction(quantizer)
-    format = formats.by_name(name, epsilon=quantizer.amax_epsilon, reduce_amax=reduce)
+    format = _format(name, epsilon=quantizer.amax_epsilon, reduce_amax=reduce)
     return format.quantize(x, usage=usage)
 
 
@@ -164,12 +165,12 @@ def _blockwise(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
     block = "128x128" if quantizer.block_scaling_dim == 2 else "1x128"
     scales = "pow2" if quantizer.force_pow_2_scales else "f32"
     name = f"fp8_block_{block}_{_element(quantizer)}_{scales}"
-    return formats.by_name(name, epsilon=quantizer.amax_epsilon).quantize(x, usage=usage)
+    return _format(name, epsilon=quantizer.amax_epsilon).quantize(x, usage=usage)
 
 
 def _mxfp8(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
     name = f"mxfp8_{_element(quantizer)}{'_2d' if quantizer.with_2d_quantization else ''}"
-    return formats.by_name(name).quantize(x, usage=usage)
+    return _format(name).quantize(x, usage=usage)
 
 
 def _nvfp4(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
@@ -195,7 +196,7 @@ def _nvfp4(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
             f"expected one of {', '.join(formats.names())} but got {name}, which the stand-in for "
             "Transformer Engine 2.20 lacks; change the recipe"
         )
-    format = formats.by_name(name, **options)
+    format = _format(name, **options)
     if not quantizer.with_rht or quantizer.rht_matrix_random_sign_mask_t or usage == "rowwise":
         return format.quantize(x, bits, usage=usage)
     # The transform of `formats` has signs, which undo those of its input.
@@ -215,6 +216,20 @@ _FORMATS = {
     "NVFP4Quantizer": _nvfp4,
 }
 """Name of a class of quantizers to what it computes."""
+
+
+def _format(name: str, **options: Any) -> Any:
+    """Return a format that remembers nothing between tensors.
+
+    One that reduces over ranks holds their process group, and is made for one tensor.
+    """
+    if options.get("reduce_amax") is not None:
+        return formats.by_name(name, **options)
+    return _kept_format(name, **options)
+
+
+_kept_format = lru_cache(maxsize=64)(formats.by_name)
+"""Makes and checks a format once: on small tensors, that takes as long as a kernel."""
 
 
 def _element(quantizer: Any) -> str:
