@@ -218,7 +218,7 @@ _FORMATS = {
 """Name of a class of quantizers to what it computes."""
 
 
-def _format(name: str, **options: Any) -> Any:
+def _format(name: str, **options: Any) -> formats.Format:
     """Return a format that remembers nothing between tensors.
 
     One that reduces over ranks holds their process group, and is made for one tensor.
