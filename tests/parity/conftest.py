@@ -20,11 +20,13 @@ def write_trace(tmp_path: Path) -> Callable[..., Trace]:
     """Write what each rank recorded, and read it back."""
     count = iter(range(1000))
 
-    def write(*ranks: Recorded, unobservable: dict[str, str] | None = None) -> Trace:
+    def write(
+        *ranks: Recorded, unobservable: dict[str, str] | None = None, digests: bool = False
+    ) -> Trace:
         folder = tmp_path / f"trace{next(count)}"
         folder.mkdir()
         for rank, recorded in enumerate(ranks):
-            with TraceWriter(folder, rank) as writer:
+            with TraceWriter(folder, rank, digests=digests) as writer:
                 for moment, observations in recorded:
                     writer.add(moment, observations)
                 writer.close(Header(len(ranks), unobservable or {}, {}))

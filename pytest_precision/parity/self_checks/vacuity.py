@@ -87,7 +87,7 @@ def _no_evaluation(trace: Trace, cell: Cell) -> str | None:
 
 
 def _not_quantized(trace: Trace, cell: Cell) -> str | None:
-    if PRECISIONS[cell.precision].quantized and not any(_tensors(trace, "used_quantized")):
+    if PRECISIONS[cell.precision].quantized and not any(_entries(trace, "used_quantized")):
         return f"nothing was quantized, but the precision is {cell.precision}"
     return None
 
@@ -196,10 +196,16 @@ def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]
 
 
 def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
+    """Yield the tensors of a kind of which a trace of digests keeps the values, too."""
+    for moment, entry in _entries(trace, kind):
+        yield moment, trace.tensor(entry)
+
+
+def _entries(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
     for moment in trace.moments:
         for entry in trace.entries(moment):
             if entry.kind == kind:
-                yield moment, trace.tensor(entry)
+                yield moment, entry
 
 
 def _moved(trace: Trace) -> bool:

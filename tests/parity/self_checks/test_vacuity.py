@@ -68,6 +68,14 @@ def test_a_run_in_which_nothing_happened_is_vacuous(
     )
 
 
+def test_quantized_bytes_of_which_a_digest_is_kept_are_there(write_trace: Write) -> None:
+    """Nobody reads them: that they were observed is enough."""
+    recorded = sound()
+    recorded[1][1].append(whole("used_quantized", "w.rowwise.data", torch.ones(99).byte()))
+    trace = write_trace(recorded, digests=True)
+    assert vacuous(trace, Cell("mxfp8", sequence="train-eval"), Criteria()) is None
+
+
 def test_a_run_without_a_loss_is_vacuous(write_trace: Write) -> None:
     """An engine that shows nothing can be compared with anything."""
     recorded = [(moment, []) for moment, _ in sound()]
