@@ -18,6 +18,7 @@ from pytest_precision import (
     Engine,
     Observation,
     Parity,
+    ParityError,
     Workload,
     layouts,
     workloads,
@@ -92,25 +93,34 @@ class Centring(nn.Module):
 
     mean: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, weight: float) -> None:
         super().__init__()
+        self.weight = weight
         self.register_buffer("mean", torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
         centred = x - self.mean
         if self.training:
-            self.mean.lerp_(x.detach().flatten(0, -2).mean(0), 0.1)
+            self.mean.lerp_(x.detach().flatten(0, -2).mean(0), self.weight)
         return centred
 
 
 class Centred(Small):
     """Has a forward that reads what the forwards before it have left."""
 
+    weight = 0.1
+
     def model(self, cell: Cell) -> nn.Module:
         model = super().model(cell)
         assert isinstance(model.head, nn.Linear)
-        model.head = nn.Sequential(Centring(model.head.in_features), model.head)  # type: ignore[arg-type]
+        model.head = nn.Sequential(Centring(model.head.in_features, self.weight), model.head)  # type: ignore[arg-type]
         return model
+
+
+class CentredSlowly(Centred):
+    """Has a running mean that hardly moves within a step."""
+
+    weight = 1e-5
 
 
 class Selective(Engine):
@@ -136,6 +146,22 @@ class Unready(Engine):
 def of_kind(workload: Workload, cell: Cell, *, kind: type[Engine], again: bool = False) -> Engine:
     model = workload.model(cell)
     return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+class Doubling(Engine):
+    """Multiplies each gradient by 2."""
+
+    def forward_backward(self, step: int) -> None:
+        super().forward_backward(step)
+        for weight in self.model.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(2)
+
+
+def frozen(workload: Workload, cell: Cell, *, again: bool = False) -> Engine:
+    model = workload.model(cell)
+    model.get_submodule("head").requires_grad_(False)
+    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
 def adamw(workload: Workload, cell: Cell) -> Engine:
@@ -181,6 +207,21 @@ def test_ranks_that_keep_what_their_own_forwards_leave_are_not_judged(parity_in:
     assert verdict.oracle is not None
     reason = verdict.oracle["candidate"]["gradients"]["silent"]
     assert reason.startswith("a forward reads buffers that the forwards before it have changed")
+
+
+def test_what_a_wrong_rule_explains_is_wrong_whatever_forwards_leave(parity_in: ParityIn) -> None:
+    """Both sides double each gradient."""
+    sides = (partial(of_kind, kind=Doubling), partial(of_kind, kind=Doubling, again=True))
+    with pytest.raises(ParityError, match="it is multiplied by the ranks"):
+        parity_in(Cell(sequence="train", world_size=2)).check(*sides, workload=CentredSlowly)
+
+
+def test_a_weight_without_a_gradient_is_wrong_whatever_is_drawn(parity_in: ParityIn) -> None:
+    """No random number leaves a weight without one."""
+    with pytest.raises(ParityError, match="no rank has any"):
+        parity_in(Cell(sequence="train3")).check(
+            frozen, partial(frozen, again=True), workload=Dropping
+        )
 
 
 def test_one_rank_that_keeps_what_its_forwards_leave_is_judged(gradients_of: CheckOn) -> None:

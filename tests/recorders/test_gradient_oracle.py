@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.recorders.engine_recorder import record_engine
+from pytest_precision.recorders.gradients import plain_sums
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
 from pytest_precision.trace.gradient_log import GradientLog, KnownSteps
 from pytest_precision.trace.moment import EVERYTHING
@@ -31,6 +33,18 @@ class Doubled(Engine):
 def doubled(workload: Workload, cell: Cell) -> Engine:
     model, _ = resident(workload.model(cell), cell)
     return Doubled(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+class DoubledLater(Doubled):
+    """Multiplies the gradients of the second step by 2."""
+
+    def forward_backward(self, step: int) -> None:
+        (super() if step == 2 else super(Doubled, self)).forward_backward(step)
+
+
+def late(workload: Workload, cell: Cell) -> Engine:
+    model, _ = resident(workload.model(cell), cell)
+    return DoubledLater(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
 class Nudged(Engine):
@@ -138,6 +152,43 @@ def test_wrong_gradients_of_a_known_step_are_explained(one_rank: None, tmp_path:
     alone = judged(doubled, tmp_path / "alone", KnownSteps({}, {}))
     again = judged(doubled, tmp_path / "again", KnownSteps({}, first.sums))
     assert again.breaches == alone.breaches != []
+
+
+def test_sums_that_cannot_be_kept_or_read_are_computed(
+    one_rank: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes no judgement away, and leaves no part of a file."""
+    first = judged(layouts.adamw, tmp_path / "first")
+    gone = KnownSteps({}, dict.fromkeys(first.sums, str(tmp_path / "gone.pt")))
+    assert judged(doubled, tmp_path / "doubled", gone).breaches
+
+    def full(data: object, file: Path) -> None:
+        file.write_bytes(b"a part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    log = judged(layouts.adamw, tmp_path / "full")
+    assert (log.judged, log.silent, log.sums) == (first.judged, "", {})
+    assert not [*tmp_path.glob("full/**/plain-*")]
+    assert judged(frozen, tmp_path / "frozen").breaches
+
+
+def test_sums_before_a_wrong_step_are_kept(
+    one_rank: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other side starts its first step from the same."""
+    log = judged(late, tmp_path / "late", cell=Cell(sequence="train3"))
+    assert {found.step for found in log.breaches} == {2}
+    assert len(log.sums) == 1
+
+
+def test_few_sums_of_a_run_are_kept(
+    one_rank: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its first steps; what more took would displace other references."""
+    elements = sum(one.numel() for one in workloads.mlp().model(CELL).parameters())
+    monkeypatch.setattr(plain_sums, "MOST_KEPT", elements)
+    assert len(judged(layouts.adamw, tmp_path / "first").sums) == 1
 
 
 def test_a_weight_without_a_gradient_is_wrong_where_the_workload_gives_one(

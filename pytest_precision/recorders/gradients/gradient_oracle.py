@@ -190,7 +190,7 @@ class GradientOracle:
         loop = None
         for number, step in enumerate(steps):
             if self._log.breaches or self._log.silent:
-                return
+                break
             if step in self._right:
                 judged, worst = self._right[step]
                 own = GradientLog(judged, worst)

@@ -93,14 +93,17 @@ def judge_step(
     loop.put(weights, first.buffers, first.scale)
     again = next(loop.microbatches(first.step))
     if _differs(single[0], again, near):
-        log.silent = UNREPEATABLE
+        log.breaches = absent
+        log.silent = "" if absent else UNREPEATABLE
         return
-    if later and _differs(single[0], later, 0.0) and not _differs(single[0], again, 0.0):
-        log.silent = REMEMBERS
-        return
+    remembers = later is not None and _differs(single[0], later, 0.0)
+    remembers &= not _differs(single[0], again, 0.0)
     single = single if len(single) == len(plain.losses) else []
     wrong = [*_breaches(beyond, held, loop, ranks, weights, near, before, single)]
+    if remembers:  # which leaves nothing that a wrong rule explains
+        wrong = [one for one in wrong if one.words]
     log.breaches = [*wrong, *absent]
+    log.silent = REMEMBERS if remembers and not log.breaches else ""
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:

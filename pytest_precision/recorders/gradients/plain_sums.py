@@ -14,7 +14,7 @@ import torch
 from pytest_precision.recorders.gradients.plain import Gradients, Sums
 
 MOST_KEPT = 1 << 22
-"""Elements of a step that are kept, 32 MiB on disk: more would displace other references."""
+"""Elements of a run that are kept, 32 MiB on disk: more would displace other references."""
 
 
 class PlainSums:
@@ -32,12 +32,16 @@ class PlainSums:
     def __init__(self, folder: Path, known: Mapping[str, str] | None) -> None:
         self._folder, self._known = folder, known
         self.kept: dict[str, str] = {}
+        self._elements = 0
 
     def find(self, start: str) -> Sums | None:
         """Return the sums of a step that starts from what has this digest, if they are known."""
         if self._known is None or start not in self._known:
             return None
-        found = torch.load(self._known[start])
+        try:
+            found = torch.load(self._known[start])
+        except (OSError, RuntimeError):  # gone or damaged: the step is computed
+            return None
         shares: list[Gradients] = [{} for _ in range(found["size"])]
         sizes = [torch.Size(shape).numel() for *_, shape in found["held"]]
         parts = torch.split(found["values"], sizes)
@@ -48,22 +52,25 @@ class PlainSums:
     def keep(self, start: str, sums: Sums) -> None:
         """Write the sums of a step for the other side, if this run is the first one."""
         elements = sum(own.numel() for share in sums.shares for own in share.values())
-        if self._known is not None or elements > MOST_KEPT:
+        if self._known is not None or self._elements + elements > MOST_KEPT:
             return
         every = [
             (position, name, gradient)
             for position, share in enumerate(sums.shares)
             for name, gradient in share.items()
         ]
-        self.kept[start] = f"plain-{start}.pt"
-        torch.save(  # as one tensor, since each takes time by itself
-            {
-                "size": len(sums.shares),
-                "losses": sums.losses,
-                "held": [(position, name, tuple(own.shape)) for position, name, own in every],
-                "values": torch.cat(
-                    [torch.empty(0).double(), *(own.flatten() for *_, own in every)]
-                ),
-            },
-            self._folder / self.kept[start],
-        )
+        file = self._folder / f"plain-{start}.pt"
+        data = {
+            "size": len(sums.shares),
+            "losses": sums.losses,
+            "held": [(position, name, tuple(own.shape)) for position, name, own in every],
+            # As one tensor, since each takes time by itself.
+            "values": torch.cat([torch.empty(0).double(), *(own.flatten() for *_, own in every)]),
+        }
+        try:
+            torch.save(data, file)
+        except (OSError, RuntimeError):  # the disk is full: the other side computes the step
+            file.unlink(missing_ok=True)
+            return
+        self._elements += elements
+        self.kept[start] = file.name
