@@ -67,7 +67,7 @@ class Owner:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the owner may live on another machine, whose locks may be invisible here."""
+        """Return whether the owner may live on another machine, whose locks none may see here."""
         return self.boot != _boot() and self.machine != socket.gethostname()
 
 

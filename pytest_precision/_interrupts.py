@@ -73,7 +73,8 @@ class WholeTorch(MetaPathFinder):
         try:
             yield
         finally:
-            sys.meta_path.remove(self)
+            if self in sys.meta_path:  # a script may have put other finders there
+                sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,13 @@ def test_bad_marker_option(keywords: dict[str, object], got: str) -> None:
         with_marker(Settings(), keywords, "test_a.py::test_a")
     assert str(refusal.value).startswith("test_a.py::test_a: expected ")
     assert got in str(refusal.value)
+
+
+def test_what_repeats_a_check_has_a_build_with_a_commit_only() -> None:
+    """The ini file of a repository may name it for every session."""
+    build = Settings(against_build="make")
+    assert build.in_time == ""
+    assert "against_build=make" in replace(build, against="main").in_time
 
 
 def test_marker_takes_numbers() -> None:

@@ -29,7 +29,8 @@ def is_dtensor(value: object) -> TypeGuard[DTensor]:
     nobody has imported it, nothing is one. A session that compares recordings needs none.
     """
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(value, module.DTensor)
+    kind = getattr(module, "DTensor", None)  # none while somebody imports the module
+    return kind is not None and isinstance(value, kind)
 
 
 def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -96,9 +96,9 @@ class BaselinePlace:
         """
         path = self.file(baseline.key)
         text = baseline.text()
-        if path.exists() and path.read_text("utf-8") == text:
-            return False
         try:
+            if path.exists() and path.read_bytes() == text.encode():
+                return False
             path.parent.mkdir(parents=True, exist_ok=True)
             put_whole(path, text, writer=os.getpid())
         except OSError as error:

@@ -67,7 +67,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """What the modules of this process defined, where ranks import them anew."""
+        """Return what modules of this process defined, where ranks import them anew."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     def _terms(self, asked: Terms) -> Terms:

@@ -37,7 +37,8 @@ class Side:
         delays: number of the delays of its ranks, see `recorders.perturb.delays`; 0 for none.
         ends_only: whether only what a train step leaves is looked at.
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
-        noise: number of the run that rounds at random, see `recorders.perturb.noise`; 0 for none.
+        noise: number of the run that rounds at random, see `recorders.perturb.rounding_noise`; 0
+            for none.
         start: number of another start, see `recorders.perturb.perturbation`; 0 for the usual one.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
         beside_exact: whether the first train step is recorded beside the same step in fp64, in

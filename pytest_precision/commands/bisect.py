@@ -216,8 +216,7 @@ class ChecksOfCommits:
         """
         print(f"pytest_precision: {commit:.12}", file=sys.stderr, flush=True)
         folder = self._against.sides.folder / commit
-        options = ("-o", "precision_lines=off", "--quiet")
-        done = self._pytest(commit, folder, *options, quiet=True)
+        done = self._pytest(commit, folder, "--precision-lines=off", "--quiet", quiet=True)
         try:
             cells = read_report(folder)["cells"]
         except ReportError:

@@ -34,8 +34,10 @@ class FSDP2Engine(Engine):
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
         """Reduce in the backward of the last microbatch only."""
-        root = next(_sharded(self.model))
-        root.set_requires_gradient_sync(last)
+        from torch.distributed.fsdp import FSDPModule
+
+        assert isinstance(self.model, FSDPModule)
+        self.model.set_requires_gradient_sync(last)
         return nullcontext()
 
     def reduce_grads(self) -> None:

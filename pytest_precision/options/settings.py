@@ -85,7 +85,10 @@ class Settings:
             "against-python": self.against_python,
             "baseline": self.baseline,
         }
-        keys = {"against_build": self.against_build, "baseline_dir": self.baseline_dir}
+        keys = {
+            "against_build": self.against_build if self.against else None,
+            "baseline_dir": self.baseline_dir,
+        }
         words = [f"--precision-{name}={value}" for name, value in given.items() if value]
         for name, value in keys.items():
             words += ["-o", f"precision_{name}={value}"] if value else []

@@ -28,7 +28,7 @@ class LayoutJob(NamedTuple):
         cell: its sequence is run; its layouts see the backend that was chosen.
         folder: an existing one, the same for all ranks.
         segment: the operations that are run.
-        window: the train steps whose values are kept; None is the whole run, as digests.
+        window: the train steps whose values are kept; None is the whole run.
         perturbation: what is done to the run on purpose.
         gradients: whether losses and gradients of a whole run are computed once more.
         known: what was found out of the gradients of the other side, see `GradientOracle`.

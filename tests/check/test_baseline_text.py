@@ -159,3 +159,14 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match=r"can be written to but got .*test_it\.py/test_it \("):
         place.write(CheckBaseline(place.test, {}, {}))
     assert [*tmp_path.rglob("*.partial*")] == []
+
+
+def test_a_damaged_baseline_is_written_anew(tmp_path: Path) -> None:
+    """It need not be text: nobody reads what is replaced."""
+    place = BaselinePlace.of_test(tmp_path, "test_it.py::test_it", 1)
+    baseline = CheckBaseline(place.test, {}, {})
+    place.write(baseline)
+    (file,) = tmp_path.rglob("*.txt")
+    file.write_bytes(b"\xff")
+    assert place.write(baseline)
+    assert place.read({}) == baseline

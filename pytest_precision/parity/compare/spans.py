@@ -45,7 +45,7 @@ def _windows(shape: tuple[int, ...], numel: int) -> Iterator[PartOfTensor]:
 def _flat(part: Tensor, dtype: torch.dtype) -> Tensor:
     if is_plain(part, dtype):
         return part.view(-1)
-    return torch.empty(part.shape, dtype=dtype).copy_(part).view(-1)
+    return torch.empty(part.shape, dtype=dtype, device="cpu").copy_(part).view(-1)
 
 
 def is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:

@@ -116,23 +116,25 @@ def _without_group() -> Iterator[None]:
     tcp_store = dist.TCPStore  # type: ignore[attr-defined]
     # It is open from now on: while the file runs, another process could take a port that is free.
     served = tcp_store(address, 0, is_master=True, wait_for_workers=False) if not rank else None
-    files = ExitStack()
-    ports = [files.enter_context(reserved_port()), 0 if served is None else served.port]
-    dist.broadcast_object_list(ports)
-    dist.destroy_process_group()
-    # Ranks of their own have the first four already; a test process that is the only rank has not.
-    place = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": 1}
-    variables = {name: os.environ.get(name, str(value)) for name, value in place.items()}
-    ended = False
-    try:
-        with files, patched(variables | {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}):
-            yield
-        ended = True
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        if ended or world_size == 1:  # the peers of a rank that failed would not come
-            store = served or tcp_store(address, ports[1], is_master=False)
-            dist.init_process_group(
-                backend, store=store, rank=rank, world_size=world_size, device_id=device
-            )
+    with ExitStack() as reserved:
+        ports = [0, 0]
+        if served is not None:
+            ports = [reserved.enter_context(reserved_port()), served.port]
+        dist.broadcast_object_list(ports)
+        dist.destroy_process_group()
+        # Ranks of their own have the first four already, unlike a test process that is the only.
+        place = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": 1}
+        variables = {name: os.environ.get(name, str(value)) for name, value in place.items()}
+        ended = False
+        try:
+            with patched(variables | {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}):
+                yield
+            ended = True
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            if ended or world_size == 1:  # the peers of a rank that failed would not come
+                store = served or tcp_store(address, ports[1], is_master=False)
+                dist.init_process_group(
+                    backend, store=store, rank=rank, world_size=world_size, device_id=device
+                )

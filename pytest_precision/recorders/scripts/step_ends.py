@@ -47,12 +47,12 @@ class RunningStep:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has made its update, unless an optimizer is in the middle of one."""
+        """Return whether it has made its update, unless an optimizer is in the middle of one."""
         return bool(self.updated and not self.running) or self.given_up
 
     @property
     def phase(self) -> str:
-        """The phase to which `record.see` adds a tensor now."""
+        """Return the phase to which `record.see` adds a tensor now."""
         if self.updated:
             return "optimizer_step"
         return "clip_grads" if self.clipped or self.running else "forward_backward"
