@@ -1,4 +1,4 @@
-"""pytest -p te_outcomes: write each outcome to a file at once, and run one test of ten if asked.
+"""pytest -p te_outcomes: write each outcome to a file at once, and run a part of the tests.
 
 Each rank writes a file. It is there also when the run is ended before its last test.
 """
@@ -22,8 +22,8 @@ EVERY = "PRECISION_TE_EVERY"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep one of so many tests, and write how many are to run.
 
-    Of each ten it is the one after that of the ten before: every tenth would have one value of each
-    parameter with two, of which the first varies fastest.
+    It is a later one in each group of so many: one at the same place in each would have one value
+    of each parameter with two, of which the first varies fastest.
     """
     every = int(os.environ.get(EVERY, "1"))
     items[:] = [item for n, item in enumerate(items) if n % every == n // every % every]

@@ -64,6 +64,7 @@ class LaunchController(Process):
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         super().__init__(launch, collection)
+        self._parent = os.getppid()  # before the meeting, in which torchrun may end
         self._serves = False
 
     @pytest.hookimpl(tryfirst=True)
@@ -91,7 +92,7 @@ class LaunchController(Process):
                 raise pytest.UsageError(str(error)) from error
             session.config.stash[HOSTS] = hosts
             session.config.add_cleanup(lambda: hosts.close(int(session.exitstatus)))
-            session.config.add_cleanup(_follow_torchrun(self.launch))
+            session.config.add_cleanup(_follow_torchrun(self.launch, self._parent))
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -204,16 +205,20 @@ def refuse_rank(launch: Launch, reason: str) -> None:
         LaunchRendezvous(launch).refuse(reason)
 
 
-def _follow_torchrun(launch: Launch) -> Callable[[], None]:
+def _follow_torchrun(launch: Launch, parent: int) -> Callable[[], None]:
     """End this process if torchrun ends, as torchrun does where it ends its processes itself.
 
     One that is killed leaves them, and GPUs would be busy until the last test is over. Slurm ends
     all processes of a step.
 
+    Args:
+        launch: the launch.
+        parent: number of this process's parent at its start, which may be 1 in a container.
+
     Returns:
         Ends this watch.
     """
-    over, parent = threading.Event(), os.getppid()
+    over = threading.Event()
 
     def watch() -> None:
         while not over.wait(LAUNCHER_SECONDS):

@@ -71,7 +71,8 @@ def generic_gemm(
         assert gelu_in is not None
         product = _gelu_gradient(matrix(gelu_in).float(), product)
     elif gelu:
-        gelu_input = product.to(DTYPES[int(bias_type)])
+        # The product may be `D` itself, which the result is copied to.
+        gelu_input = product.to(DTYPES[int(bias_type)], copy=True)
         product = functional.gelu(gelu_input.float(), approximate="tanh")
     if not transB:
         product = product.reshape(*B.size()[:-1], product.shape[-1])

@@ -154,7 +154,7 @@ def test_a_test_fails_on_all_ranks_if_it_does_on_one(
     ("test", "message", "said"),
     [
         ("t.py::a", "RuntimeError: Tried to instantiate dummy base class CUDAGraph", "CUDA graphs"),
-        ("t.py::a", "RuntimeError: world_size (2) is not divisible by 8", "4 or 8 ranks"),
+        ("t.py::a", "RuntimeError: world_size (2) is not divisible by 8", "needs more ranks"),
         ("t.py::a", "AssertionError: Tensor-likes are not equal!", "unexplained: AssertionError"),
         ("t.py::a", "at 0x7f and /home/me/file: a|b\nmore", "unexplained: at  and file: a/b (1)"),
     ],
@@ -185,13 +185,18 @@ def test_rows_that_are_not_run_anew_stay(te_page: ModuleType) -> None:
 
 
 def test_each_project_has_a_table_in_the_page(te_suites: ModuleType) -> None:
-    """A row of it is of a file that is run."""
+    """A row of it is of a file that is run, and of the part that is run."""
     page = ROOT / "docs" / "reference" / "transformer-engine.md"
     sys.modules["te_page"].PAGE = page  # type: ignore[attr-defined]
     for project in te_suites.PROJECTS:
         rows = sys.modules["te_page"].read_rows(project.option)
         assert rows, project.title
         assert rows.keys() <= {suite.name for suite in project.suites}, project.title
+        parts = {name: row[3] for name, row in rows.items() if "one of" in row[3]}
+        every = {suite.name: suite.every for suite in project.suites if suite.every > 1}
+        assert parts.keys() == every.keys() & rows.keys(), project.title
+        for name, part in parts.items():
+            assert part.split(", ")[1] == f"one of {every[name]}", name
 
 
 @pytest.mark.parametrize(

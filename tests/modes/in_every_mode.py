@@ -33,6 +33,10 @@ def dies():
     dist.barrier()
 
 
+def dies_as_a_layout(workload, cell):
+    os._exit(3)
+
+
 def variables():
     of_launchers = ("TORCHELASTIC_", "MASTER_", "SLURM_STEP_", "SLURM_PROCID")
     left = [name for name in os.environ if name.startswith(of_launchers)]
@@ -79,6 +83,11 @@ def test_on_three(ranks):
 @pytest.mark.precision_matrix(sequence=["train2", "train-save-restart@2-train"], world_size=[1, 2])
 def test_parity(parity):
     parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
+
+
+@pytest.mark.precision_matrix(sequence=["train1"], world_size=[2])
+def test_has_no_verdict(parity):
+    parity.check(dies_as_a_layout, layouts.adamw, workload=workloads.mlp)
 
 
 def test_without_ranks(tmp_path):

@@ -20,6 +20,9 @@ CELLS = [
 ]
 """Of test_outcomes.py."""
 
+ERROR = "test_has_no_verdict[train1-w2]"
+"""A cell of test_outcomes.py whose layout ends its ranks."""
+
 OUTCOMES = {
     "test_passes": "passed",
     "test_fails": "failed",
@@ -29,6 +32,7 @@ OUTCOMES = {
     "test_fails_as_expected": "xfailed",
     "test_on_three": "passed",
     **dict.fromkeys(CELLS, "passed"),
+    ERROR: "failed",
     "test_without_ranks": "passed",
 }
 """Of the tests in test_outcomes.py."""
@@ -112,13 +116,16 @@ def test_one_terminal(scenario: Scenario) -> None:
 def test_report_and_cache(scenario: Scenario) -> None:
     """One report.json of the cells, and one cache for `--lf`."""
     cells = read_report(scenario.folder / "report" / "report.json")["cells"]
-    passed = sorted(cell["nodeid"] for cell in cells if cell["outcome"] == "pass")
-    assert [name for name in passed if "outcomes" in name] == [
-        f"test_outcomes.py::{name}" for name in CELLS
-    ]
+    told = {cell["nodeid"].partition("::")[2]: cell["outcome"] for cell in cells}
+    assert {name: told.pop(name) for name in (*CELLS, ERROR)} == {
+        **dict.fromkeys(CELLS, "pass"),
+        ERROR: "error",
+    }
+    assert len(told) == 6
+    assert all(told[name] == ("fail" if "differs" in name else "pass") for name in told)
     failed = json.loads((scenario.folder / ".pytest_cache/v/cache/lastfailed").read_text())
     found = {name.partition("::test_")[2] for name in failed if "outcomes" in name}
-    assert found == {"fails", "raises", "dies"}
+    assert found == {"fails", "raises", "dies", ERROR.removeprefix("test_")}
 
 
 def test_a_layout_that_changes_its_process_changes_no_verdict(scenario: Scenario) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import pytest
+from slack import slack
 
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.serve import Hello, Server
@@ -99,7 +100,7 @@ def test_a_host_that_has_no_descriptor_left_answers_later(server: socket.socket)
             resource.setrlimit(resource.RLIMIT_NOFILE, most)
     with wire.dial(*server.getsockname(), KEY) as control:
         control.send(Hello())
-        assert control.poll(5)
+        assert control.poll(slack())
     served.close()
 
 

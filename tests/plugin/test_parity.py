@@ -125,7 +125,7 @@ def test_the_short_summary_names_the_divergence(
     assert str(result.stdout).count("Repeat with:") == 1
 
 
-# With workers, `modes/test_same_answers.py` has a death and the reports in CI, too.
+# With workers, CI has red cells, one with a death, and the reports in `modes/test_same_answers.py`.
 @pytest.mark.parametrize(
     "distribution",
     [[], pytest.param(["-n", "2"], marks=pytest.mark.nightly)],

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch.distributed as dist
+from slack import slack
 
 from pytest_precision.ranks.process.rendezvous import reserved_port
 from pytest_precision.revisions import peers
@@ -23,12 +24,13 @@ def of_rank(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 def test_a_launcher_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where it is killed while its processes import torch."""
     monkeypatch.setattr(peers, "MEET_SECONDS", 0.5)
+    limit = slack()  # of this session, and not of the rank that it is made to be
     started = time.monotonic()
     with reserved_port() as port:
         of_rank(monkeypatch, port)
         with pytest.raises(dist.DistError):
             Peers()
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < limit
 
 
 def test_a_rank_that_trains_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

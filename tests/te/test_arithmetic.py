@@ -82,6 +82,16 @@ def test_the_gradient_of_gelu_is_of_the_whole_sum() -> None:
     close(multiplied(weight, x, held, **given)[0], expected)
 
 
+def test_the_input_of_gelu_is_kept() -> None:
+    """The output is written in place, and the input is what it held plus the product."""
+    x, weight, held = drawn(5, 8), drawn(3, 8, seed=1), drawn(5, 3, seed=2)
+    expected = held + x @ weight.t()
+    made, _, before, _ = multiplied(weight, x, held, gelu=True, accumulate=True)
+    assert before is not None
+    close(before, expected.double())
+    close(made, F.gelu(expected.double(), approximate="tanh"))
+
+
 def test_a_grouped_gemm_leaves_an_idle_expert_alone() -> None:
     """An expert without rows has the gradient 0, or keeps what was accumulated."""
     x, grads = [drawn(4, 8), torch.empty(0, 8)], [drawn(4, 3, seed=1), torch.empty(0, 3)]

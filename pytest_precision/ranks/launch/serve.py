@@ -97,8 +97,13 @@ class Server:
         while not self._closed.is_set():
             try:
                 caller, _ = self._listener.accept()
+            except OSError:  # no descriptor is left, or the caller
+                self._closed.wait(ACCEPT_SECONDS)
+                continue
+            try:
                 threading.Thread(target=self._receive, args=[caller], daemon=True).start()
-            except (OSError, RuntimeError):  # no descriptor or thread is left, or the caller
+            except RuntimeError:  # no thread is left
+                caller.close()
                 self._closed.wait(ACCEPT_SECONDS)
 
     def _receive(self, caller: socket.socket) -> None:

@@ -25,6 +25,8 @@ from pytest_precision.ranks.state.environment import patched
 
 EXIT_SECONDS = 1.0
 """Time between the end of a process's connection and its exit status."""
+POLL_SECONDS = 0.01
+"""Pause between two looks for an exit status."""
 TERM_SECONDS = 0.5
 """Time between SIGTERM, which a job may handle, and SIGKILL."""
 KILL_SECONDS = 5.0
@@ -180,13 +182,20 @@ def _lasting_thread(process: int) -> ThreadPoolExecutor:
 def _one_at_a_time(poll: Callable[..., int | None]) -> Callable[..., int | None]:
     """Return a function with which several threads may ask for a status that comes only once.
 
-    A host has a thread for each rank, and multiprocessing asks for all of them at each start.
+    A host has a thread for each rank, and multiprocessing asks for all of them at each start. It
+    waits for a status without limit once the sentinel is ready, as it is when a rank that lives
+    has closed all its descriptors: here it waits for `EXIT_SECONDS`, and never with the lock.
     """
     polling = threading.Lock()
 
     def polled(flag: int = os.WNOHANG) -> int | None:
-        with polling:
-            return poll(flag)
+        until = time.monotonic() + (0.0 if flag == os.WNOHANG else EXIT_SECONDS)
+        while True:
+            with polling:
+                status = poll(os.WNOHANG)
+            if status is not None or time.monotonic() >= until:
+                return status
+            time.sleep(POLL_SECONDS)
 
     return polled
 

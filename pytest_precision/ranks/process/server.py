@@ -75,9 +75,11 @@ def answering(seconds: float) -> Iterator[None]:
 
     def give_up() -> None:
         nonlocal doing
-        doing = _doing(number)
-        over.set()
-        kill()
+        try:
+            doing = _doing(number)
+        finally:  # without them the wait has no limit
+            over.set()
+            kill()
 
     limit = threading.Timer(seconds, give_up)
     limit.daemon = True
@@ -99,7 +101,9 @@ def answering(seconds: float) -> Iterator[None]:
 def _doing(number: int | None) -> str:
     """Return what a server does that does not answer."""
     with contextlib.suppress(OSError):  # it has ended, or this is not Linux
-        if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+        # A process may have any bytes as its name.
+        stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
+        if stat.rpartition(")")[2].split()[0] in "Tt":
             return "it was stopped"
     return f"it may still import what ranks are made from, such as torch. {MORE_TIME}"
 
