@@ -42,6 +42,7 @@ def test_a_failure_is_the_simplest_cell_to_paste(pytester: pytest.Pytester) -> N
     pytester.makepyfile(SUITE)
     found = pytester.runpytest_subprocess(
         *("--precision-matrix", "--precision-fuzz=5", "--precision-ranks=inline", "-rA"),
+        *("-p", "hypothesispytest"),
         "--hypothesis-seed=1",  # five draws of another seed may have no evaluation
     )
     found.assert_outcomes(passed=5, failed=1, skipped=1)
