@@ -108,6 +108,10 @@ class ParityError(AssertionError):
         self.verdict = verdict
 
 
+class NotPlantedError(RuntimeError):
+    """A known defect could not be put into an engine, so that nothing can notice it."""
+
+
 @catchable
 class AuditError(AssertionError):
     """An audit found what the test does not allow.

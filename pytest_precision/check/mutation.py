@@ -8,12 +8,15 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import GATES, agreement, refused
 from pytest_precision.check.repeatable import differs, races
-from pytest_precision.errors import SideFailed, expected_but_got
+from pytest_precision.errors import NotPlantedError, SideFailed, expected_but_got
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.mutants import MUTANTS
 
 LATER_GATES = tuple(one for one in GATES if one not in (agreement, races))
 """The gates that judge what agrees; the last one would run a candidate without the mutant."""
+
+NOT_PLANTED = f"{NotPlantedError.__module__}.{NotPlantedError.__qualname__}"
+"""What a rank calls the error of a mutant that could not be planted."""
 
 
 def mutants(case: Case) -> dict[str, Any]:
@@ -23,6 +26,9 @@ def mutants(case: Case) -> dict[str, Any]:
         The names of those that were `killed`; of those that `survived`, each with what a workload
         or a criterion lacks that does not show it; and of those that are `equivalent`, since no
         observation differs: they are not counted.
+
+    Raises:
+        SideFailed: a mutant could not be planted, which proves nothing about the check.
     """
     killed: list[str] = []
     equivalent: list[str] = []
@@ -30,7 +36,9 @@ def mutants(case: Case) -> dict[str, Any]:
     for name, mutant in MUTANTS.items():
         try:
             mutated = case.mutated(name)
-        except SideFailed:
+        except SideFailed as failed:
+            if getattr(failed.__cause__, "exception", "") == NOT_PLANTED:
+                raise
             killed.append(name)
             continue
         if mutated is None or differs(mutated.candidate, case.candidate) is None:

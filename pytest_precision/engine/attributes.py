@@ -70,11 +70,24 @@ def numbers_of(held: object) -> Leaves:
             yield f"{key.strip('_')} of {type(held).__name__}", value
 
 
-def attributes_of_optimizer(optimizer: Optimizer) -> Leaves:
-    """Yield what an optimizer keeps in attributes, such as a count of steps of its own."""
+def optimizers_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an optimizer, or torch's optimizers that it chains, with numbers from the second on."""
+    parts = [] if isinstance(optimizer, Optimizer) else getattr(optimizer, "optimizers", [])
+    chained = parts and all(isinstance(one, Optimizer) for one in parts)
+    for number, one in enumerate(parts if chained else [optimizer], 1):
+        yield f" {number}" * (number > 1), one
+
+
+def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
+    """Yield what an optimizer keeps in attributes, such as a count of steps of its own.
+
+    Args:
+        optimizer: it.
+        number: ends its name, where an engine's is made of several.
+    """
     public = {k: v for k, v in vars(optimizer).items() if not k.startswith("_")}
     fields = {key: value for key, value in public.items() if key not in OPTIMIZER_ELSEWHERE}
-    yield from _named(fields, type(optimizer).__name__, set())
+    yield from _named(fields, type(optimizer).__name__ + number, set())
 
 
 def _named(own: Mapping[str, Any], name: str, known: set[int]) -> Leaves:
@@ -132,12 +145,18 @@ def _unpickled(held: Tensor) -> Any:
         return None
 
 
-def state_by_name(optimizer: Optimizer) -> Iterator[Observation]:
-    """Yield what an optimizer keeps in its state under names, beside that of its parameters."""
+def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observation]:
+    """Yield what an optimizer keeps in its state under names, beside that of its parameters.
+
+    Args:
+        optimizer: it.
+        number: ends its name, where an engine's is made of several.
+    """
     kept: dict[Any, Any] = optimizer.state  # by parameter, says torch
     for key, value in kept.items():
         if isinstance(key, str):
             for path, leaf in leaves(value):
                 held = as_tensor(leaf)
                 assert held is not None
-                yield whole("extra_state", f"{key}{path} of the optimizer", held, local=True)
+                full = f"{key}{path} of the optimizer{number}"
+                yield whole("extra_state", full, held, local=True)

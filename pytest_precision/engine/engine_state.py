@@ -81,7 +81,8 @@ class EngineState(TrainingState):
             own = ((names[id(p)], p) for _, held in groups.group_members(optimizer) for p in held)
             yield from self._of(optimizer, own)
         yield from attributes.extra_state(engine.model.named_modules())
-        yield from attributes.state_by_name(engine.optimizer)
+        for number, optimizer in attributes.optimizers_in(engine.optimizer):
+            yield from attributes.state_by_name(optimizer, number)
         known = {id(p) for p in engine.model.parameters()} | {id(p) for _, p in engine.masters()}
         for name, module in further.further_modules(vars(engine), known):
             for path, tensor in further.average(name, module):
@@ -95,8 +96,11 @@ class EngineState(TrainingState):
         """Yield what the model, the optimizers and the engine keep in Python."""
         engine = self._engine
         yield from attributes.attributes_of_modules(engine.model.named_modules())
-        for optimizer in (engine.optimizer, *self._further_optimizers()):
+        for number, optimizer in attributes.optimizers_in(engine.optimizer):
+            yield from attributes.attributes_of_optimizer(optimizer, number)
+        for optimizer in self._further_optimizers():
             yield from attributes.attributes_of_optimizer(optimizer)
+        for optimizer in (engine.optimizer, *self._further_optimizers()):
             yield from groups.switches(optimizer)
         packages = {package_of(kind) for kind in type(engine).__mro__} - {"builtins"}
         for name, held in (("the engine", engine), ("the workload", vars(engine).get("workload"))):

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import Cell, Parity, layouts, norm, unchecked, workloads
+from pytest_precision import Cell, Engine, Parity, layouts, norm, unchecked, workloads
+from pytest_precision.errors import ParityError
 from pytest_precision.recorders.perturb.mutants import MUTANTS
 from pytest_precision.workloads.perceptron import Mlp
 
@@ -76,6 +77,21 @@ def test_what_a_loose_criterion_lets_through_is_named(parity_in: ParityIn) -> No
     name = "weights are rounded to bf16 after each update"
     assert found["survived"][name] == MUTANTS[name].advice
     assert "every gradient is doubled" in found["killed"]
+
+
+def unhooked(workload: Mlp, cell: Cell) -> Engine:
+    """Build a layout whose optimizer has no hooks."""
+    engine = layouts.ddp(workload, cell)
+    engine.optimizer.register_step_pre_hook = None  # type: ignore[assignment]
+    return engine
+
+
+def test_a_defect_that_could_not_be_planted_is_not_noticed(parity_in: ParityIn) -> None:
+    """The error that it ends with is not the check's doing."""
+    parity = parity_in(Cell(sequence="train"))
+    parity.settings = replace(parity.settings, mutate=0.0)
+    with pytest.raises(ParityError, match=r"engine that takes the planted defect .* not callable"):
+        parity.check(unhooked, layouts.adamw, workload=Weak)
 
 
 SUITE = """

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.engine.attributes import extra_state
+from pytest_precision.engine.attributes import (
+    attributes_of_optimizer,
+    extra_state,
+    optimizers_in,
+    state_by_name,
+)
 
 
 class Pickling(nn.Module):
@@ -44,3 +51,26 @@ def test_bytes_that_cannot_be_taken_apart_are_shown_as_they_are() -> None:
     (seen,) = extra_state([("torn", Torn())])
     assert (seen.kind, seen.name) == ("attribute", "extra state of torn")
     assert seen.tensor.tolist() == [0x80, 4, 1]
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a count in an attribute, and one in its state under a name."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__([nn.Parameter(torch.ones(1))])
+        self.count = count
+        state: dict[Any, Any] = self.state
+        state["seen"] = count
+
+
+def test_each_of_several_optimizers_is_shown() -> None:
+    """Under names of its own, also where all keep the same."""
+    chained = SimpleNamespace(optimizers=[Counting(3), Counting(5)])
+    parts = [*optimizers_in(chained)]
+    held = dict(leaf for number, one in parts for leaf in attributes_of_optimizer(one, number))
+    assert (held["count of Counting"], held["count of Counting 2"]) == (3, 5)
+    seen = [each for number, one in parts for each in state_by_name(one, number)]
+    assert {each.name: each.tensor.item() for each in seen} == {
+        "seen of the optimizer": 3,
+        "seen of the optimizer 2": 5,
+    }

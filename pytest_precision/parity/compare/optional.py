@@ -12,6 +12,14 @@ from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
+OTHER_PARTS = "each rank holds a part of it, and not the same part on both sides"
+QUANTIZED_ALONE = "each rank of one side alone quantizes its part of the weight"
+
+OF_QUANTIZED = frozenset(
+    name for name, kind in KINDS.items() if "used_quantized" in (name, kind.shown_by)
+)
+"""Kinds of bytes and numbers that a part of a weight has others of than the whole weight."""
+
 
 class OptionalPairs:
     """Says which pairs are not compared, since one side may lack the tensor or have another one.
@@ -27,7 +35,7 @@ class OptionalPairs:
         self._loaded = False
         self._aside: dict[tuple[str, str, str, str], str] = {}
         self._has: set[tuple[str, str, str]] = set()
-        self._split: dict[str, dict[str, None]] = defaultdict(dict)
+        self._split: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
         """Begin with the pairs of the next two moments."""
@@ -38,6 +46,9 @@ class OptionalPairs:
         """Return why a pair is left out, empty if no report is needed; None if it is compared."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
+        if pair.unlike and pair.kind in OF_QUANTIZED:
+            self._split[pair.kind, QUANTIZED_ALONE].setdefault(pair.name)
+            return ""
         if optional in ("tensor", "value"):
             sides = {"candidate": pair.candidate, "reference": pair.reference}
             for side in (side for side, own in sides.items() if own):
@@ -50,7 +61,7 @@ class OptionalPairs:
             unsaid = other_choice or (optional == "value" and self._loaded)
             return "" if unsaid else f"the {side} has none"
         if pair.rank is not None and pair.candidate.is_another_part(pair.reference):
-            self._split[pair.kind].setdefault(pair.name)
+            self._split[pair.kind, OTHER_PARTS].setdefault(pair.name)
             return ""
         if optional != "value" and not _is_switch(pair):
             return None
@@ -78,9 +89,8 @@ class OptionalPairs:
             some[kind, f"{why} {'in some steps' if named else 'of that name'}"].append(name)
         for (kind, why), (first, *others) in some.items():
             found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
-        for kind, (first, *others) in self._split.items():
-            what = f"{kind} {first}" + f" and {len(others)} more" * bool(others)
-            found[what] = "each rank holds a part of it, and not the same part on both sides"
+        for (kind, why), (first, *others) in self._split.items():
+            found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
         return found
 
 

@@ -108,6 +108,7 @@ class Pair:
         rank: the rank whose tensor it is, where every rank has one of its own.
         candidate: the layout under test.
         reference: what it must agree with.
+        unlike: whether on one side alone every rank has a tensor of its own under this name.
     """
 
     moment: Moment
@@ -116,6 +117,7 @@ class Pair:
     rank: int | None
     candidate: LogicalTensor | None
     reference: LogicalTensor | None
+    unlike: bool = False
 
     @property
     def is_alike(self) -> bool:
@@ -171,6 +173,8 @@ def align(
     ours = pieces_by_tensor(candidate, moments[0], left_out)
     theirs = pieces_by_tensor(reference, moments[1], left_out)
     keys = [*ours, *(key for key in theirs if key not in ours)]
+    own = {key[:2] for key in keys if key[2] is not None}
+    shared = {key[:2] for key in keys if key[2] is None}
     for kind, name, rank in sorted(keys, key=lambda key: causal_rank(key[0])):
         key = kind, name, rank
         yield Pair(
@@ -180,6 +184,7 @@ def align(
             rank,
             assemble(candidate, ours[key]) if key in ours else None,
             assemble(reference, theirs[key]) if key in theirs else None,
+            (kind, name) in own & shared,
         )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +14,9 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from pytest_precision.recipes.megatron.core_engine import MegatronEngine
+
+UNSAFE = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
+"""Variable without which Transformer Engine unpickles no checkpoint of delayed scaling."""
 
 RESHARDABLE = {"distrib_optim_sharding_type": "dp_reshardable"}
 """The format of the optimizer's state that any number of data-parallel ranks can load, and the only
@@ -32,7 +38,8 @@ def load(engine: MegatronEngine, folder: Path) -> None:
     model = _model(engine)
     state = {"model": model, "optimizer": _optimizer(engine, model, is_loading=True)}
     loaded = _serialization().load(state, str(folder))
-    engine.model.load_state_dict(loaded["model"])
+    with _pickled_numbers():
+        engine.model.load_state_dict(loaded["model"])
     engine.updates.load_state_dict(loaded["optimizer"])
     file = folder / f"rank{engine.rank}.pt"
     beside = torch.load(file if file.exists() else folder / "rank0.pt")
@@ -49,8 +56,21 @@ def save_weights(engine: MegatronEngine, folder: Path) -> None:
 def load_weights(engine: MegatronEngine, folder: Path) -> None:
     """Load weights alone, and make masters of those in the checkpoint, as Megatron-LM can."""
     loaded = _serialization().load({"model": _model(engine)}, str(folder))
-    engine.model.load_state_dict(dict(loaded["model"]))
+    with _pickled_numbers():
+        engine.model.load_state_dict(dict(loaded["model"]))
     engine.updates.reload_model_params(state_dict=loaded)
+
+
+@contextmanager
+def _pickled_numbers() -> Iterator[None]:
+    """Let Transformer Engine load numbers of delayed scaling, which a cell has pickled itself."""
+    before = os.environ.get(UNSAFE)
+    os.environ[UNSAFE] = "1" if before is None else before
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[UNSAFE]
 
 
 def _model(engine: MegatronEngine) -> Any:

@@ -31,8 +31,8 @@ class MegatronEngine(Engine):
     """Megatron-core's DDP, its optimizer, and its checkpoints in the format `torch_dist`.
 
     A step is what `train_step` of Megatron-LM does: zero the buffers, accumulate under `no_sync`,
-    `finish_grad_sync`, and `optimizer.step()`, which also clips and gathers. Reduced gradients are
-    shown as they are before that call.
+    `finalize_model_grads`, and `optimizer.step()`, which also clips and gathers. Reduced gradients
+    are shown as they are before that call.
 
     Args:
         workload: gives the data and the loss, such as `recipes.megatron.Tokens`.
@@ -75,7 +75,7 @@ class MegatronEngine(Engine):
             workload,
             cell,
             model,
-            placement.together([one.optimizer for one in updated]),
+            placement.together([one.optimizer for one in updated], workload),
             max_norm=updated[0].config.clip_grad or None,
             forward_model=self.ddp,
             grad_factor=self.ddp.dp_cp_group.size(),  # which DDP averages over
@@ -117,13 +117,15 @@ class MegatronEngine(Engine):
             self._taken.add("fused")
 
     def optimizer_step(self) -> None:
-        """Reduce gradients, then clip, update and gather in one call of Megatron-core's."""
+        """Reduce gradients, clip, update and gather in one call of Megatron-core's; schedule."""
         import_module("megatron.core.distributed").finalize_model_grads([self.ddp])
         reduced = [*self._reduced()]
         seen = [seen for name, own in reduced for seen in self._pieces("reduced_grad", name, own)]
         self.capture.keep("reduced_grad", "shards", seen)
         exact = self._norm(reduced).float()
         made, norm, _ = self.updates.step()
+        if made and self.scheduler is not None:
+            self.scheduler.step()
         # Megatron-core computes no norm where it does not clip, nor of a step that it leaves out.
         self.grad_norm = torch.tensor(float(norm)) if made and self.max_norm else exact
 

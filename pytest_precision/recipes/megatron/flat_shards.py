@@ -20,7 +20,9 @@ TESTED_RELEASES = ("0.16", "0.19")
 _PLACES = "model_param_group_index_map"
 """Attribute of the distributed optimizer: each parameter with a shard here to the shard's place."""
 
-_EXPERT = re.compile(r"(.*\.experts\.\D*\d\.(?:weight|bias))(\d*)")
+_EXPERT = re.compile(
+    r"((?:.*\.)?experts\.(?:local_experts\.|\D*\d\.(?:weight|bias)))(\d*)((?:\..*)?)"
+)
 """The name of a parameter of experts, of which each rank numbers its own from 0."""
 
 
@@ -103,7 +105,9 @@ def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
     gates_first = getattr(config, "gated_linear_unit", False) and not getattr(
         config, "moe_mlp_glu_interleave_size", None
     )
-    experts = Counter(found[1] for name in named if (found := _EXPERT.fullmatch(name)) and found[2])
+    experts = Counter(
+        found[1] + found[3] for name in named if (found := _EXPERT.fullmatch(name)) and found[2]
+    )
     strides = {
         # Its weights do not say that each rank has a part of the gates and one of the values.
         name: 2 if gates_first and "linear_fc1" in name and _EXPERT.fullmatch(name) else 1
@@ -124,8 +128,8 @@ def _pieces_of(
             yield f"{name}{number}", tuple(part.shape), 0, part.numel()
         return
     if expert and expert[2]:
-        first = _expert_rank(parameter) * experts[expert[1]]
-        name = f"{expert[1]}{first + int(expert[2])}"
+        first = _expert_rank(parameter) * experts[expert[1] + expert[3]]
+        name = f"{expert[1]}{first + int(expert[2])}{expert[3]}"
     rank, size = _tensor_parallel(parameter)
     if size == 1:
         yield name, tuple(parameter.shape), 0, parameter.numel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.transformer_engine.casting import store_master
 from pytest_precision.recipes.megatron.flat_shards import pieces_by_name
 from pytest_precision.recorders.scripts.located import PieceFields
+from pytest_precision.workloads.base import Workload
 
 WEIGHT_DEVIATION = 0.02
 
@@ -91,9 +92,23 @@ def counts_in_norm(parameter: Any, *, sharded: bool) -> bool:
     return split or of_experts or state.get_tensor_model_parallel_rank() == 0
 
 
-def together(optimizers: Sequence[Any]) -> Any:
-    """Return what an engine observes as its optimizer: the only one, or all of a model."""
-    return optimizers[0] if len(optimizers) == 1 else Chained(optimizers)
+def together(optimizers: Sequence[Any], workload: Workload) -> Any:
+    """Return what an engine observes as its optimizer: the only one, or all of a model.
+
+    Raises:
+        ValueError: a workload has a scheduler, which torch makes for one optimizer alone.
+    """
+    if len(optimizers) == 1:
+        return optimizers[0]
+    if workload.scheduler(optimizers[0]) is not None:
+        raise ValueError(
+            expected_but_got(
+                "a constant learning rate where Megatron-core makes an optimizer of experts alone",
+                f"a scheduler of {type(workload).__name__}",
+                "leave the scheduler or expert_model_parallel_size out",
+            )
+        )
+    return Chained(optimizers)
 
 
 class Chained:
@@ -116,6 +131,14 @@ class Chained:
     def state(self) -> dict[Tensor, Any]:
         """Return the state of each parameter of all of them."""
         return {key: held for one in self.optimizers for key, held in one.state.items()}
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
+        """Call a hook before the first of them is stepped."""
+        return self.optimizers[0].register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
+        """Call a hook after the last of them was stepped."""
+        return self.optimizers[-1].register_step_post_hook(hook)
 
 
 @torch.no_grad()

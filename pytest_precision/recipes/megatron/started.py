@@ -21,8 +21,6 @@ MEGATRON_VARIABLES = {
     # Without it, Megatron-core has no fused experts, which single grouped weights need.
     "NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1",
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-    # Without it, no checkpoint of delayed scaling is loaded; those of a cell are its own.
-    "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE": "1",
 }
 """Variables that Transformer Engine and Megatron-core read when a model is built."""
 

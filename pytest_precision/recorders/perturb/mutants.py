@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.errors import NotPlantedError, expected_but_got
 from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.perturb.planting import (
     ParamGroup,
@@ -54,9 +55,22 @@ def _mutant(name: str, advice: str) -> Callable[[Plant], Plant]:
 
 
 def planted(name: str, engine: Engine) -> None:
-    """Plant the mutant of that name into an engine; none for an empty name."""
+    """Plant the mutant of that name into an engine; none for an empty name.
+
+    Raises:
+        NotPlantedError: the engine does not take it, such as for an optimizer without hooks.
+    """
     if name:
-        MUTANTS[name].plant(engine)
+        try:
+            MUTANTS[name].plant(engine)
+        except Exception as error:
+            raise NotPlantedError(
+                expected_but_got(
+                    f"an engine that takes the planted defect {name!r}",
+                    f"{type(error).__name__}: {error}",
+                    "give its optimizer what torch's have, or leave --precision-mutate out",
+                )
+            ) from error
 
 
 @_mutant("every gradient is doubled", "compare grad, reduced_grad or grad_norm more closely")

@@ -394,6 +394,19 @@ def test_other_parts_of_tensors_of_their_own_are_not_compared(write_trace: Write
     }
 
 
+@pytest.mark.parametrize(("kind", "aside"), [("quantized", True), ("state", False)])
+def test_bytes_of_a_part_are_not_compared_with_those_of_the_whole(
+    write_trace: Write, kind: str, aside: bool
+) -> None:
+    """Each rank quantizes its part alone; anything else that one side alone has is missing."""
+    parts = write_trace(*([(INIT, [whole(kind, "w", torch.ones(2), local=True)])] for _ in "ab"))
+    wholes = write_trace(*([(INIT, [whole(kind, "w", torch.ones(4))])] for _ in "ab"))
+    judgement = judge(parts, wholes, Criteria.of(None))
+    why = "each rank of one side alone quantizes its part of the weight"
+    assert judgement.left_out == ({"quantized w": why} if aside else {})
+    assert (judgement.first is None) is aside
+
+
 def test_the_table_shows_where_it_starts_and_how_it_spreads(write_trace: Write) -> None:
     """Kinds by steps: equal, within the criterion, a share, another dtype."""
 
