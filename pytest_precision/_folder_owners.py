@@ -65,6 +65,10 @@ class Owner:
     def __str__(self) -> str:
         return f"{self.machine}\n{self.boot}\n{self.process}"
 
+    def is_process(self, process: int | None) -> bool:
+        """Return whether this is the process of that number on this machine."""
+        return (self.process, self.boot) == (process, _boot())
+
     @property
     def elsewhere(self) -> bool:
         """Return whether the owner may live on another machine, whose locks none may see here."""
@@ -115,7 +119,7 @@ def remove_left(folder: Path, process: int | None) -> None:
         process: number of a process on this machine that has ended, or is ending.
     """
     owner = Owner.of(folder)
-    if owner is None or (owner.process, owner.boot) == (process, _boot()):
+    if owner is None or owner.is_process(process):
         shutil.rmtree(folder, ignore_errors=True)
     elif not owner.elsewhere:
         _remove_if_free(folder)
@@ -147,7 +151,7 @@ def _is_of(folder: Path, process: int) -> bool:
     if folder.name.startswith(GONE):
         return True
     owner = Owner.of(folder)
-    return owner is not None and (owner.process, owner.boot) == (process, _boot())
+    return owner is not None and owner.is_process(process)
 
 
 def _remove_if_free(folder: Path) -> None:
@@ -168,7 +172,7 @@ def remove(folder: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def owned(folder: Path) -> int | None:
+def lock_new(folder: Path) -> int | None:
     """Lock a new folder and write its owner into the lock file; return the descriptor."""
     lock = _locked(folder / LOCK, os.O_CREAT)
     if lock is not None:

@@ -12,7 +12,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from pytest_precision._folder_owners import LOCK, PREFIX, owned, remove, sweep
+from pytest_precision._folder_owners import LOCK, PREFIX, lock_new, remove, sweep
 from pytest_precision.errors import expected_but_got
 
 _sweep_once = functools.cache(sweep)
@@ -34,7 +34,7 @@ class OwnFolder:
         _sweep_once(parent)
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{word}", dir=parent))
         self._owner = os.getpid()
-        self._lock = owned(self.path)
+        self._lock = lock_new(self.path)
 
     @property
     def present(self) -> bool:
@@ -57,7 +57,7 @@ class OwnFolder:
         self.path.mkdir(0o700, exist_ok=True)
         if self._lock is not None:
             os.close(self._lock)
-        self._lock = owned(self.path)
+        self._lock = lock_new(self.path)
         return True
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class SharedFolder:
                     "remove it, or set TMPDIR to another one",
                 )
             )
-        if not (self.path / LOCK).exists() and (lock := owned(self.path)) is not None:
+        if not (self.path / LOCK).exists() and (lock := lock_new(self.path)) is not None:
             os.close(lock)
 
     @staticmethod

@@ -96,11 +96,11 @@ class EngineState(TrainingState):
         """Yield what the model, the optimizers and the engine keep in Python."""
         engine = self._engine
         yield from attributes.attributes_of_modules(engine.model.named_modules())
-        for number, optimizer in attributes.optimizers_in(engine.optimizer):
+        further_ones = [*self._further_optimizers()]
+        beside = (("", optimizer) for optimizer in further_ones)
+        for number, optimizer in (*attributes.optimizers_in(engine.optimizer), *beside):
             yield from attributes.attributes_of_optimizer(optimizer, number)
-        for optimizer in self._further_optimizers():
-            yield from attributes.attributes_of_optimizer(optimizer)
-        for optimizer in (engine.optimizer, *self._further_optimizers()):
+        for optimizer in (engine.optimizer, *further_ones):
             yield from groups.switches(optimizer)
         packages = {package_of(kind) for kind in type(engine).__mro__} - {"builtins"}
         for name, held in (("the engine", engine), ("the workload", vars(engine).get("workload"))):

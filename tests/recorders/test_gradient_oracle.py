@@ -173,9 +173,7 @@ def test_sums_that_cannot_be_kept_or_read_are_computed(
     assert judged(frozen, tmp_path / "frozen").breaches
 
 
-def test_sums_before_a_wrong_step_are_kept(
-    one_rank: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_before_a_wrong_step_are_kept(one_rank: None, tmp_path: Path) -> None:
     """The other side starts its first step from the same."""
     log = judged(late, tmp_path / "late", cell=Cell(sequence="train3"))
     assert {found.step for found in log.breaches} == {2}
