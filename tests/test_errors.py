@@ -25,12 +25,14 @@ KNOWN = {
 
 
 def caught() -> set[str]:
-    """Return the exceptions that an `except` or a `suppress` of the package names."""
+    """Return the exceptions that an `except` names, or whose `__qualname__` a rank's error has."""
     found: set[str] = set()
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:
                 found |= {one.id for one in ast.walk(node.type) if isinstance(one, ast.Name)}
+            elif isinstance(node, ast.Attribute) and node.attr == "__qualname__":
+                found |= {one.id for one in [node.value] if isinstance(one, ast.Name)}
     return found
 
 
