@@ -38,9 +38,13 @@ def failed(
     return failure.value.verdict, str(failure.value).splitlines()
 
 
-def test_a_compiled_region_is_named_at_its_definition(parity_in: ParityIn) -> None:
-    """The second line says that it counts as one operation, and how to look inside."""
-    verdict, (_, second, *_) = failed(parity_in(TRAINED), wrong_engines.CompiledProduct)
+def test_a_compiled_region_is_named_at_its_definition(parity_by: Callable[..., Parity]) -> None:
+    """The second line says that it counts as one operation, and how to look inside.
+
+    In this process, which imports the compiler once for all recordings.
+    """
+    parity = parity_by(TRAINED, ranks="inline")
+    verdict, (_, second, *_) = failed(parity, wrong_engines.CompiledProduct)
     culprit = verdict.culprit
     assert culprit is not None, verdict.details
     place = f"{HERE.relative_to(Path.cwd())}:{marked(HERE, 'product')}"
