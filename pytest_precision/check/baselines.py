@@ -6,7 +6,7 @@ both, as with another commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any
 from pytest_precision.check.baseline_files import FOLDER, BaselinePlace, shown_from
 from pytest_precision.check.baseline_text import CheckBaseline, KeptSide
 from pytest_precision.check.baseline_trace import kept_side, trace_of
+from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.moved import TIME_GATES, Moves, since
 from pytest_precision.check.terms import Terms
@@ -84,15 +85,12 @@ class KeptCheck:
         )
         return cls(place, settings.baseline == "update", terms, traces)
 
-    def ruled(
-        self, now: Ruling, sides: Mapping[str, tuple[str, Recording]]
-    ) -> tuple[Ruling, dict[str, Any]]:
+    def ruled(self, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
         """Return the ruling on a check that has a baseline, and further figures.
 
         Args:
             now: the ruling without it.
-            sides: name of each side to its import path and what it has recorded; the first is the
-                candidate.
+            case: both sides, or the candidate alone.
 
         Raises:
             NoBaselineError: there is none for this environment; only of a check that passes.
@@ -100,14 +98,14 @@ class KeptCheck:
         """
         if now.outcome not in ("pass", "fail") or (self.update and now.outcome == "fail"):
             return now, {}
-        key = _key({name: recording for name, (_, recording) in sides.items()})
+        key = _key(case.judged)
         told: dict[str, Any] = {"file": shown_from(self.terms.root, self.place.file(key))}
         mine = CheckBaseline(
             self.place.test,
             key,
             {
-                name: kept_side(recording.trace, layout, self._criteria)
-                for name, (layout, recording) in sides.items()
+                recording.name: kept_side(recording.trace, str(side.layout), self._criteria)
+                for side, recording in case.recorded()
             },
         )
         if self.update:
@@ -213,11 +211,11 @@ MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))
 """Gates that refuse a side for its baseline."""
 
 
-def _key(sides: Mapping[str, Recording]) -> dict[str, str]:
+def _key(sides: Iterable[Recording]) -> dict[str, str]:
     """Return what decides about the bits of a check, by name; of both sides where they differ."""
     key: dict[str, str] = {}
-    for side, recording in sides.items():
-        for name, value in recording.trace.header.environment.items():
+    for side in sides:
+        for name, value in side.trace.header.environment.items():
             if name not in NOT_DECISIVE and key.setdefault(name, value) != value:
-                key[f"{side}.{name}"] = value
+                key[f"{side.name}.{name}"] = value
     return key

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_precision.check.recordings import Recordings
+from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.matrix.cell import Cell
@@ -61,30 +62,30 @@ class Case:
         self._alone = alone
 
     @classmethod
-    def opened(cls, recordings: Recordings, terms: Terms) -> Case:
-        """Record by digests where they can decide, else by values."""
-        window = None if terms.criteria.bitwise else EVERYTHING
-        case = cls(*recordings.both(window), terms, recordings, window)
-        return case if case._decides else case._by_values(recordings)
+    def opened(cls, recordings: Recordings, terms: Terms, *, alone: bool = False) -> Case:
+        """Record by digests where they can decide, else by values.
 
-    @classmethod
-    def of_one(cls, recordings: Recordings, terms: Terms) -> Case:
-        """Record the candidate alone, which is its own reference, by digests or by values."""
-        window = None if terms.criteria.bitwise else EVERYTHING
-        mine = recordings.ours(window)
-        if not mine.trace.decisive:
-            window = EVERYTHING
-            mine = recordings.ours(window)
-        return cls(mine, replace(mine, name="reference"), terms, recordings, window, alone=True)
+        Args:
+            recordings: record both sides.
+            terms: of the test.
+            alone: whether to record the candidate alone, which is its own reference.
+        """
+        for window in (None, EVERYTHING) if terms.criteria.bitwise else (EVERYTHING,):
+            if alone:
+                mine = recordings.ours(window)
+                sides = mine, replace(mine, name="reference")
+            else:
+                sides = recordings.both(window)
+            case = cls(*sides, terms, recordings, window, alone=alone)
+            if case._decides:
+                break
+        return case
 
     @property
     def _decides(self) -> bool:
         """Return whether what was recorded can decide: digests of the same pieces, or values."""
         digests = {side.trace.header.digests for side in self.sides}
         return len(digests) == 1 and all(side.trace.decisive for side in self.sides)
-
-    def _by_values(self, recordings: Recordings) -> Case:
-        return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
 
     def beside(self, mine: Recording, recordings: Recordings) -> Case:
         """Return the comparison of a side, as it is now, with the same side at another revision.
@@ -96,7 +97,9 @@ class Case:
         theirs = recordings.theirs(self._window)
         ours = replace(mine, name="candidate")
         found = Case(ours, theirs, self.terms, recordings, self._window)
-        return found if found._decides else found._by_values(recordings)
+        if found._decides:
+            return found
+        return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
 
     def of_candidate_alone(self, name: str) -> Case:
         """Return a case that judges the candidate without a reference, under another name."""
@@ -112,6 +115,12 @@ class Case:
     def judged(self) -> tuple[Recording, ...]:
         """Return the sides that are judged by themselves."""
         return (self.candidate,) if self._alone else self.sides
+
+    def recorded(self) -> list[tuple[Side, Recording]]:
+        """List the sides that are judged by themselves, each with what was recorded from it."""
+        assert self._again is not None
+        made = self._again.candidate, self._again.reference
+        return list(zip(made, self.judged, strict=False))
 
     @property
     def cells(self) -> tuple[Cell, Cell]:
@@ -253,7 +262,23 @@ class Case:
         return cell if asked is None else [*cell, asked]
 
     def figures(self) -> dict[str, Any]:
-        """Return the fields of a verdict that hold whatever the outcome is."""
+        """Return the fields of a verdict that hold whatever the outcome is.
+
+        Those that tell both sides apart are left out where the candidate is alone.
+        """
+        of_both = {} if self._alone else self._figures_of_both()
+        return of_both | {
+            "environment": {side.name: side.trace.header.environment for side in self.sides},
+            "observations": self.judgement.observations,
+            "bytes": self.judgement.bytes,
+            "left_out": self.judgement.left_out,
+            "needed": required_tolerance.columns(self.judgement),
+            "unexercised": unexercised(
+                self.candidate.trace, self.candidate.cell, self.candidate.data
+            ),
+        }
+
+    def _figures_of_both(self) -> dict[str, Any]:
         return {
             "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
             "oracle": {
@@ -263,12 +288,4 @@ class Case:
             },
             "identities": self.identities() or None,
             "curves": curves.table(*self.sides),
-            "environment": {side.name: side.trace.header.environment for side in self.sides},
-            "observations": self.judgement.observations,
-            "bytes": self.judgement.bytes,
-            "left_out": self.judgement.left_out,
-            "needed": required_tolerance.columns(self.judgement),
-            "unexercised": unexercised(
-                self.candidate.trace, self.candidate.cell, self.candidate.data
-            ),
         }

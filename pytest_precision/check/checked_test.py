@@ -26,12 +26,12 @@ from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
-    from pytest_precision.check.ruled_check import RuledCheck
+    from pytest_precision.check.ruled_check import FurtherRule
     from pytest_precision.check.then import Then
 
 __tracebackhide__ = is_bad_input
 
-RecordAndRule = Callable[[MakeRecordings], tuple[Ruling, dict[str, Any]]]
+RecordAndRule = Callable[[], tuple[Ruling, dict[str, Any]]]
 """Records what a check needs, and rules on it; with figures."""
 
 
@@ -70,17 +70,37 @@ class CheckedTest:
         """Return what modules of this process defined, where ranks import them anew."""
         return None if self.ranks.mode == "inline" else self.definitions
 
+    @property
+    def _record(self) -> MakeRecordings:
+        return partial(
+            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
+        )
+
     def _terms(self, asked: Terms) -> Terms:
         """Return the terms that a test wrote, with those of its settings."""
         return asked._replace(
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
 
-    def _checked(self, terms: Terms, golden: str = "") -> RuledCheck:
-        """Return what rules on a check, which may have a baseline with a name."""
-        from pytest_precision.check.ruled_check import RuledCheck
+    def _checked(self, sides: tuple[Side, ...], terms: Terms, golden: str = "") -> RecordAndRule:
+        """Return what records sides and rules on them.
 
-        kept = None
+        Args:
+            sides: the candidate, and the reference if there is one.
+            terms: of the test.
+            golden: name of the baseline; empty for that of the test, if it has one.
+        """
+        from pytest_precision.check.ruled_check import ruled_check
+
+        return partial(ruled_check, sides, terms, self._further(terms, golden), self._record)
+
+    def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
+        """List what a check is held to besides its sides; what is not asked for is not imported."""
+        found: list[FurtherRule] = []
+        if self.then is not None:
+            from pytest_precision.check.then import since_then
+
+            found.append(partial(since_then, self.then, self._record))
         if golden or self.settings.baseline:
             from pytest_precision.check.baselines import KeptCheck
 
@@ -88,7 +108,13 @@ class CheckedTest:
             kept = KeptCheck.of_check(
                 self.settings, terms, self.traces, self.nodeid, number, golden
             )
-        return RuledCheck(terms, self.then, kept, self.settings.mutate)
+            # One with a name stands for the reference, so that it comes before what was then.
+            found.insert(0 if golden else len(found), kept.ruled)
+        if self.settings.mutate is not None and not golden:
+            from pytest_precision.check.mutation import ruled_by_mutants
+
+            found.append(partial(ruled_by_mutants, self.settings.mutate))
+        return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
         """Return the ruling on a check, or on what goes wrong in it, with figures.
@@ -99,13 +125,10 @@ class CheckedTest:
         """
         if refused is not None:
             return refused, {}
-        record = partial(
-            Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
-        )
         started = time.perf_counter()
         with self.traces.lock:
             try:
-                ruling, figures = rule(record)
+                ruling, figures = rule()
             except Exception as error:
                 wrong = preconditions.after(
                     error, require=self.settings.require, inline=self.ranks.mode == "inline"

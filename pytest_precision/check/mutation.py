@@ -19,6 +19,23 @@ NOT_PLANTED = f"{NotPlantedError.__module__}.{NotPlantedError.__qualname__}"
 """What a rank calls the error of a mutant that could not be planted."""
 
 
+def ruled_by_mutants(share: float, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
+    """Return the ruling on a check whose candidate has had known defects planted, and figures.
+
+    Args:
+        share: of them that it must notice, from 0 to 1.
+        now: the ruling without them; nothing is planted into what does not pass.
+        case: both sides.
+
+    Raises:
+        SideFailed: see `mutants`.
+    """
+    if now.outcome != "pass":
+        return now, {}
+    found = mutants(case)
+    return noticed(found, share) or now, {"mutants": found}
+
+
 def mutants(case: Case) -> dict[str, Any]:
     """Plant one mutant after the other into a candidate that has passed, as builtins.
 
@@ -35,15 +52,15 @@ def mutants(case: Case) -> dict[str, Any]:
     survived: dict[str, str] = {}
     for name, mutant in MUTANTS.items():
         try:
-            mutated = case.mutated(name)
+            planted = case.mutated(name)
         except SideFailed as failed:
             if getattr(failed.__cause__, "exception", "") == NOT_PLANTED:
                 raise
             killed.append(name)
             continue
-        if mutated is None or differs(mutated.candidate, case.candidate) is None:
+        if planted is None or differs(planted.candidate, case.candidate) is None:
             equivalent.append(name)
-        elif mutated.judgement.first is not None or refused(mutated, LATER_GATES):
+        elif planted.judgement.first is not None or refused(planted, LATER_GATES):
             killed.append(name)
         else:
             survived[name] = mutant.advice

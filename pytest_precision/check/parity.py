@@ -95,13 +95,12 @@ class Parity(CheckedTest):
                 raise ValueError(expected_but_got(wanted, got, "leave it out"))
             one = self._sides.alone(candidate, workload, self.cell, terms)
             refused = preconditions.before_alone(one, self._seen)
-            rule = partial(self._checked(terms, reference).of_one, one)
-            return self._verdict(one, reference, str(terms.criteria), self._ruled(refused, rule))
+            ruled = self._ruled(refused, self._checked((one,), terms, reference))
+            return self._verdict(one, reference, str(terms.criteria), ruled)
         cells = (self.cell, reference_cell or self.cell)
         ours, theirs = self._sides.pair(candidate, reference, workload, cells, terms)
         refused = preconditions.before(ours, theirs, self._seen)
-        rule = partial(self._checked(terms).of_pair, ours, theirs)
-        ruled = self._ruled(refused, rule)
+        ruled = self._ruled(refused, self._checked((ours, theirs), terms))
         return self._verdict(ours, str(theirs.layout), str(terms.criteria), ruled)
 
     def repeat(
@@ -148,7 +147,7 @@ class Parity(CheckedTest):
         further = [*further_runs(side, runs, threads, self.ranks.mode, devices)]
         refused = preconditions.before_alone(side, self._seen)
         words = f"the same bytes in {len(further) + 1} runs"
-        rule = partial(repeated, further, side, terms)
+        rule = partial(repeated, further, side, terms, self._record)
         return self._verdict(side, str(side.layout), words, self._ruled(refused, rule))
 
     def compare(

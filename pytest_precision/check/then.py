@@ -17,7 +17,6 @@ from pytest_precision.check.gates import agreement, refused, same_data
 from pytest_precision.check.moved import Moves, since, told_first
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.repeatable import differs, what_differs
-from pytest_precision.check.side import Side
 from pytest_precision.errors import RanksSkipped, SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.verdict import Ruling
@@ -41,20 +40,15 @@ class Then:
 
 
 def since_then(
-    now: Ruling,
-    case: Case,
-    sides: tuple[Side, ...],
-    then: Then,
-    record: MakeRecordings,
+    then: Then, record: MakeRecordings, now: Ruling, case: Case
 ) -> tuple[Ruling, dict[str, Any]]:
     """Return the ruling on a case and its other revision, and the figures of the comparison.
 
     Args:
-        now: the ruling on the sides as they are now.
-        case: both sides now, or the candidate alone.
-        sides: what they were recorded from.
         then: the other commit or installation.
         record: makes the recordings of a side now and at the other revision.
+        now: the ruling on the sides as they are now.
+        case: both sides now, or the candidate alone.
 
     Raises:
         SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`; only of a case that passes.
@@ -63,21 +57,18 @@ def since_then(
         return now, {}  # what proves nothing now has nothing to compare
     with ExitStack() as stack:
         try:
-            return since(now, recorded_then(case, sides, then, record, stack))
+            return since(now, recorded_then(case, then, record, stack))
         except (RanksSkipped, SideFailed) as error:
             if now.outcome == "pass":
                 raise
             return told_first(now, [f"Not compared with {then.name}: {error}"]), {}
 
 
-def recorded_then(
-    now: Case, sides: tuple[Side, ...], then: Then, record: MakeRecordings, stack: ExitStack
-) -> Moves:
+def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStack) -> Moves:
     """Record the sides of a case at the other revision, and return how they moved.
 
     Args:
         now: both sides now, or the candidate alone.
-        sides: what they were recorded from.
         then: the other commit or installation.
         record: makes the recordings of a side now and at the other revision.
         stack: removes what is recorded here.
@@ -87,7 +78,7 @@ def recorded_then(
     """
     cases: dict[str, Case] = {}
     made: dict[str, Recordings] = {}
-    for side, recording in zip(sides, now.judged, strict=True):
+    for side, recording in now.recorded():
         names = recording.name, f"{recording.name} at {then.name}"
         # What a side computed then is compared, and not judged by itself.
         theirs = replace(side, then=then.name, gradients=False)

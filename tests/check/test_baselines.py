@@ -129,5 +129,5 @@ def test_how_many_gpus_there_are_asks_for_no_other_baseline(tmp_path: Path) -> N
         folder.mkdir(parents=True)
         with TraceWriter(folder, 0) as writer:
             writer.close(Header(1, {}, {"gpu": gpu, "gpus": gpus, "python": "3.11"}))
-        keys.append(_key({"candidate": Recording("candidate", Cell(), Trace(folder, 1))}))
+        keys.append(_key([Recording("candidate", Cell(), Trace(folder, 1))]))
     assert keys == [{"gpu": "H100"}, {"gpu": "H100"}, {"gpu": "A100"}]
