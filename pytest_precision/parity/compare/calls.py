@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, signature
 
 from pytest_precision.errors import expected_but_got, is_bad_input, named
-from pytest_precision.parity.compare.bounds import Bitwise, Close, Norm, Ulp, Unchecked
+from pytest_precision.parity.compare.bounds import Bitwise, Close, Noise, Norm, Ulp, Unchecked
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.compare.noise_criterion import Noise
 
 __tracebackhide__ = is_bad_input
 

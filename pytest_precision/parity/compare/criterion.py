@@ -93,7 +93,7 @@ class Elementwise(Criterion):
             must always be the same.
     """
 
-    measure: ClassVar[Measure]
+    measure: ClassVar[Measure] = Measure.BYTES
     """The unit of the bound."""
 
     check_dtype: bool = field(default=True, kw_only=True)
@@ -118,10 +118,12 @@ class Elementwise(Criterion):
     def bound(self, reference: Magnitudes) -> Magnitudes | int:
         """Return the bound of each element in value; one number for all in bytes or steps.
 
+        In bytes it is 0: none may differ, unless the tensor as a whole `allows` it.
+
         Args:
             reference: magnitudes of the reference, in fp32 or wider; not to be written to.
         """
-        raise NotImplementedError
+        return 0
 
     def allowance(self, norm: float) -> float | None:
         """Return by how much a tensor of this L2 norm may be off as a whole.
