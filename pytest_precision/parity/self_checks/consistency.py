@@ -14,7 +14,6 @@ from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.tensor_key import (
@@ -30,6 +29,7 @@ from pytest_precision.parity.self_checks.identities import (
     Claim,
     Contradiction,
     EntriesByName,
+    Judged,
     RunView,
 )
 from pytest_precision.parity.self_checks.quantization import QUANTIZED, Quantization
@@ -74,9 +74,9 @@ class Consistency:
         """
         found = cls()
         if log.shown_by != "script":
-            all_of_them = _Walk(side, log, found.checked).contradictions()
-            judged = (one for one in all_of_them if exempt.judges(one.kind, one.name))
-            found.breach = next(judged, None)
+            all_of_them = filter(None, _Walk(side, log, found.checked).judged())
+            breaches = (one for one in all_of_them if exempt.judges(one.kind, one.name))
+            found.breach = next(breaches, None)
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,8 +118,8 @@ class _Walk:
         self._updated = held.get("master", {})
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
-    def contradictions(self) -> Iterator[Contradiction]:
-        """Yield the contradictions of all moments, in causal order."""
+    def judged(self) -> Iterator[Judged]:
+        """Yield what the checks of all moments return, in causal order."""
         for moment in self._trace.moments:
             held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):
@@ -139,7 +139,7 @@ class _Walk:
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
                 self._state = {kind: held[kind] for kind in RESIDENT}
 
-    def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
+    def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Judged]:
         """Yield weights that a forward used and that the stored weights do not explain."""
         for name, entries in used.items():
             kind = "param" if name in self._state.get("param", {}) else "master"
@@ -149,7 +149,7 @@ class _Walk:
             claim = self._shown.claim(moment, "used_param", name, f"the {kind} before it")
             yield from self._follows(claim, entries, stored)
 
-    def _cast(self, moment: Moment, held: EntriesByName) -> Iterator[Contradiction]:
+    def _cast(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
         """Yield resident weights that are not the masters, cast."""
         for name, entries in held["param"].items():
             masters = held["master"].get(name)
@@ -161,9 +161,7 @@ class _Walk:
                 self._shown.claim(moment, "param", name, "its master"), entries, masters
             )
 
-    def _follows(
-        self, claim: Claim, entries: list[Entry], source: list[Entry]
-    ) -> Iterator[Contradiction]:
+    def _follows(self, claim: Claim, entries: list[Entry], source: list[Entry]) -> Iterator[Judged]:
         """Yield what of a tensor is not its source, rounded to its dtype."""
         if self._shown.same(entries, source):
             return
@@ -173,12 +171,13 @@ class _Walk:
         for entry in entries:
             if entry.offset is None or entry.shape != exact.shape:
                 continue
-            found = identities.cast(claim, self._trace.tensor(entry), _part(exact, entry))
+            part = region(exact, entry).reshape(entry.piece)
+            found = identities.cast(claim, self._trace.tensor(entry), part)
             if found is not None:
                 yield found
                 return
 
-    def _summed(self, moment: Moment, held: EntriesByName) -> Iterator[Contradiction]:
+    def _summed(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
         """Yield reduced gradients that are not the sum of the gradients of all ranks."""
         if moment.phase == "forward_backward":
             alone = self._dealt(moment, held["loss"])
@@ -186,7 +185,7 @@ class _Walk:
         if moment.phase != "reduce_grads":
             return
         self._reduced = held["reduced_grad"]
-        breaches: list[Contradiction | None] = []
+        breaches: list[Judged] = []
         for name, entries in self._reduced.items():
             parts = self._gradients.get(name, [])
             got = self._shown.whole(entries) if parts else None
@@ -206,7 +205,7 @@ class _Walk:
         dealt = len(computed) == len(entries) and len({e.rank for e in entries}) == ranks
         return ranks == 1 or dealt
 
-    def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
+    def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Judged]:
         """Yield a norm that is not that of the reduced gradients of all that is updated."""
         if moment.phase != "clip_grads" or moment.operation != "train":
             return
@@ -228,11 +227,9 @@ class _Walk:
             norm = self._shown.whole(entries)
             if norm is not None:
                 claim = self._shown.claim(moment, "grad_norm", name, "the norm of reduced_grad")
-                breach = identities.normed(claim, norm, gradients, scale)
-                if breach is not None:
-                    yield breach
+                yield identities.normed(claim, norm, gradients, scale)
 
-    def _scaled(self, moment: Moment, shown: Mapping[str, list[Entry]]) -> Iterator[Contradiction]:
+    def _scaled(self, moment: Moment, shown: Mapping[str, list[Entry]]) -> Iterator[Judged]:
         """Yield a loss scale that does not follow from that before and from the step's norm."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
             return
@@ -246,9 +243,7 @@ class _Walk:
         for name, got in self._shown.numbers(shown).items():
             claim = self._shown.claim(moment, "loss_scale", name, "what its rule makes of it")
             exact = torch.tensor(rule.state_dict()[name], dtype=torch.float64)
-            breach = claim.broken(torch.tensor(got, dtype=torch.float64), exact, 0.0)
-            if breach is not None:
-                yield breach
+            yield claim.broken(torch.tensor(got, dtype=torch.float64), exact, 0.0)
 
     def _loss_scale(self) -> float | None:
         """Return what reduced gradients are multiplied by; None where nothing says it."""
@@ -270,8 +265,3 @@ def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[s
                 yield TensorKey.of(kind, name).owner
             elif is_inner(kind) and outer_kind(kind) in ("param", "used_param"):
                 yield name
-
-
-def _part(tensor: Tensor, entry: Entry) -> Tensor:
-    """Return what a piece holds of a whole tensor, in the shape of the piece."""
-    return region(tensor, entry).reshape(entry.piece)

@@ -62,6 +62,10 @@ class Contradiction:
     everywhere: bool = False
 
 
+Judged = Contradiction | None
+"""What a check returns: what contradicts an identity; None where it holds or is not decided."""
+
+
 def contradiction_words(breach: Contradiction, who: str) -> str:
     """Say on one line what contradicts what, and in which run."""
     everywhere = ", as in every other tensor" if breach.everywhere else ""
@@ -99,7 +103,7 @@ class Claim:
     name: str
     identity: str
 
-    def broken(self, got: Tensor, exact: Tensor, bound: Tensor | float) -> Contradiction | None:
+    def broken(self, got: Tensor, exact: Tensor, bound: Tensor | float) -> Judged:
         """Return what contradicts the claim, where an element is further off than `bound`.
 
         Elements that are not finite on either side are left out: an overflow has its own words.
@@ -138,7 +142,7 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
     return constant_ratio(ours, exact, eps)
 
 
-def everywhere(breaches: Sequence[Contradiction | None]) -> Iterator[Contradiction]:
+def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
     """Yield contradictions of one kind at one moment, each saying whether all have one factor.
 
     Args:
@@ -153,7 +157,7 @@ def everywhere(breaches: Sequence[Contradiction | None]) -> Iterator[Contradicti
         yield replace(breach, everywhere=shared)
 
 
-def cast(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
+def cast(claim: Claim, got: Tensor, exact: Tensor) -> Judged:
     """Check whether `got` is `exact`, rounded to its dtype to the nearest.
 
     Ties may go either way.
@@ -175,7 +179,7 @@ def cast(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
 
 def summed(
     claim: Claim, trace: Trace, got: Tensor, reduced: Iterable[Entry], parts: list[Entry]
-) -> Contradiction | None:
+) -> Judged:
     """Check whether a reduced gradient is the sum of what the ranks have accumulated.
 
     A sum of n terms in any order, scaled once before it and once after it, is off by n + 3 unit
@@ -207,9 +211,7 @@ def summed(
     return found
 
 
-def normed(
-    claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float
-) -> Contradiction | None:
+def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float) -> Judged:
     """Check whether a norm is that of the gradients; two infinities, or NaN, are equal.
 
     Args:
@@ -226,13 +228,6 @@ def normed(
     return claim.broken(
         norm.reshape(()), exact, (SUMMED + ROUNDINGS_OF_SUM * unit) * float(exact) + lost
     )
-
-
-def equal(claim: Claim, got: Tensor, exact: Tensor) -> Contradiction | None:
-    """Check whether two tensors have the same bytes."""
-    if got.shape != exact.shape or same_bytes(got, exact):
-        return None
-    return claim.broken(got, exact.double(), 0.0)
 
 
 EntriesByName = Mapping[str, Mapping[str, list[Entry]]]
@@ -255,6 +250,30 @@ class RunView:
         """Return a claim, and count it."""
         self._checked[f"{kind} is {identity}"] += 1
         return Claim(moment.step, kind, name, identity)
+
+    def equal(
+        self,
+        moment: Moment,
+        tensor: tuple[str, str],
+        identity: str,
+        got: Tensor | None,
+        exact: Tensor | None,
+    ) -> Judged:
+        """Check whether two tensors have the same bytes, and count it; None of one is not known.
+
+        Args:
+            moment: at which it was observed.
+            tensor: its kind and name.
+            identity: what it should be, in words.
+            got: what was observed.
+            exact: what it should be.
+        """
+        if got is None or exact is None:
+            return None
+        claim = self.claim(moment, *tensor, identity)
+        if got.shape != exact.shape or same_bytes(got, exact):
+            return None
+        return claim.broken(got, exact.double(), 0.0)
 
     def whole(self, entries: Sequence[Entry] | None) -> Tensor | None:
         """Return a tensor put together; None where it is not shown, or its pieces do not fit."""

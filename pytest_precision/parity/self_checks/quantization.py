@@ -21,8 +21,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey, role_of, slot_of
 from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.modules.parameter import tensors_of
-from pytest_precision.parity.self_checks import identities
-from pytest_precision.parity.self_checks.identities import Contradiction, EntriesByName, RunView
+from pytest_precision.parity.self_checks.identities import EntriesByName, Judged, RunView
 from pytest_precision.trace.moment import Moment
 
 QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
@@ -56,9 +55,7 @@ class Quantization:
         self._delayed = delayed
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
-    def used(
-        self, moment: Moment, held: EntriesByName, state: EntriesByName
-    ) -> Iterator[Contradiction]:
+    def used(self, moment: Moment, held: EntriesByName, state: EntriesByName) -> Iterator[Judged]:
         """Yield quantized weights in use that are neither resident nor made of the weights.
 
         Where resident ones are hidden since they are gathered in this forward, they must be made of
@@ -78,33 +75,26 @@ class Quantization:
             if operand is None:
                 continue
             got = self._shown.whole(entries)
+            tensor = "used_quantized", full
+            source, weights = "used_param", held["used_param"]
             if name in self._resident:
                 kind = QUANTIZED[operand.field]
                 stored = state.get(kind, {}).get(TensorKey(name, operand.side).name(kind))
-                exact = self._shown.whole(stored)
-                identity = f"the {kind} before it"
-                if stored is None and name in self._stepped:
-                    if name not in made:
-                        master = self._shown.whole(state.get("master", {}).get(name))
-                        made[name] = self._quantized(name, master, state)
-                    exact = made[name].get(key.part)
-                    identity = f"the master before it, {self._how}"
-            else:
-                if name not in made:
-                    weight = self._shown.whole(held["used_param"].get(name))
-                    made[name] = self._quantized(name, weight, state)
-                exact = made[name].get(key.part)
-                identity = f"used_param, {self._how}"
-            if got is not None and exact is not None:
-                claim = self._shown.claim(moment, "used_quantized", full, identity)
-                found = identities.equal(claim, got, exact)
-                if found is not None:
-                    yield found
+                if stored is not None:
+                    exact = self._shown.whole(stored)
+                    yield self._shown.equal(moment, tensor, f"the {kind} before it", got, exact)
+                if stored is not None or name not in self._stepped:
+                    continue
+                source, weights = "the master before it", state.get("master", {})
+            if name not in made:
+                made[name] = self._quantized(name, self._shown.whole(weights.get(name)), state)
+            identity = f"{source}, {self._how}"
+            yield self._shown.equal(moment, tensor, identity, got, made[name].get(key.part))
         yield from self._turned(moment, "used_quantized", held, "data")
 
     def updated(
         self, moment: Moment, held: EntriesByName, state: EntriesByName
-    ) -> Iterator[Contradiction]:
+    ) -> Iterator[Judged]:
         """Yield what a train step has made of bytes, histories and scales, and should not have.
 
         Args:
@@ -155,7 +145,7 @@ class Quantization:
 
     def _bytes(
         self, moment: Moment, moved: Collection[str], held: EntriesByName, state: EntriesByName
-    ) -> Iterator[Contradiction]:
+    ) -> Iterator[Judged]:
         """Yield resident bytes that are not the masters, quantized."""
         for name in moved:
             if name in self._coarse:
@@ -166,15 +156,12 @@ class Quantization:
                 kind = QUANTIZED[field]
                 full = TensorKey(name, side).name(kind)
                 got = self._shown.whole(held[kind].get(full))
-                if got is not None:
-                    claim = self._shown.claim(moment, kind, full, f"its master, {self._how}")
-                    found = identities.equal(claim, got, exact)
-                    if found is not None:
-                        yield found
+                identity = f"its master, {self._how}"
+                yield self._shown.equal(moment, (kind, full), identity, got, exact)
 
     def _turned(
         self, moment: Moment, kind: str, held: EntriesByName, field: str
-    ) -> Iterator[Contradiction]:
+    ) -> Iterator[Judged]:
         """Yield bytes with one scale per tensor whose transposed copy is another tensor's."""
         if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
             return
@@ -185,11 +172,9 @@ class Quantization:
             got = self._shown.whole(entries)
             rowwise = key._replace(part=OperandPart("rowwise", field).part).name(kind)
             exact = self._shown.whole(held[kind].get(rowwise))
-            if got is not None and exact is not None:
-                claim = self._shown.claim(moment, kind, full, "its rowwise bytes, transposed")
-                found = identities.equal(claim, got, exact.t().contiguous())
-                if found is not None:
-                    yield found
+            turned = None if exact is None else exact.t().contiguous()
+            identity = "its rowwise bytes, transposed"
+            yield self._shown.equal(moment, (kind, full), identity, got, turned)
 
     def _amaxes(self, moved: Collection[str], held: EntriesByName) -> Iterator[tuple[str, Tensor]]:
         """Yield, per operand that is a weight, the amax of what was cast in this step."""
@@ -210,7 +195,7 @@ class Quantization:
         format: DelayedScaling,
         amax: Tensor | None,
         sides: tuple[EntriesByName, EntriesByName],
-    ) -> Iterator[Contradiction]:
+    ) -> Iterator[Judged]:
         """Yield a history that does not follow from the one before, or a scale that does not.
 
         Args:
@@ -237,16 +222,11 @@ class Quantization:
             identity = "the history before it, rolled, and the largest amax since"
         rolls = float(newest) != 0
         exact = torch.cat([then[1:], newest]) if rolls else then
-        claim = self._shown.claim(moment, "amax", history, identity)
-        found = identities.equal(claim, now, exact)
-        if found is not None:
-            yield found
-        claim = self._shown.claim(moment, "scale", name, "that of the largest amax of its history")
+        yield self._shown.equal(moment, ("amax", history), identity, now, exact)
         largest = torch.maximum(then.amax(0, keepdim=True), newest)
         expected = _scale(format.element.maximum, largest, old) if rolls else old
-        found = identities.equal(claim, scale, expected)
-        if found is not None:
-            yield found
+        identity = "that of the largest amax of its history"
+        yield self._shown.equal(moment, ("scale", name), identity, scale, expected)
 
 
 def _scale(maximum: float, amax: Tensor, old: Tensor) -> Tensor:
