@@ -16,8 +16,7 @@ from pytest_precision.check.repeatable import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, wording
-from pytest_precision.parity.explain.diagnosis import single
-from pytest_precision.parity.explain.locate import histogram_of, locate
+from pytest_precision.parity.explain.locate import failed_at
 from pytest_precision.parity.self_checks import data_check, identities, plain_gradients
 from pytest_precision.parity.self_checks import declared_rule as oracle
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
@@ -60,14 +59,8 @@ def undisturbed(case: Case) -> Ruling | None:
         if found is not None:
             again = _disturbed(case.around(found.pair.moment.step), number) or found
             lines = wording.statistics_lines(again, "before") + wording.swap_lines(again, side)
-            return Ruling(
-                outcome="fail",
-                reason=wording.disturbance(again, side.name),
-                details=tuple(lines),
-                divergence=locate(single(again)),
-                culprit=case.culprit(again).culprit,
-                figures={"histogram": histogram_of(again)},
-            )
+            reason = wording.disturbance(again, side.name)
+            return failed_at(again, reason, lines, case.culprit(again).culprit)
     return None
 
 

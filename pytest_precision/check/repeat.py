@@ -22,8 +22,7 @@ from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import wording
-from pytest_precision.parity.explain.diagnosis import single
-from pytest_precision.parity.explain.locate import histogram_of, locate
+from pytest_precision.parity.explain.locate import failed_at
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.state.device_choice import (
     VISIBLE_DEVICES,
@@ -138,14 +137,8 @@ def repeats(case: Case, where: str) -> Ruling | None:
     details = [*told, *wording.statistics_lines(shown, "in the first run")]
     if again is None:
         details.append("Both runs were made once more, and had the same bits then.")
-    return Ruling(
-        outcome="fail",
-        reason=f"does not repeat: {what_differs(shown)} {where}",
-        details=tuple(details),
-        divergence=locate(single(shown)),
-        culprit=named.culprit,
-        figures={"histogram": histogram_of(shown)},
-    )
+    reason = f"does not repeat: {what_differs(shown)} {where}"
+    return failed_at(shown, reason, details, named.culprit)
 
 
 def _first(case: Case) -> Finding | None:

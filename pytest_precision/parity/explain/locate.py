@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,31 @@ from pytest_precision.parity.compare.bit_patterns import FLOATS, bits, differ, u
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
 from pytest_precision.parity.compare.spans import spans
 from pytest_precision.parity.compare.tensors import common_dtype
+from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain import wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis
-from pytest_precision.parity.verdict import Divergence
+from pytest_precision.parity.explain.diagnosis import Diagnosis, single
+from pytest_precision.parity.verdict import Divergence, Ruling
+
+
+def failed_at(
+    finding: Finding, reason: str, details: Iterable[str], culprit: Culprit | None = None
+) -> Ruling:
+    """Return the ruling on a check that fails for one tensor, whatever differs beside it.
+
+    Args:
+        finding: the tensor.
+        reason: one line.
+        details: lines below it.
+        culprit: the operation that made it, where it is known.
+    """
+    return Ruling(
+        outcome="fail",
+        reason=reason,
+        details=tuple(details),
+        divergence=locate(single(finding)),
+        culprit=culprit,
+        figures={"histogram": histogram_of(finding)},
+    )
 
 
 def locate(diagnosis: Diagnosis) -> Divergence:
