@@ -50,7 +50,7 @@ NO_NAMES = {
     "modules/replace.py": "names of modules of a model",
     "parity/compare/criteria.py": "keys that a test writes",
     "parity/explain/source.py": "names of files, and lines of source code",
-    "parity/self_checks/declared_rule.py": "names of an optimizer's options",
+    "parity/self_checks/oracle_findings.py": "names of an optimizer's options",
     "parity/verdict.py": "node ids of pytest",
     "recipes/megatron/cuda_calls.py": "names of devices",
     "recipes/megatron/memory.py": "names of modules of a model",

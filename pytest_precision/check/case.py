@@ -17,10 +17,14 @@ from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
 from pytest_precision.parity.compare.noise import NoiseMeter
 from pytest_precision.parity.explain import curves, required_tolerance
-from pytest_precision.parity.self_checks import declared_rule, plain_gradients
 from pytest_precision.parity.self_checks.consistency import Consistency
 from pytest_precision.parity.self_checks.coverage_gaps import unexercised
 from pytest_precision.parity.self_checks.identities import Contradiction
+from pytest_precision.parity.self_checks.oracle_findings import (
+    gradient_summary,
+    summary_of_rule,
+    wrong_gradients,
+)
 from pytest_precision.trace.gradient_log import GradientBreach
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.oracle_log import OracleLog
@@ -175,7 +179,7 @@ class Case:
 
     def wrong_gradient(self) -> GradientBreach | None:
         """Return the candidate's first gradient that is not the workload's, if it alone has one."""
-        ours, theirs = (plain_gradients.wrong_gradients([s], self.terms.exempt) for s in self.sides)
+        ours, theirs = (wrong_gradients([s], self.terms.exempt) for s in self.sides)
         return ours[0].breach if ours and not theirs else None
 
     def around(self, step: int) -> Case:
@@ -282,8 +286,8 @@ class Case:
         return {
             "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
             "oracle": {
-                side.name: declared_rule.summary_of_rule(side.oracle, self.terms.exempt)
-                | {"gradients": plain_gradients.gradient_summary(side.gradients, self.terms.exempt)}
+                side.name: summary_of_rule(side.oracle, self.terms.exempt)
+                | {"gradients": gradient_summary(side.gradients, self.terms.exempt)}
                 for side in self.sides
             },
             "identities": self.identities() or None,

@@ -12,8 +12,8 @@ from pytest_precision.parity.explain import curves, required_tolerance, spread, 
 from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.explain.unlike import number_lines
-from pytest_precision.parity.self_checks import declared_rule as oracle
-from pytest_precision.parity.self_checks import identities, plain_gradients
+from pytest_precision.parity.self_checks import identities
+from pytest_precision.parity.self_checks.oracle_findings import breach_lines, gradient_lines
 from pytest_precision.parity.verdict import Ruling
 
 
@@ -72,12 +72,8 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
             f"It contradicts itself: {identities.contradiction_words(b, f'the {n}')}"
             for n, b in closer.contradictions()
         ),
-        *(line for side in case.sides for line in oracle.breach_lines(side, case.terms.exempt)),
-        *(
-            line
-            for s in case.sides
-            for line in plain_gradients.gradient_lines(s, case.terms.exempt)
-        ),
+        *(line for side in case.sides for line in breach_lines(side, case.terms.exempt)),
+        *(line for s in case.sides for line in gradient_lines(s, case.terms.exempt)),
         "",
         *spread.table(closer.judgement),
         "",

@@ -7,18 +7,23 @@ only where both sides agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.contract_gates import not_exercised, violation
 from pytest_precision.check.gate import gate
 from pytest_precision.check.repeatable import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, wording
 from pytest_precision.parity.explain.locate import failed_at
-from pytest_precision.parity.self_checks import data_check, identities, plain_gradients
-from pytest_precision.parity.self_checks import declared_rule as oracle
+from pytest_precision.parity.self_checks import data_check, identities
+from pytest_precision.parity.self_checks.oracle_findings import (
+    GRADIENT_ADVICE,
+    breach_headline,
+    breached,
+    gradient_headline,
+    wrong_gradients,
+)
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
 from pytest_precision.parity.self_checks.vacuity import (
     computed_elsewhere,
@@ -27,8 +32,12 @@ from pytest_precision.parity.self_checks.vacuity import (
     vacuous,
 )
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.trace.store import Trace
 
 Gate = Callable[[Case], "Ruling | None"]
+
+WIDER = {"float32": ("float64", "complex64", "complex128")}
+"""Dtypes that hold all values of another one, and so keep what a cell asks for."""
 
 
 @gate
@@ -78,7 +87,7 @@ def contract(case: Case) -> Ruling | None:
         if declared:
             return _failed(f"{declared[0]} in the {side.name}")
         for required in case.contracts(side):
-            broken = violation(side.trace, required)
+            broken = _violation(side.trace, required)
             if broken:
                 remedy = (
                     f"primary_weight={side.cell.primary_weight} asks for that: cast the model, or "
@@ -90,6 +99,20 @@ def contract(case: Case) -> Ruling | None:
     return None
 
 
+def _violation(trace: Trace, contract: Contract) -> str | None:
+    """Return the first dtype that a contract does not allow, in words, or None."""
+    held = trace.dtypes()
+    for kind, dtype in contract.dtypes.items():
+        for name, own in held.get(kind, {}).items():
+            if own != dtype:
+                return f"{kind} {name} is {own}, the contract says {dtype}"
+    for kind, dtype in contract.some.items():
+        if kind in held and not {*held[kind].values()} & {dtype, *WIDER.get(dtype, ())}:
+            others = ", ".join(sorted(set(held[kind].values())))
+            return f"no {kind} is stored in {dtype}, but all in {others},"
+    return None
+
+
 @gate
 def vacuity(case: Case) -> Ruling | None:
     """Refuse a side in which nothing happened, or not what its precision and contract name."""
@@ -97,17 +120,30 @@ def vacuity(case: Case) -> Ruling | None:
         words = (
             vacuous(side.trace, side.cell, case.terms.criteria)
             or computed_elsewhere(side.trace, side.cell)
-            or not_exercised(side.trace, case.contracts(side))
+            or _not_exercised(side.trace, case.contracts(side))
         )
         if words:
             return _vacuous(f"{words} in the {side.name}")
     return None
 
 
+def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
+    """Return what a contract names and the side lacks, so that agreement proves nothing."""
+    held = trace.dtypes()
+    for contract in contracts:
+        for path in contract.paths:
+            if path not in trace.header.paths:
+                return f"the {path} path was not taken"
+        for kind in contract.dtypes:
+            if kind not in held:
+                return f"the contract names the dtype of {kind}, which was not observed"
+    return None
+
+
 @gate
 def declared_rule(case: Case) -> Ruling | None:
     """Refuse a side whose updates are not those of the rule that the workload declares."""
-    wrong = oracle.breached(case.judged, case.terms.exempt)
+    wrong = breached(case.judged, case.terms.exempt)
     if not wrong:
         return None
     advice = (
@@ -115,7 +151,7 @@ def declared_rule(case: Case) -> Ruling | None:
         "oracle=unchecked(reason=...) turns this judgement off, "
         f"oracle={{{wrong[0].breach.kind!r}: unchecked(reason=...)}} that of this kind."
     )
-    return _failed(oracle.breach_headline(wrong), [advice])
+    return _failed(breach_headline(wrong), [advice])
 
 
 @gate
@@ -146,10 +182,10 @@ def loop_rules(case: Case) -> Ruling | None:
 @gate
 def workload_gradients(case: Case) -> Ruling | None:
     """Refuse a side whose losses or gradients are not those of the workload's model and loss."""
-    wrong = plain_gradients.wrong_gradients(case.judged, case.terms.exempt)
+    wrong = wrong_gradients(case.judged, case.terms.exempt)
     if not wrong:
         return None
-    return _failed(plain_gradients.gradient_headline(wrong), [plain_gradients.GRADIENT_ADVICE])
+    return _failed(gradient_headline(wrong), [GRADIENT_ADVICE])
 
 
 @gate

@@ -21,6 +21,7 @@ from pytest_precision.errors import (
 )
 from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.parity.words import listed
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.recorders.scripts.script import unrecordable
 
@@ -36,15 +37,14 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
     replaced = [] if definitions is None else definitions.replaced()
     if not replaced:
         return None
-    first, *others = replaced
     reason = expected_but_got(
         "modules as they define themselves, since ranks import them anew and would not see a "
         "monkeypatch of this process,",
-        f"{first}" + (f" and {len(others)} more" if others else ""),
+        listed(replaced, 1),
         "make it an axis of the matrix or an environment variable that the layout reads, or "
         "run with --precision-ranks=inline",
     )
-    return Ruling(outcome="error", reason=reason, details=tuple(others))
+    return Ruling(outcome="error", reason=reason, details=tuple(replaced[1:]))
 
 
 @gate

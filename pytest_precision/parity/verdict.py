@@ -102,7 +102,7 @@ class Figures:
             updates' norm that the weights lack, the same of the `worst` tensor with its `name`, and
             `unmeasured`, tensor to reason.
         oracle: for `candidate` and `reference`, how their updates follow the rule that the workload
-            declares, as `declared_rule.summary_of_rule` says it.
+            declares, as `oracle_findings.summary_of_rule` says it.
         identities: for `candidate` and `reference`, how many tensors were looked at for each thing
             that must hold within a run, and the first one that contradicts it, as
             `Consistency.as_dict` returns it.

@@ -1,8 +1,9 @@
-"""Words: how shares and factors are written, in a terminal and on a page."""
+"""Words: how shares, factors, lists and tables are written, in a terminal and on a page."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 PLAIN_EXPONENT = 10
 """Exponent below which a power of two is read as easily as a number."""
@@ -14,6 +15,18 @@ def percent(part: float, whole: float) -> str:
     if 0 < share < 1:
         return f"{share:.1g} %"
     return "over 99 %" if 99 < share < 100 else f"{share:.0f} %"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """List the first of some names, and say how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose columns are as wide as their widest cell."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def power_of_two(value: float) -> str:

@@ -12,7 +12,7 @@ import wrong_rules
 
 from pytest_precision import Cell, Workload, workloads
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.parity.self_checks.declared_rule import UNKNOWN, Broken
+from pytest_precision.parity.self_checks.oracle_findings import UNKNOWN, Broken
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.oracle_log import OracleLog
 

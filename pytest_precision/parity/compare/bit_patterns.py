@@ -91,6 +91,18 @@ def widened(bits: Bits, dtype: torch.dtype) -> Working:
     return torch.from_numpy(bits).view(dtype).to(wide).numpy()
 
 
+def step_at(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return how far neighbours in `dtype` are apart at each value, in the dtype of `values`."""
+    limits = torch.finfo(dtype)
+    _, exponent = torch.frexp(values.abs().clamp(min=limits.tiny))
+    return torch.ldexp(torch.full_like(values, limits.eps), exponent - 1)
+
+
+def has_all(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
+    """Return whether `dtype` represents every value of a tensor."""
+    return torch.equal(tensor.to(dtype).to(tensor.dtype), tensor)
+
+
 def ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
     """Return distances on the line of representable values, where both zeros are one point."""
     width = 8 * c.itemsize

@@ -12,6 +12,7 @@ from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.calls import no_criterion
 from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.words import listed
 
 __tracebackhide__ = is_bad_input
 
@@ -159,10 +160,9 @@ class Criteria:
                 )
             there = list(dict.fromkeys(name for kind in kinds for name in names[kind]))
             if not any(map(rule.fits_name, there)):
-                more = f" and {len(there) - LISTED_NAMES} more" if len(there) > LISTED_NAMES else ""
                 return (
                     f"the criterion names {rule.key}, but no tensor has such a name; there are "
-                    f"{', '.join(there[:LISTED_NAMES])}{more}"
+                    f"{listed(there, LISTED_NAMES)}"
                 )
         return ""
 

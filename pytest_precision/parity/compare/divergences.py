@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.compare.noise import NoiseMeter
 from pytest_precision.parity.compare.optional import OptionalPairs
 from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
@@ -18,6 +18,9 @@ from pytest_precision.parity.compare.tensors import Difference, compare, same_by
 from pytest_precision.parity.compare.uncalled import Uncalled, shows_reads
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
+
+if TYPE_CHECKING:
+    from pytest_precision.parity.compare.noise import NoiseMeter
 
 TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
 """Kinds that only say more about another one."""
@@ -135,7 +138,10 @@ def judge(
             judgement.observations += 1
             if pair.candidate is not None:
                 judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
-            compare_pair(pair, _measured(rule.criterion, pair, moments[1], noise), tally)
+            criterion = rule.criterion
+            if noise is not None and not pair.is_alike:
+                criterion = criterion.measured(partial(noise.bound, pair, moments[1]))
+            compare_pair(pair, criterion, tally)
             if tally.findings and judgement.first is None:
                 judgement.first = tally.findings[0]
     judgement.left_out |= optional.left_out() | uncalled.left_out()
@@ -161,15 +167,6 @@ def _explained(judgement: Judgement) -> Finding | None:
     return next(
         (one for one in found if one.pair.kind == "flag" or one.problem in ONE_SIDED), first
     )
-
-
-def _measured(
-    criterion: Criterion, pair: Pair, moment: Moment, noise: NoiseMeter | None
-) -> Criterion:
-    """Return the criterion with its bound, where that is measured; `moment` is the reference's."""
-    if noise is None or pair.is_alike:
-        return criterion
-    return criterion.measured(partial(noise.bound, pair, moment))
 
 
 def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:

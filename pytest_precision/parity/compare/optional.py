@@ -9,6 +9,7 @@ from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.pairs import Pair
+from pytest_precision.parity.words import listed
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Trace
 
@@ -87,10 +88,8 @@ class OptionalPairs:
                 continue
             named = (lacks, kind, name) in self._has
             some[kind, f"{why} {'in some steps' if named else 'of that name'}"].append(name)
-        for (kind, why), (first, *others) in some.items():
-            found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
-        for (kind, why), (first, *others) in self._split.items():
-            found[f"{kind} {first}" + f" and {len(others)} more" * bool(others)] = why
+        for (kind, why), names in (*some.items(), *self._split.items()):
+            found[f"{kind} {listed([*names], 1)}"] = why
         return found
 
 

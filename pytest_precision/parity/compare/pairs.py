@@ -138,22 +138,16 @@ def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Mom
     """
     if candidate.moments == reference.moments:
         return list(zip(candidate.moments, reference.moments, strict=True))
-    theirs = {_train_key(moment): moment for moment in reference.moments if _trains(moment)}
-    ours = {_train_key(moment): moment for moment in candidate.moments if _trains(moment)}
+    ours, theirs = (
+        {(m.step, m.phase): m for m in side.moments if m.operation in ("init", "train")}
+        for side in (candidate, reference)
+    )
     if {key for key in ours.keys() ^ theirs.keys() if key[1] != END}:
         raise RecordingError(
             f"expected both sides to train the same steps but the candidate trains "
             f"{max(step for step, _ in ours)} and the reference {max(step for step, _ in theirs)}"
         )
     return [(moment, theirs[key]) for key, moment in ours.items() if key in theirs]
-
-
-def _trains(moment: Moment) -> bool:
-    return moment.operation in ("init", "train")
-
-
-def _train_key(moment: Moment) -> tuple[int, str]:
-    return moment.step, moment.phase
 
 
 def align(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.matrix.contract import dtype_name
-from pytest_precision.parity.compare.bit_patterns import LANES
+from pytest_precision.parity.compare.bit_patterns import LANES, has_all, step_at
 from pytest_precision.parity.compare.ratio import (
     COARSEST,
     Fit,
@@ -139,9 +139,9 @@ def factor(ratio: float, *, exact: bool = True) -> Signature:
     return Signature("factor", times(ratio, exact=exact), ratio)
 
 
-def times(ratio: float | None, *, exact: bool = True) -> str:
-    """Describe a constant factor in words; empty if there is none."""
-    return "" if ratio is None else f"{words_of(ratio, exact=exact)} times the reference"
+def times(ratio: float, *, exact: bool = True) -> str:
+    """Describe a constant factor in words."""
+    return f"{words_of(ratio, exact=exact)} times the reference"
 
 
 def is_measured(tensor: Tensor) -> bool:
@@ -205,8 +205,10 @@ def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
     for grid in COARSER.get(candidate.dtype, ()):
-        rounded = on_grid(candidate, grid) and not on_grid(reference, grid)
-        if rounded and _within_a_step(candidate.double(), reference.double(), grid):
+        # A 1 is a number of every grid, but is no rounding of a value that is far from it.
+        rounded = has_all(grid, candidate) and not has_all(grid, reference)
+        ours, theirs = candidate.double(), reference.double()
+        if rounded and bool(((ours - theirs).abs() <= step_at(theirs, grid)).all()):
             return Signature("rounded", f"rounded to {dtype_name(grid)}")
     return None
 
@@ -217,7 +219,7 @@ def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
     A few numbers lie on every grid, and so do 0 and the powers of two.
     """
     for grid in COARSER.get(candidate.dtype, ()):
-        if on_grid(candidate, grid) and not on_grid(reference, grid):
+        if has_all(grid, candidate) and not has_all(grid, reference):
             mantissa, _ = torch.frexp(candidate)
             distance = (candidate.double() - reference.double()).norm()
             if distance > COARSEST * reference.double().norm():
@@ -225,19 +227,3 @@ def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
             if len(torch.unique(mantissa)) >= LEAST_ELEMENTS:
                 return Signature("rounded", f"all on the grid of {dtype_name(grid)}")
     return None
-
-
-def _within_a_step(ours: Tensor, theirs: Tensor, grid: torch.dtype) -> bool:
-    """Return whether a rounding to `grid`, in any direction, could move every value this far.
-
-    A 1 lies on every grid, but is no rounding of a value that is far from it.
-    """
-    limits = torch.finfo(grid)
-    _, exponent = torch.frexp(theirs.abs().clamp(min=limits.tiny))
-    step = torch.ldexp(torch.full_like(theirs, limits.eps), exponent - 1)
-    return bool(((ours - theirs).abs() <= step).all())
-
-
-def on_grid(tensor: Tensor, grid: torch.dtype) -> bool:
-    """Return whether `grid` has every value of a tensor."""
-    return torch.equal(tensor.to(grid).to(tensor.dtype), tensor)

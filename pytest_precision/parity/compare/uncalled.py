@@ -10,7 +10,8 @@ from collections import defaultdict
 from dataclasses import replace
 
 from pytest_precision.matrix.tensor_key import outer_kind, resident_kind
-from pytest_precision.parity.compare.pairs import LogicalTensor, Pair, assemble
+from pytest_precision.parity.compare.pairs import Pair, assemble
+from pytest_precision.parity.words import listed
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.store import Trace
 
@@ -49,13 +50,16 @@ class Uncalled:
         side = "candidate" if pair.candidate is None else "reference"
         trace = self._traces[side]
         moment = moments[side == "reference"]
-        before = _held_before(trace, moment)
+        earlier = trace.moments[: trace.moments.index(moment)]
+        before = next((one for one in reversed(earlier) if one.phase not in STATELESS), None)
         if before is None:
             self._names[side, STEP_NOT_SHOWN][pair.name] = None
             return None
-        weight = _resident(trace, before, pair)
-        if weight is None:
+        key = resident_kind(pair.kind), pair.name
+        pieces = [entry for entry in trace.entries(before) if (entry.kind, entry.name) == key]
+        if not pieces:
             return pair
+        weight = assemble(trace, pieces)
         self._names[side, COMPARED][pair.name] = None
         if side == "candidate":
             return replace(pair, candidate=weight)
@@ -64,8 +68,9 @@ class Uncalled:
     def left_out(self) -> dict[str, str]:
         """Return what was not compared in use, with what was compared instead."""
         return {
-            f"used_param of {_listed([*names])}": f"no call of its module was seen in the {side}; "
-            f"{instead}"
+            f"used_param of {listed([*names], NAMED_AT_MOST)}": (
+                f"no call of its module was seen in the {side}; {instead}"
+            )
             for (side, instead), names in self._names.items()
         }
 
@@ -73,20 +78,3 @@ class Uncalled:
 def shows_reads(kind: str) -> bool:
     """Return whether a kind shows weights as a forward reads them."""
     return outer_kind(kind) == "used_param"
-
-
-def _held_before(trace: Trace, moment: Moment) -> Moment | None:
-    """Return the last moment before `moment` that shows what is held between steps."""
-    earlier = trace.moments[: trace.moments.index(moment)]
-    return next((one for one in reversed(earlier) if one.phase not in STATELESS), None)
-
-
-def _resident(trace: Trace, before: Moment, pair: Pair) -> LogicalTensor | None:
-    key = resident_kind(pair.kind), pair.name
-    pieces = [entry for entry in trace.entries(before) if (entry.kind, entry.name) == key]
-    return assemble(trace, pieces) if pieces else None
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED_AT_MOST} more" if len(names) > NAMED_AT_MOST else ""
-    return ", ".join(names[:NAMED_AT_MOST]) + more

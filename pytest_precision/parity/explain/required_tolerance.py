@@ -10,6 +10,7 @@ from typing import Any
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
 from pytest_precision.parity.compare.statistics import Statistics
+from pytest_precision.parity.words import aligned
 
 ROOM = 2
 """Times what was needed: the share that a bound leaves for the next seed or machine.
@@ -134,8 +135,7 @@ def table(judgement: Judgement) -> list[str]:
     found = bounds(judgement)
     rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]
     rows += [[kind, *_cells(own)] for kind, own in found.items()]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return aligned(rows)
 
 
 def _cells(own: Bounds) -> Iterable[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
 from pytest_precision.parity.compare.statistics import Statistics
-from pytest_precision.parity.words import percent
+from pytest_precision.parity.words import aligned, percent
 from pytest_precision.trace.moment import Moment
 
 COLUMNS = 10
@@ -50,8 +50,7 @@ def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
             for ours, theirs in dtypes
             if ours != theirs
         ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells] + notes
+    return aligned(cells) + notes
 
 
 def columns(judgement: Judgement) -> dict[str, Any]:
@@ -105,16 +104,12 @@ def _columns(judgement: Judgement, most: int) -> list[Moment]:
 
 
 def _labels(judgement: Judgement, moments: list[Moment]) -> list[str]:
-    labels = [_label(moment) for moment in moments]
+    labels = [str(m.step) if m.operation == "train" else m.operation for m in moments]
     if moments[0].op != judgement.moments[0].op:
         labels[0] = f"… {labels[0]}"
     if moments[-1].op != judgement.moments[-1].op:
         labels[-1] += " …"
     return labels
-
-
-def _label(moment: Moment) -> str:
-    return str(moment.step) if moment.operation == "train" else moment.operation
 
 
 def _dtypes(tallies: Iterable[Tally | None]) -> list[tuple[str, str]]:

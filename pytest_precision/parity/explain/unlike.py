@@ -7,6 +7,7 @@ from math import prod
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
 from pytest_precision.parity.compare.pairs import LogicalTensor, Pair
+from pytest_precision.parity.words import listed
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
@@ -26,12 +27,11 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
     ours, theirs = ([f for f in rates if f.problem == side] for side in ("extra", "missing"))
     if not ours or not theirs:
         return ""
-    return f"{_counted(ours)} here, {_counted(theirs)} in the reference"
-
-
-def _counted(findings: list[Finding]) -> str:
-    names = list(dict.fromkeys(finding.pair.name for finding in findings))
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    here, there = (
+        listed(list(dict.fromkeys(finding.pair.name for finding in side)), 1)
+        for side in (ours, theirs)
+    )
+    return f"{here} here, {there} in the reference"
 
 
 def other_number(judgement: Judgement, op: int) -> str:

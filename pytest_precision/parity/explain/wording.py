@@ -8,7 +8,7 @@ from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statis
 from pytest_precision.parity.compare.uncalled import shows_reads
 from pytest_precision.parity.explain.diagnosis import Diagnosis
 from pytest_precision.parity.explain.unlike import other_number, other_weights, rate_has_moved
-from pytest_precision.parity.words import percent, power_of_two
+from pytest_precision.parity.words import listed, percent, power_of_two
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
 
@@ -223,9 +223,7 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
 
 def likewise_lines(diagnosis: Diagnosis) -> list[str]:
     """Name the other tensors that look as the first one does."""
-    names = diagnosis.likewise[:FEW]
-    rest = f" and {len(diagnosis.likewise) - FEW} more" * (len(diagnosis.likewise) > FEW)
-    return [f"The same of: {', '.join(names)}{rest}"] if names else []
+    return [f"The same of: {listed(diagnosis.likewise, FEW)}"] if diagnosis.likewise else []
 
 
 def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:

@@ -7,7 +7,7 @@ nothing. The trace has all that is needed to say so.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -172,11 +172,5 @@ def unexercised(trace: Trace, cell: Cell, data: DataLog) -> list[str]:
         cell: where it ran.
         data: what the workload gave it.
     """
-    return [*_found(Exercised(trace, cell, data))]
-
-
-def _found(run: Exercised) -> Iterator[str]:
-    for check in GAP_CHECKS:
-        words = check(run)
-        if words:
-            yield words
+    run = Exercised(trace, cell, data)
+    return [words for words in (check(run) for check in GAP_CHECKS) if words]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pytest_precision.parity.compare.bit_patterns import has_all, step_at
 from pytest_precision.parity.compare.pairs import assemble, region
 from pytest_precision.parity.compare.ratio import constant_ratio
-from pytest_precision.parity.compare.signature import on_grid
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.store import Entry, Trace
@@ -171,10 +171,7 @@ def cast(claim: Claim, got: Tensor, exact: Tensor) -> Judged:
         return None
     if torch.finfo(got.dtype).eps <= torch.finfo(exact.dtype).eps:
         return claim.broken(got, value, 0.0)
-    limits = torch.finfo(got.dtype)
-    _, exponent = torch.frexp(value.abs().clamp(min=limits.tiny))
-    half = torch.ldexp(torch.full_like(value, SLACK * limits.eps / 2), exponent - 1)
-    return claim.broken(got, value, half)
+    return claim.broken(got, value, SLACK / 2 * step_at(value, got.dtype))
 
 
 def summed(
@@ -201,7 +198,7 @@ def summed(
         region(size, part).add_(values.abs())
     first = torch.finfo(getattr(torch, parts[0].dtype))
     own_limits = torch.finfo(got.dtype)
-    for limits in (None, *(torch.finfo(grid) for grid in GRIDS if on_grid(got, grid))):
+    for limits in (None, *(torch.finfo(grid) for grid in GRIDS if has_all(grid, got))):
         eps = max(first.eps, own_limits.eps) if limits is None else limits.eps
         least = max(first.tiny, own_limits.tiny) if limits is None else limits.tiny
         bound = size * ((len(parts) + 3) * eps / 2) + least

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.parity.compare.bit_patterns import step_at
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Elementwise, Measure
 from pytest_precision.parity.compare.tensors import common_dtype
@@ -112,10 +113,7 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
     bound = criterion.bound(size.numpy())
     if criterion.measure is not Measure.STEPS:
         return torch.as_tensor(bound, dtype=torch.float64)
-    limits = torch.finfo(dtype)
-    size = size.clamp(min=limits.tiny)
-    significand, _ = size.frexp()
-    return int(bound) * limits.eps * size / (2 * significand)  # as if steps did not grow on the way
+    return int(bound) * step_at(size, dtype)  # as if steps did not grow on the way
 
 
 def _histories(

@@ -74,7 +74,8 @@ def _no_gradient(trace: Trace, cell: Cell) -> str | None:
 
 
 def _nothing_moved(trace: Trace, cell: Cell) -> str | None:
-    return None if _moved(trace) else "no weight moved between the first step and the last"
+    moved = any(_moved_in(trace, moments) for moments in trace.segments())
+    return None if moved else "no weight moved between the first step and the last"
 
 
 def _no_evaluation(trace: Trace, cell: Cell) -> str | None:
@@ -118,14 +119,11 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, s
         compared: kinds that were compared.
     """
     for kind, reason in trace.header.unobservable.items():
+        shown_by = KINDS[kind].shown_by if kind in KINDS else ""
         accepted = _unchecked(criteria, kind)
-        if kind != "grad" and _shown_by(kind) not in compared and not accepted:
+        if kind != "grad" and shown_by not in compared and not accepted:
             return kind, reason
     return None
-
-
-def _shown_by(kind: str) -> str:
-    return KINDS[kind].shown_by if kind in KINDS else ""
 
 
 def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
@@ -208,27 +206,16 @@ def _entries(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
                 yield moment, entry
 
 
-def _moved(trace: Trace) -> bool:
-    return any(_moved_in(trace, moments) for moments in trace.segments())
-
-
 def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
     """Return whether a weight has moved in a segment, in which each rank holds the same pieces."""
     updates = [moment for moment in moments if moment.phase == "optimizer_step"]
-    start = {_place(entry): entry for entry in _masters(trace, moments[0])}
-    return any(
-        _place(entry) in start and not trace.same_bytes(entry, trace, start[_place(entry)])
-        for last in updates[-1:]
-        for entry in _masters(trace, last)
+    if not updates:
+        return False
+    start, end = (
+        {(e.name, e.rank, e.place): e for e in trace.entries(moment) if e.kind == "master"}
+        for moment in (moments[0], updates[-1])
     )
-
-
-def _masters(trace: Trace, moment: Moment) -> Iterator[Entry]:
-    return (entry for entry in trace.entries(moment) if entry.kind == "master")
-
-
-def _place(entry: Entry) -> tuple[str, int]:
-    return entry.name, entry.rank
+    return any(not trace.same_bytes(end[key], trace, start[key]) for key in end.keys() & start)
 
 
 def computed_elsewhere(trace: Trace, cell: Cell) -> str | None:

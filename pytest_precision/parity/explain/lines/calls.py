@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_precision.trace.code_lines import CodeLine
+from pytest_precision.trace.code_lines import CodeLine, Site
 from pytest_precision.trace.operations import Constant, LoggedArgument, LoggedOperation, Value
 
 MOVES = frozenset(
@@ -67,9 +68,19 @@ class SingleCall(NamedTuple):
         return self.operation.line
 
     @property
+    def at(self) -> str:
+        """Return ` at file.py:12`, or nothing where no line is known."""
+        return "" if self.line is None else f" at {short(self.line)}"
+
+    @property
     def constants(self) -> tuple[Constant, ...]:
         """Return the arguments that are no tensors."""
         return tuple(one for one in self.arguments if isinstance(one, Constant))
+
+
+def short(line: CodeLine | Site) -> str:
+    """Return file name and line number."""
+    return f"{os.path.basename(line.file)}:{line.line}"
 
 
 def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from pytest_precision.parity.explain.lines.calls import (
     SMALL,
@@ -48,29 +47,21 @@ class Wrong:
     cut_otherwise: bool = False
 
 
-class FirstWrong(NamedTuple):
-    """What is kept of a first wrong operation until all are found, see `Wrong`."""
-
-    unlike: tuple[Value, ...]
-    source: bool
-    collectives: int
-    suspects: tuple[int, ...] = ()
-
-
 class Follower:
     """Follows values through the log of one rank.
 
     Args:
         log: of the candidate's rank.
+        rank: its number.
         known: values of the reference.
         kind: of what differs first; wrong values are followed to that of what is left.
         in_pieces: whether this side holds other pieces of the tensors than the reference.
     """
 
     def __init__(
-        self, log: OperationLog, known: Known, kind: str = "", *, in_pieces: bool = False
+        self, log: OperationLog, rank: int, known: Known, kind: str, *, in_pieces: bool
     ) -> None:
-        self._log = log
+        self._rank = rank
         self._known = known
         self._in_pieces = in_pieces
         unlike = {held: value for held, value in log.left.items() if value not in known}
@@ -83,17 +74,12 @@ class Follower:
         self._shapes = {value.shape for value in alike if value.elements > SMALL}
         self._written = {value.storage for value in alike}
         self._memory = WrongMemory()
-        if in_pieces:
-            self._take_unlike(log)
-        self._found: dict[int, FirstWrong] = {}
-
-    def _take_unlike(self, log: OperationLog) -> None:
-        """Note the pieces that there are at the start and that the reference's tensors have not."""
-        for held, value in log.given.items():
-            if value not in self._known and value.shape not in self._known.shapes[held]:
+        for held, value in log.given.items() if in_pieces else ():
+            if value not in known and value.shape not in known.shapes[held]:
                 self._memory.put(value, RIGHT, (AT_START,))
+        self._found: dict[int, Wrong] = {}
 
-    def wrong(self, rank: int) -> Iterator[Wrong]:
+    def wrong(self) -> Iterator[Wrong]:
         """Yield the first wrong operations that do not follow from each other, in order."""
         collectives = 0
         for place, call in enumerate(self._calls):
@@ -101,18 +87,29 @@ class Follower:
             collectives += call.operation.is_collective
         lasting = self._lasting(collectives)
         for place, found in sorted(self._found.items()):
-            lasts = self._all_last or place in lasting
-            yield Wrong(
-                self._calls[place],
-                rank,
-                found.unlike,
-                found.source,
-                found.collectives,
-                self._calls,
-                lasts,
-                tuple(self._calls[one] for one in found.suspects if one != AT_START),
-                AT_START in found.suspects,
-            )
+            yield replace(found, lasts=self._all_last or place in lasting)
+
+    def _wrong(
+        self,
+        place: int,
+        collectives: int,
+        suspects: tuple[int, ...],
+        unlike: Sequence[Value] = (),
+        *,
+        source: bool = False,
+    ) -> Wrong:
+        """Return what is known of a first wrong operation before all are found, see `Wrong`."""
+        return Wrong(
+            call=self._calls[place],
+            rank=self._rank,
+            unlike=tuple(unlike),
+            source=source,
+            collectives=collectives,
+            calls=self._calls,
+            lasts=False,
+            suspects=tuple(self._calls[one] for one in suspects if one != AT_START),
+            cut_otherwise=AT_START in suspects,
+        )
 
     def _follow(self, place: int, call: SingleCall, collectives: int) -> None:
         roots: Roots = RIGHT
@@ -126,7 +123,9 @@ class Follower:
                 source = source or (value.storage not in self._written and value.storage >= 0)
                 apart = self._joined(apart, self._memory.apart(value))
         wrong = [value for value in call.results if value not in self._known]
-        if not wrong or roots or _is_constant(call):
+        # What fills memory with one value depends on no other.
+        is_constant = not call.read and all(value.uniform for value in call.results)
+        if not wrong or roots or is_constant:
             apart = ()
         elif self._in_pieces and self._has_no_counterpart(call, unlike, apart):
             apart = self._joined(apart, (place,))
@@ -134,7 +133,7 @@ class Follower:
             apart = (place,)
         else:
             suspects = self._suspects(place, unlike, apart) if self._in_pieces else ()
-            self._found[place] = FirstWrong(tuple(unlike), source, collectives, suspects)
+            self._found[place] = self._wrong(place, collectives, suspects, unlike, source=source)
             roots = frozenset((place,))
             apart = ()
         for value in call.read:
@@ -142,7 +141,11 @@ class Follower:
             if overwritten and value in self._known and not is_common(value):
                 self._memory.overwrite_right(value)
         for value in call.results:
-            self._write(value, roots, apart)
+            self._written.add(value.storage)
+            if value in self._known and (not roots or not is_common(value)):
+                self._memory.clear(value)
+            else:
+                self._memory.put(value, roots, apart)
 
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
@@ -188,13 +191,6 @@ class Follower:
         right = value in self._known and not is_common(value)
         return RIGHT if right else self._memory.roots(value)
 
-    def _write(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
-        self._written.add(value.storage)
-        if value in self._known and (not roots or not is_common(value)):
-            self._memory.clear(value)
-        else:
-            self._memory.put(value, roots, apart)
-
     def _lasting(self, collectives: int) -> Roots:
         """Return the operations whose wrong values reach what is there at the end.
 
@@ -208,11 +204,6 @@ class Follower:
             if not roots and apart and apart != (AT_START,):
                 last = apart[-1]
                 suspects = apart if self._in_pieces else ()
-                self._found.setdefault(last, FirstWrong((), False, collectives, suspects))
+                self._found.setdefault(last, self._wrong(last, collectives, suspects))
                 found |= {last}
         return found
-
-
-def _is_constant(call: SingleCall) -> bool:
-    """Return whether an operation fills memory with one value, which depends on no other."""
-    return not call.read and all(value.uniform for value in call.results)

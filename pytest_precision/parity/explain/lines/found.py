@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
-from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, moves
+from pytest_precision.parity.explain.lines.calls import is_common, moves
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.growth import grown, module_errors, most
 from pytest_precision.parity.explain.lines.known import Known
@@ -92,7 +92,7 @@ def _made(
     """Return what values and settings name, see `culprit_of`."""
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
-    telling = [one for one in settings if _shows(kind, name, one.what)]
+    telling = [one for one in settings if _shows(kind, name, one.setting.what)]
     if telling:
         return _set_by(telling[0], root)
     known = Known(reference)
@@ -125,7 +125,11 @@ def _made(
         call, error, rank = left
         found = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
         return _Made(found, call.number, (found.file, found.line) in lines)
-    users = set_here if in_pieces else [one for one in settings if one.line and one.line.own]
+    users = (
+        set_here
+        if in_pieces
+        else [one for one in settings if one.setting.line and one.setting.line.own]
+    )
     return _set_by(users[0], root) if users else _Made(None)
 
 
@@ -134,7 +138,7 @@ def _wrong_of(
 ) -> list[Wrong]:
     """Return the first wrong operations of all ranks, each at the rank that has made it."""
     followed = (
-        Follower(log, known, kind, in_pieces=in_pieces).wrong(rank)
+        Follower(log, rank, known, kind, in_pieces=in_pieces).wrong()
         for rank, log in enumerate(candidate)
     )
     return _made_here([*chain.from_iterable(followed)], candidate)
@@ -142,9 +146,8 @@ def _wrong_of(
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
     """Return what a setting names: another value is an argument's, none is another function's."""
-    found = setting.mine or setting.theirs
-    before = None if found is None else found.before
-    return _Made(worded.of_setting(setting, root, then), before, setting.mine is None)
+    found = worded.of_setting(setting, root, then)
+    return _Made(found, setting.setting.before, setting.mine is None)
 
 
 def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | None, int | None]]:
@@ -174,10 +177,9 @@ def growth_of(
     if found is None:
         return None
     operation = found.operation
-    call = SingleCall(0, operation, operation.arguments, operation.read, operation.results)
     return Culprit(
         text=f"the error grows most, ×{found.growth:.3g}, to {found.error:.2g} of the values: "
-        f"{worded.called_place(call, root)}",
+        f"{worded.called_place(operation, root)}",
         kind="grown",
         operation=operation.name,
         **worded.line_fields(operation.line, root),

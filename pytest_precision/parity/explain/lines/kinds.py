@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -29,7 +28,6 @@ from pytest_precision.parity.explain.lines.counterparts import (
 )
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.trace.code_lines import CodeLine, Site
 from pytest_precision.trace.operations import GENERATOR, GRAPH, Constant, Value
 
 CASTS = frozenset({"_to_copy", "copy"})
@@ -87,7 +85,7 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
     replayed = _replayed(wrong)
     if replayed is not None:
         name = wrong.call.operation.name
-        at = _at(wrong.call)
+        at = wrong.call.at
         return ErrorKind("unknown", IN_GRAPH.format(name=name, at=at), blamed=replayed)
     if wrong.source:
         return _given(wrong, known)
@@ -95,14 +93,11 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
         return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, known))
     if wrong.call.operation.is_region:
         return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, known))
-    for judge in (
-        *(_same_inputs, _lacking, _other_inputs, _lacking_at_start, _collective),
-        _without_counterpart,
-    ):
-        found = judge(wrong, known)
+    for explain in (_same_inputs, _lacking, _other_inputs, _lacking_at_start):
+        found = explain(wrong, known)
         if found is not None:
             return found
-    return ErrorKind("unknown", "the reference has no such operation")
+    return _without_counterpart(wrong, known)
 
 
 def _replayed(wrong: Wrong) -> SingleCall | None:
@@ -175,7 +170,7 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _missing(between: SingleCall, wrong: Wrong) -> ErrorKind:
-    words = f"the reference has {between.operation.name} before it{_at(between)}"
+    words = f"the reference has {between.operation.name} before it{between.at}"
     return ErrorKind("missing", words, between, None, nearest_call(between, wrong))
 
 
@@ -223,25 +218,22 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
         if (other.base, other.line, len(other.read)) == (call.base, call.line, 1):
             lacked = maker_of_number(other, known.calls)
             if lacked is not None and (lacked.base, lacked.line) not in here:
-                words = f"the reference has {lacked.operation.name} before it{_at(lacked)}"
+                words = f"the reference has {lacked.operation.name} before it{lacked.at}"
                 return ErrorKind("missing", words, lacked, None, start)
     return None
 
 
-def _collective(wrong: Wrong, known: Known) -> ErrorKind | None:
-    if not wrong.call.operation.is_collective:
-        return None
-    return ErrorKind("collective", MIXED)
-
-
-def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind | None:
+def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind:
     """Explain an operation that the reference has not on any of its values."""
     call = wrong.call
+    if call.operation.is_collective:
+        return ErrorKind("collective", MIXED)
     if call.base not in known.bases and "fused" in call.base:
         return ErrorKind("unknown", "the reference has no such operation")
     if moves(call):
         return ErrorKind("inputs", "it puts values where the reference has others")
-    kind = "cast" if call.base in CASTS and _changes_dtype(call) else "extra"
+    changes_dtype = any(mine.dtype != made.dtype for mine in call.read for made in call.results)
+    kind = "cast" if call.base in CASTS and changes_dtype else "extra"
     read = [value for value in call.read if value in known and not is_common(value)]
     readers = known.readers[read[0].digest] if read else []
     reader = readers[0] if readers else None
@@ -253,7 +245,7 @@ def _then(reader: SingleCall | None) -> str:
     if reader is None:
         return ""
     name = A_REGION if reader.operation.is_region else reader.operation.name
-    return f"; it goes on with {name}{_at(reader)}"
+    return f"; it goes on with {name}{reader.at}"
 
 
 def _whose(value: Value, known: Known) -> str:
@@ -262,20 +254,10 @@ def _whose(value: Value, known: Known) -> str:
         return f"{known.given[value.digest]} as it was before"
     makers = known.makers.get(value.digest, [])
     if makers:
-        return f"what {makers[0].operation.name} made{_at(makers[0])}"
+        return f"what {makers[0].operation.name} made{makers[0].at}"
     if value.uniform:
         return "a constant"
     return "a value that it alone has" if value not in known else "another value"
-
-
-def _at(call: SingleCall) -> str:
-    line = call.line
-    return "" if line is None else f" at {short(line)}"
-
-
-def short(line: CodeLine | Site) -> str:
-    """Return file name and line number."""
-    return f"{os.path.basename(line.file)}:{line.line}"
 
 
 VERBS = {
@@ -294,7 +276,3 @@ def _constant_words(
     by = "by " if call.base in ("mul", "div") else ""
     before, now = (", ".join(each.text for each in one) for one in (there, here))
     return f"the reference {verb} {before} here, this {by}{now}"
-
-
-def _changes_dtype(call: SingleCall) -> bool:
-    return any(mine.dtype != theirs.dtype for mine in call.read for theirs in call.results)

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_precision.parity.explain.lines.kinds import short
+from pytest_precision.parity.explain.lines.calls import short
 from pytest_precision.trace.code_lines import CodeLine, Setting, Site, UserCall
 from pytest_precision.trace.operations import LoggedOperation, OperationLog
 
@@ -141,15 +141,11 @@ def _lacking(mine: Sequence[Effect], theirs: OperationLog, site: Site) -> Effect
     if left - Counter(map(_what, effects)):
         return None
     for one in effects:
-        if not left[_what(one)] and not _only_allocates(one):
+        only_allocates = isinstance(one, LoggedOperation) and not one.results
+        if not left[_what(one)] and not only_allocates:
             return one
         left[_what(one)] -= 1
     return None
-
-
-def _only_allocates(effect: Effect) -> bool:
-    """Return whether an operation makes no value, and only allocates memory."""
-    return isinstance(effect, LoggedOperation) and not effect.results
 
 
 def _what(effect: Effect) -> str:

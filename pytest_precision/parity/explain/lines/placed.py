@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_precision.parity.explain.lines.calls import SingleCall, calls
-from pytest_precision.parity.explain.lines.kinds import ErrorKind, short
+from pytest_precision.parity.explain.lines.kinds import ErrorKind
 from pytest_precision.trace.operations import Holding, OperationLog, Value
 
 
@@ -30,7 +30,10 @@ def misplaced(
         for name, value, other in _unlike(ours, theirs):
             mine, expected = (_writer(log, v) for log, v in ((ours, value), (theirs, other)))
             if mine is not None:
-                words = f"{name} is {_whose(value, ours)}, in the reference {_made(expected)}"
+                made = "as it was before"
+                if expected is not None:
+                    made = f"made by {expected.operation.name}{expected.at}"
+                words = f"{name} is {_whose(value, ours)}, in the reference {made}"
                 return mine, ErrorKind("inputs", words, expected), rank
             if expected is not None:
                 words = f"the reference writes {name} here, the candidate leaves it as it was"
@@ -70,13 +73,10 @@ def _writer(log: OperationLog, value: Value) -> SingleCall | None:
     """Return the last operation that wrote a value, or what it is a part of, to its memory."""
     found = None
     for call in calls(log.operations):
-        if any(one.storage == value.storage and _holds(one, value) for one in call.results):
-            found = call
+        for one in call.results:
+            if one.storage == value.storage and value.digest in (one.digest, *one.pieces):
+                found = call
     return found
-
-
-def _holds(whole: Value, value: Value) -> bool:
-    return value.digest == whole.digest or value.digest in whole.pieces
 
 
 def _whose(value: Value, log: OperationLog) -> str:
@@ -84,10 +84,3 @@ def _whose(value: Value, log: OperationLog) -> str:
         if given.digest == value.digest:
             return f"{name} as it was before"
     return "another value"
-
-
-def _made(call: SingleCall | None) -> str:
-    if call is None:
-        return "as it was before"
-    line = call.line
-    return f"made by {call.operation.name}" + ("" if line is None else f" at {short(line)}")

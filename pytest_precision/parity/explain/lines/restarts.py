@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, calls
+from pytest_precision.parity.explain.lines.calls import SingleCall, calls, short
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of, short
+from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.code_lines import CodeLine
 from pytest_precision.trace.operations import GENERATOR, OperationLog, Value
@@ -65,7 +65,8 @@ def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestor
             for other, value in read.get(key, ()):
                 if value.digest not in own:
                     what = f"the reference reads {_what(value)} of before the restart"
-                    yield what + _at(one.call, other), other, one
+                    by = "" if one.call.base == other.base else f" in {other.operation.name}"
+                    yield what + by, other, one
 
 
 def _keys(wrong: Wrong) -> Iterator[Key]:
@@ -76,11 +77,6 @@ def _keys(wrong: Wrong) -> Iterator[Key]:
         if any(value.storage in made for value in call.read):
             yield _key(call)
             return
-
-
-def _at(call: SingleCall, other: SingleCall) -> str:
-    same = call.base == other.base
-    return "" if same else f" in {other.operation.name}"
 
 
 def _reads_of_before(log: OperationLog) -> dict[Key, list[tuple[SingleCall, Value]]]:

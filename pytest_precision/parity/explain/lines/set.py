@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_precision.trace.code_lines import CodeLine, Setting
+from pytest_precision.trace.code_lines import Setting
 from pytest_precision.trace.operations import OperationLog
 
 
@@ -25,22 +25,11 @@ class SetOtherwise(NamedTuple):
     rank: int
 
     @property
-    def name(self) -> str:
-        """Return what was set."""
+    def setting(self) -> Setting:
+        """Return what the candidate set; what the reference did, where the candidate did not."""
         found = self.mine or self.theirs
-        return "" if found is None else found.name
-
-    @property
-    def what(self) -> str:
-        """Return what was set, without its owner."""
-        found = self.mine or self.theirs
-        return "" if found is None else found.what
-
-    @property
-    def line(self) -> CodeLine | None:
-        """Return the line that set it; the reference's where the candidate did not."""
-        found = self.mine or self.theirs
-        return None if found is None else found.line
+        assert found is not None
+        return found
 
     @property
     def words(self) -> str:

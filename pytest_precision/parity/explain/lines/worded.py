@@ -15,6 +15,7 @@ from pytest_precision.parity.explain.lines.left_out import LeftOut
 from pytest_precision.parity.explain.lines.set import SetOtherwise
 from pytest_precision.parity.explain.source import lines_around, shown_file
 from pytest_precision.trace.code_lines import CodeLine
+from pytest_precision.trace.operations import LoggedOperation
 
 MOST_FOLLOWING = 2
 """Further operations that are named."""
@@ -23,10 +24,11 @@ MOST_FOLLOWING = 2
 def of_operations(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
     """Return the culprit of operations that made wrong values, in order of cause."""
     first = chosen[0]
-    error = kind_of(chosen[0], known)
-    line = first.call.line
-    same = {one.rank for one in chosen if one.call.line == line}
-    following = tuple(_following(one, known, root) for one in _further(chosen))
+    error = kind_of(first, known)
+    same = {one.rank for one in chosen if one.call.line == first.call.line}
+    of_lines = {one.call.line: one for one in reversed(chosen)}  # of each line, the first one
+    further = [one for one in chosen[1:] if of_lines[one.call.line] is one]
+    following = tuple(_following(one, known, root) for one in further[:MOST_FOLLOWING])
     rank = None if len(same) == ranks else first.rank
     return of_operation(error.blamed or first.call, error, root, rank=rank, following=following)
 
@@ -43,7 +45,7 @@ def of_operation(
     """Return the culprit of an operation, at its own line unless another one is named."""
     line = named or call.line
     return Culprit(
-        text=f"first wrong value: {called_place(call, root)}: {error.words}",
+        text=f"first wrong value: {called_place(call.operation, root)}: {error.words}",
         kind=error.kind,
         operation=call.operation.name,
         **line_fields(line, root),
@@ -73,8 +75,7 @@ def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
 
 def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None) -> Culprit:
     """Return the culprit of something that is no tensor, and what it has led to."""
-    found = setting.mine or setting.theirs
-    assert found is not None
+    found = setting.setting
     where = "" if found.line is None else _of_line(found.line, root)
     words = setting.words + (f"; then {instead.operation}" if instead is not None else "")
     return Culprit(
@@ -101,41 +102,24 @@ def line_fields(line: CodeLine | None, root: Path) -> dict[str, Any]:
     }
 
 
-def _further(chosen: Sequence[Wrong]) -> list[Wrong]:
-    """Return the next operations, each line once."""
-    found: list[Wrong] = []
-    seen = {chosen[0].call.line}
-    for one in chosen[1:]:
-        key = one.call.line
-        if key not in seen and len(found) < MOST_FOLLOWING:
-            seen.add(key)
-            found.append(one)
-    return found
-
-
 def _following(wrong: Wrong, known: Known, root: Path) -> Following:
     kind = kind_of(wrong, known)
-    named = kind.blamed or wrong.call
-    line = named.line
-    file = None if line is None else shown_file(line.file, root).file
+    named = (kind.blamed or wrong.call).operation
+    at = line_fields(named.line, root)
     text = f"{called_place(named, root)}: {kind.words}"
-    return Following(named.operation.name, file, None if line is None else line.line, text)
+    return Following(named.name, at.get("file"), at.get("line"), text)
 
 
 def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
     if kind.reference is None:
         return None
     operation = kind.reference.operation
-    line = operation.line
-    if line is None:
-        return CalledAt(operation.name, None, None, None)
-    function = line.called or line.function
-    return CalledAt(operation.name, function, shown_file(line.file, root).file, line.line)
+    at = line_fields(operation.line, root)
+    return CalledAt(operation.name, at.get("function"), at.get("file"), at.get("line"))
 
 
-def called_place(call: SingleCall, root: Path) -> str:
+def called_place(operation: LoggedOperation, root: Path) -> str:
     """Say where an operation was called."""
-    operation = call.operation
     words = operation.name + (" in the backward" if operation.backward else "")
     if operation.is_custom:
         words += ", which counts as one operation,"
