@@ -1,8 +1,8 @@
 """The oracle's findings in words and as plain data: updates, losses and gradients that are wrong.
 
-An update is held to the rule that the workload declares, a loss or a gradient to what the workload's
-own model and loss give. An update that no known wrong rule has made is told in the words of the
-rule's options.
+An update is held to the rule that the workload declares, a loss or a gradient to what the
+workload's own model and loss give. An update that no known wrong rule has made is told in the words
+of the rule's options.
 """
 
 from __future__ import annotations

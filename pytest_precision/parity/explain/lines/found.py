@@ -105,7 +105,7 @@ def _made(
     is_known = whole and _is_known(kind, candidate, known)
     left = misplaced(candidate, reference, kind) if is_known else None
     chosen = [] if left else sorted(lasting or ([] if in_pieces else wrong), key=_order)
-    set_here = [one for one in settings if one.mine and one.mine.line and one.mine.line.own]
+    set_here = [one for one in settings if one.mine and one.is_by_user]
     if in_pieces:
         chosen = tellable(chosen)
     if chosen:
@@ -125,11 +125,7 @@ def _made(
         call, error, rank = left
         found = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
         return _Made(found, call.number, (found.file, found.line) in lines)
-    users = (
-        set_here
-        if in_pieces
-        else [one for one in settings if one.setting.line and one.setting.line.own]
-    )
+    users = set_here if in_pieces else [one for one in settings if one.is_by_user]
     return _set_by(users[0], root) if users else _Made(None)
 
 

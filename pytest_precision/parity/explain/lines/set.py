@@ -32,6 +32,11 @@ class SetOtherwise(NamedTuple):
         return found
 
     @property
+    def is_by_user(self) -> bool:
+        """Return whether a line of the user's set it."""
+        return self.setting.line is not None and self.setting.line.own
+
+    @property
     def words(self) -> str:
         """Say what each side set."""
         if self.mine is None:
